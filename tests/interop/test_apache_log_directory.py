@@ -76,9 +76,14 @@ def test_a_directory_written_by_apache_kafka_is_served(tmp_path: Path) -> None:
 
 
 def damage(segment: Path) -> None:
-    """Change a byte in the middle of a segment."""
-    content = bytearray(segment.read_bytes())
-    content[len(content) // 2] ^= 0xFF
+    """Change the last byte of the batch in the middle of a segment.
+
+    Not just any byte there: the checksum of a batch covers neither its offset nor its leader epoch.
+    """
+    content, end = bytearray(segment.read_bytes()), 0
+    while end <= len(content) // 2:
+        end += 12 + int.from_bytes(content[end + 8 : end + 12])
+    content[end - 1] ^= 0xFF
     segment.write_bytes(content)
 
 
