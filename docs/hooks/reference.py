@@ -111,8 +111,8 @@ def broker_configuration() -> Iterator[str]:
     yield "## Keys without effect"
     yield ""
     yield (
-        "The broker starts with them and names each in a warning. So it does with the keys above that are "
-        "not implemented yet or accepted for compatibility."
+        "The broker starts with them and names each in a warning. So it does with the keys above whose "
+        'description begins with "No effect yet" or "Accepted for compatibility".'
     )
     yield ""
     ignored = {**IGNORED, **{f"{prefix}…": why for prefix, why in IGNORED_PREFIXES.items()}}

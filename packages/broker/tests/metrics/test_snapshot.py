@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ottla.broker.metrics import Metrics, page_server
+from ottla.broker.metrics import Metrics
 from ottla.broker.metrics.prometheus import SAMPLES_PER_SLICE, Pages, prometheus_endpoint, render
 from ottla.broker.metrics.snapshot import (
     SLICE_MS,
@@ -17,6 +17,7 @@ from ottla.broker.metrics.snapshot import (
     SnapshotNotTaken,
     take_snapshot,
 )
+from ottla.client import page_server
 
 FAMILY = ("kafka.server", "ReplicaManager")
 

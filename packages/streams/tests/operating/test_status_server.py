@@ -10,9 +10,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from ottla.client.page_server import THREADS, WAITING, Page
 from ottla.client.settings import SettingError
 from ottla.streams.app import parse_address
-from ottla.streams.operating.status_server import THREADS, WAITING, Page, StatusServer, json_page
+from ottla.streams.operating.status_server import StatusServer, json_page
 
 
 def read(url: str) -> tuple[int, bytes]:

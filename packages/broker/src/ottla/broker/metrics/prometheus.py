@@ -15,12 +15,13 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Metric as Family
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from ottla.broker.metrics.catalogue import Kind, meaning_of
-from ottla.broker.metrics.page_server import PageServer
 from ottla.broker.metrics.registry import HistogramCounts, MetricName, Metrics
 from ottla.broker.metrics.snapshot import SLICE_MS, MadeOnLoop, Sample, Snapshot, take_snapshot
+from ottla.client.page_server import Page, PageServer
 
 SAMPLES_PER_SLICE: Final = 20
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
@@ -123,7 +124,7 @@ async def prometheus_endpoint(pages: Pages, host: str, port: int) -> AsyncIterat
     `pages.run()` must run on the loop. Port 0 takes a free port. Raises OSError when the address cannot be
     bound.
     """
-    server = PageServer(host, port, pages.take)
+    server = PageServer(host, port, lambda _path: Page(pages.take(), CONTENT_TYPE_PLAIN_0_0_4), "metrics")
     server.start()
     try:
         yield server.port

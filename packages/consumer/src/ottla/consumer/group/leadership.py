@@ -8,6 +8,7 @@ from typing import Self
 from ottla.consumer.assignors import Assignor, MemberSubscription, TopicRacks
 from ottla.consumer.errors import GroupFailed
 from ottla.consumer.group.consumer_protocol import decode_subscription, encode_assignment
+from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance_events import Joined
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition
@@ -61,6 +62,27 @@ class Leadership:
         """
         shown = _racks if any(member.rack for member in self.members.values()) else _counts
         return shown(seen) != shown(self.watched)
+
+
+def leadership_in(answer: Joined, settings: MemberSettings, topics: frozenset[str]) -> Leadership | None:
+    """Return what the member that got this JoinGroup response leads; None if another member leads.
+
+    `topics` is its subscription. Raises GroupFailed when a member is no consumer.
+    """
+    if answer.leader_id == answer.member_id:
+        return Leadership.of(answer, settings.group_id)
+    if _is_former_self(answer, settings.instance_id):
+        return Leadership({answer.member_id: MemberSubscription(tuple(topics))}, assigns=False)
+    return None
+
+
+def _is_former_self(answer: Joined, instance_id: str | None) -> bool:
+    """Return whether the leader is this static member before its restart, by the ids that brokers make.
+
+    Before JoinGroup version 9 (KIP-814) a leader that restarts is not told that it leads. The group keeps
+    its assignment, but no other member would notice new partitions.
+    """
+    return instance_id is not None and answer.leader_id[:-36] == f"{instance_id}-"
 
 
 def _racks(topics: TopicRacks) -> object:

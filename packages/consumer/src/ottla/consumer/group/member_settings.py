@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ottla.client.retry import Backoff
 from ottla.consumer.assignors import Assignor
+from ottla.consumer.errors import GroupFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +21,10 @@ class MemberSettings:
     max_poll_interval_ms: float = 300_000
     leave_timeout_ms: float = 10_000
     backoff: Backoff = field(default_factory=lambda: Backoff(jitter=0))
+
+    def assignor(self, name: str) -> Assignor:
+        """Return the assignor that the group chose. Raises GroupFailed if this member lacks it."""
+        for assignor in self.assignors:
+            if assignor.name == name:
+                return assignor
+        raise GroupFailed(f"the group chose the assignor {name!r}, which this member lacks")

@@ -15,9 +15,6 @@ A member that finds that the group continued without it has lost its partitions:
 Two rules for edits. A partition is taken from the application before any request is sent that lets the group
 assign it to another member. An answer counts only for the outstanding request: each request has a token, each
 heartbeat the generation it was sent for.
-
-The module has more than 500 lines because it is one state machine: each event may change the phase, the
-membership and the owned partitions together, and the order of the effects depends on all three.
 """
 
 from __future__ import annotations
@@ -34,12 +31,10 @@ from ottla.consumer.assignors import (
     shared_protocol,
 )
 from ottla.consumer.errors import Fenced, GroupFailed
-from ottla.consumer.group.consumer_protocol import (
-    decode_assignment,
-    encode_subscription,
-)
+from ottla.consumer.group.consumer_protocol import decode_assignment, encode_subscription
 from ottla.consumer.group.coordinator_errors import coordinator_error
-from ottla.consumer.group.leadership import Leadership
+from ottla.consumer.group.intent import Intent
+from ottla.consumer.group.leadership import Leadership, leadership_in
 from ottla.consumer.group.member_phase import HEARTBEAT_PHASES, JOIN_PHASES, Phase
 from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance_events import (
@@ -92,7 +87,7 @@ class MemberStateMachine:
         self.member_id = UNKNOWN_MEMBER
         self.generation = NO_GENERATION
         self.owned: Partitions = NO_PARTITIONS
-        self.wanted: frozenset[str] | None = None
+        self.intent = Intent(settings.max_poll_interval_ms, now_ms)
         self.leadership: Leadership | None = None
         self._joined_topics: frozenset[str] = frozenset()
         self._protocol_name = ""
@@ -100,12 +95,7 @@ class MemberStateMachine:
         self._last: Assigned | None = None
         self._rejoin: str | None = None
         self._reason = "the consumer starts"
-        self._closing = False
-        self._must_leave = False
-        self._fenced = False
-        self._idle = False
         self._revoking: Partitions = NO_PARTITIONS
-        self._polled_ms = now_ms
         self._joining_since_ms: float | None = None
         self._beat_at_ms = 0.0
         self._beat_out = False
@@ -126,7 +116,7 @@ class MemberStateMachine:
     @property
     def is_closed(self) -> bool:
         """Whether the member has left after `Closing`."""
-        return self._closing and self.phase is Phase.OUT
+        return self.intent.is_closing and self.phase is Phase.OUT
 
     @property
     def watched(self) -> TopicRacks:
@@ -142,24 +132,15 @@ class MemberStateMachine:
         if self.phase is Phase.WAITING:
             due.append(self._retry_at_ms)
         if self.phase is Phase.STABLE:
-            due.append(self._idle_at_ms)
-        if self.phase in JOIN_PHASES and not self._is_staying:
+            due.append(self.intent.idle_at_ms)
+        if self.phase in JOIN_PHASES and not self.intent.is_staying:
             due.append(self._leave_by_ms)
         return min(due, default=None)
 
     @property
-    def _idle_at_ms(self) -> float:
-        return self._polled_ms + self.settings.max_poll_interval_ms
-
-    @property
-    def _is_staying(self) -> bool:
-        """Whether this member wants to be in the group."""
-        is_over = self._closing or self._must_leave or self._idle or self._fenced
-        return self.wanted is not None and not is_over
-
-    @property
-    def _is_eager(self) -> bool:
-        return self.protocol is RebalanceProtocol.EAGER
+    def wanted(self) -> frozenset[str] | None:
+        """The topics of the subscription; None without one."""
+        return self.intent.topics
 
     def _take(self, event: Event) -> None:
         match event:
@@ -170,7 +151,7 @@ class MemberStateMachine:
             case TimePassed():
                 self._time_passed()
             case Closing():
-                self._closing = True
+                self.intent.is_closing = True
                 self._may_leave()
             case TopicsSeen():
                 self._topics_seen(event.topics)
@@ -194,30 +175,29 @@ class MemberStateMachine:
     # --- what the application wants
 
     def _subscribed(self, topics: frozenset[str] | None) -> None:
-        self.wanted = topics
         if topics is None:
+            self.intent.topics = None
             # Also if a new subscription arrives before the member has left: its partitions are unassigned.
-            self._must_leave = self.phase is not Phase.OUT
+            self.intent.must_leave = self.phase is not Phase.OUT
             self._may_leave()
-        elif self.phase is Phase.OUT and not (self._closing or self._fenced):
-            self._idle = False
-            self._polled_ms = self._now_ms
+        elif self.intent.subscribe(topics) and self.phase is Phase.OUT:
+            self.intent.is_idle = False
+            self.intent.poll(self._now_ms)
             self._prepare("the consumer starts")
         elif self.phase is Phase.STABLE and topics != self._joined_topics:
             self._prepare("the subscription changed")
 
     def _polled(self) -> None:
-        self._polled_ms = self._now_ms
-        if self._idle and self.phase is Phase.OUT and self.wanted is not None and not self._closing:
-            self._idle = False
+        self.intent.poll(self._now_ms)
+        if self.phase is Phase.OUT and self.intent.end_idleness():
             self._prepare("the application asks again")
 
     def _time_passed(self) -> None:
         if self.phase is Phase.WAITING and self._now_ms >= self._retry_at_ms:
             self._prepare(self._reason)
-        if self.phase is Phase.STABLE and self._now_ms >= self._idle_at_ms:
+        if self.phase is Phase.STABLE and self._now_ms >= self.intent.idle_at_ms:
             self._leave_idle()
-        if self.phase in JOIN_PHASES and not self._is_staying and self._now_ms >= self._leave_by_ms:
+        if self.phase in JOIN_PHASES and not self.intent.is_staying and self._now_ms >= self._leave_by_ms:
             self._stop()
         beating = self.phase in HEARTBEAT_PHASES and self.generation != NO_GENERATION
         if beating and not self._beat_out and self._now_ms >= self._beat_at_ms:
@@ -226,7 +206,7 @@ class MemberStateMachine:
 
     def _leave_idle(self) -> None:
         """Leave, so that others get the partitions: the application does not ask for records."""
-        self._idle = True
+        self.intent.is_idle = True
         self._leave("the application did not ask for records within max_poll_interval_ms")
         self._forget_membership()
         self._stop()
@@ -254,11 +234,11 @@ class MemberStateMachine:
             self._left()
 
     def _left(self) -> None:
-        self._leave("the consumer is closed" if self._closing else "the consumer unsubscribed")
+        self._leave("the consumer is closed" if self.intent.is_closing else "the consumer unsubscribed")
         self.phase = Phase.OUT
-        self._must_leave = False
+        self.intent.must_leave = False
         self._forget_membership()
-        if self._is_staying:  # the application subscribed again meanwhile
+        if self.intent.is_staying:  # the application subscribed again meanwhile
             self._prepare("the subscription changed")
 
     def _leave(self, reason: str) -> None:
@@ -275,7 +255,7 @@ class MemberStateMachine:
     # --- revoking and joining
 
     def _prepare(self, reason: str) -> None:
-        if not self._is_staying:
+        if not self.intent.is_staying:
             self._stop()
             return
         self.phase = Phase.PREPARING
@@ -288,7 +268,7 @@ class MemberStateMachine:
             self._join()
 
     def _to_revoke(self) -> Partitions:
-        if self.generation == NO_GENERATION or self._is_eager:
+        if self.generation == NO_GENERATION or self.protocol is RebalanceProtocol.EAGER:
             return self.owned
         wanted = self.wanted or ()
         return frozenset(each for each in self.owned if each.topic not in wanted)
@@ -304,7 +284,7 @@ class MemberStateMachine:
             case Phase.PREPARING:
                 # Meanwhile the other partitions may have been lost, or the subscription may have changed.
                 self._prepare(self._reason)
-            case Phase.REVOKING if self._is_staying and self.generation != NO_GENERATION:
+            case Phase.REVOKING if self.intent.is_staying and self.generation != NO_GENERATION:
                 self._adopt()
             case Phase.REVOKING:
                 self._prepare("the group continued without this member")
@@ -342,7 +322,7 @@ class MemberStateMachine:
         self._beat_at_ms = self._now_ms + self.settings.heartbeat_interval_ms
         self.leadership = None
         try:
-            self.leadership = self._leadership(answer)
+            self.leadership = leadership_in(answer, self.settings, self._joined_topics)
         except GroupFailed as error:
             self._fail(error)
             return
@@ -352,41 +332,18 @@ class MemberStateMachine:
             self.phase = Phase.LOOKING_UP
             self._effects.append(LookUp(self._token, self.leadership.topics))
 
-    def _leadership(self, answer: Joined) -> Leadership | None:
-        if answer.leader_id == answer.member_id:
-            return Leadership.of(answer, self.settings.group_id)
-        if self._is_former_self(answer.leader_id):
-            alone = {self.member_id: MemberSubscription(tuple(self._joined_topics))}
-            return Leadership(alone, assigns=False)
-        return None
-
-    def _is_former_self(self, leader_id: str) -> bool:
-        """Return whether the leader is this static member before its restart, by the ids that brokers make.
-
-        Before JoinGroup version 9 (KIP-814) a leader that restarts is not told that it leads. The group keeps
-        its assignment, but no other member would notice new partitions.
-        """
-        instance_id = self.settings.instance_id
-        return (
-            instance_id is not None and leader_id != self.member_id and leader_id[:-36] == f"{instance_id}-"
-        )
-
     def _topics_found(self, found: TopicsFound) -> None:
         if found.token != self._token or self.phase is not Phase.LOOKING_UP or self.leadership is None:
             return
         self.leadership.watched = dict(found.topics)
         try:
-            assignments = self.leadership.assign(self._chosen_assignor()) if self.leadership.assigns else {}
+            assignments: Mapping[str, bytes] = {}
+            if self.leadership.assigns:
+                assignments = self.leadership.assign(self.settings.assignor(self._protocol_name))
         except Exception as error:  # a custom assignor may raise anything
             self._fail(error)
             return
         self._sync(assignments)
-
-    def _chosen_assignor(self) -> Assignor:
-        for assignor in self.settings.assignors:
-            if assignor.name == self._protocol_name:
-                return assignor
-        raise GroupFailed(f"the group chose the assignor {self._protocol_name!r}, which this member lacks")
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         self.phase = Phase.SYNCING
@@ -408,7 +365,7 @@ class MemberStateMachine:
             return
         self._attempt = 0
         self._last = Assigned(assigned, self.generation)
-        if not self._is_staying:
+        if not self.intent.is_staying:
             self._stop()
             return
         wanted = self.wanted or frozenset()
@@ -439,8 +396,10 @@ class MemberStateMachine:
     def _adopted(self) -> None:
         assert self.phase is Phase.ADOPTING, f"no assignment is adopted while {self.phase.value}"
         self.phase = Phase.STABLE
-        self._exclude_rebalance_from_idle_time()
-        if not self._is_staying:
+        if self._joining_since_ms is not None:
+            self.intent.exclude(self._joining_since_ms, self._now_ms)
+        self._joining_since_ms = None
+        if not self.intent.is_staying:
             self._stop()
         elif self.generation == NO_GENERATION:
             self._prepare("the group continued without this member")
@@ -448,12 +407,6 @@ class MemberStateMachine:
             self._prepare(self._rejoin)
         elif self.wanted != self._joined_topics:
             self._prepare("the subscription changed")
-
-    def _exclude_rebalance_from_idle_time(self) -> None:
-        """Do not count the duration of the rebalance as time without a poll."""
-        if self._joining_since_ms is not None:
-            self._polled_ms += self._now_ms - max(self._joining_since_ms, self._polled_ms)
-        self._joining_since_ms = None
 
     # --- topics and heartbeats
 
@@ -540,8 +493,7 @@ class MemberStateMachine:
     def _fail(self, error: Exception) -> None:
         """Raise an error to the application and stay out of the group until it polls; if fenced, for good."""
         self._effects.append(Fail(error))
-        self._fenced = self._fenced or isinstance(error, Fenced)
-        self._idle = not self._fenced
+        self.intent.fail(is_fenced=isinstance(error, Fenced))
         self.generation = NO_GENERATION
         # While the application carries out an effect, its completion makes the member leave.
         self._may_leave()

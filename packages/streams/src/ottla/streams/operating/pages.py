@@ -8,10 +8,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.client.metrics import Metrics
+from ottla.client.page_server import Page
 from ottla.streams.operating.health import Health
 from ottla.streams.operating.observer import ProcessorObserver
 from ottla.streams.operating.status import app_status, processor_status
-from ottla.streams.operating.status_server import Page, Pages, json_page
+from ottla.streams.operating.status_server import Pages, json_page
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

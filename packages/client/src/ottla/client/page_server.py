@@ -1,4 +1,4 @@
-"""An HTTP server for one page, with a bound on threads and on the time a client takes to ask."""
+"""An HTTP server for a process's pages, with a bound on threads and on the time a client takes to ask."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, Final
-
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from typing import Any, Final, NamedTuple
 
 _log = logging.getLogger(__name__)
 
@@ -22,13 +20,32 @@ WAITING: Final = 16
 READ_TIMEOUT_S: Final = 5.0
 
 
-class PageServer:
-    """Serves what `page` returns to every GET, on at most four threads."""
+class Page(NamedTuple):
+    """An answer."""
 
-    def __init__(self, host: str, port: int, page: Callable[[], bytes]) -> None:
-        """Bind the address. Raises OSError when it cannot be bound."""
-        self._server = _Server(host, port, page)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name="metrics")
+    body: bytes
+    content_type: str = "application/json"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+class PageServer:
+    """Serves what `answer` returns for the path of each GET, on at most four threads.
+
+    An `answer` that raises becomes a 500 without details, and one line of the log.
+    """
+
+    def __init__(self, host: str, port: int, answer: Callable[[str], Page], name: str) -> None:
+        """Bind the address; port 0 takes a free one. Raises OSError when it cannot be bound.
+
+        `name` is that of its threads, and what its log lines say is served.
+        """
+        self._server = _Server(host, port, answer, name)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name=name)
+
+    @property
+    def host(self) -> str:
+        """The bound address."""
+        return str(self._server.server_address[0])
 
     @property
     def port(self) -> int:
@@ -48,11 +65,12 @@ class PageServer:
 
 
 class _Server(HTTPServer):
-    def __init__(self, host: str, port: int, page: Callable[[], bytes]) -> None:
+    def __init__(self, host: str, port: int, answer: Callable[[str], Page], name: str) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = found[0]
-        self.page = page
-        self.threads = ThreadPoolExecutor(THREADS, "metrics")
+        self.answer = answer
+        self.name = name
+        self.threads = ThreadPoolExecutor(THREADS, name)
         self._places = threading.BoundedSemaphore(THREADS + WAITING)
         super().__init__((host, port), _Handler)
 
@@ -72,9 +90,10 @@ class _Server(HTTPServer):
         try:
             self.finish_request(request, client_address)
         except OSError as error:
-            _log.debug("metrics are not sent", extra={"client": client_address, "reason": str(error)})
+            facts = {"server": self.name, "client": client_address, "reason": str(error)}
+            _log.debug("a page is not sent", extra=facts)
         except Exception:
-            _log.exception("metrics are not served", extra={"client": client_address})
+            _log.exception("a page is not served", extra={"server": self.name, "client": client_address})
         finally:
             self._places.release()
             self.shutdown_request(request)
@@ -104,21 +123,22 @@ class _Handler(BaseHTTPRequestHandler):
             return  # it is closed already
 
     def do_GET(self) -> None:
-        """Answer with the page, or say that the broker does not make one."""
+        """Answer with the page of the path, compressed for clients that accept it."""
         try:
-            page = self.server.page()
+            page = self.server.answer(self.path.partition("?")[0])
         except Exception as error:
-            _log.warning("there is no page of metrics: %s", error)
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the metrics could not be read")
+            _log.warning("a page of %s could not be made: %s", self.server.name, error)
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the page could not be made")
             return
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
+        body = page.body
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
         if "gzip" in (self.headers.get("Accept-Encoding") or ""):
-            page = gzip.compress(page, compresslevel=1)
+            body = gzip.compress(body, compresslevel=1)
             self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(page)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(page)
+        self.wfile.write(body)
 
     def log_message(self, format: str, *values: Any) -> None:  # noqa: A002 - the name it has there
-        """Say nothing: a scrape every few seconds is no news."""
+        """Say nothing: a look every second is no news."""
