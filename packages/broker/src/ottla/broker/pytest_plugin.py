@@ -4,7 +4,14 @@
         producer = KafkaProducer(bootstrap_servers=ottla_broker.bootstrap_servers)
 
 `ottla_broker` runs in the test's process on its own thread; `ottla_broker_process` is a separate process
-that the test can kill. A marker sets the broker's settings, with Kafka's keys in snake case:
+that the test can kill. `ottla_cluster` is three brokers in processes of their own, which the test can kill
+and restart one by one:
+
+    def test_the_cluster_survives(ottla_cluster):
+        ottla_cluster.brokers[1].kill()
+        ottla_cluster.brokers[1].restart()
+
+A marker sets the brokers' settings, with Kafka's keys in snake case:
 
     @pytest.mark.ottla_broker(num_partitions=4, log_segment_bytes=1_000_000)
 """
@@ -17,7 +24,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ottla.broker.testing import BrokerProcess, BrokerThread
+    from ottla.broker.testing import BrokerCluster, BrokerProcess, BrokerThread
 
 MARKER = "ottla_broker"
 
@@ -70,6 +77,20 @@ def ottla_broker_process(
 
     with BrokerProcess(tmp_path_factory.mktemp("ottla-broker"), ottla_broker_settings) as broker:
         yield broker
+
+
+@pytest.fixture
+def ottla_cluster(
+    tmp_path_factory: pytest.TempPathFactory, ottla_broker_settings: dict[str, str]
+) -> Iterator[BrokerCluster]:
+    """Three brokers in separate processes, with ids 1 to 3, which the test may kill and restart one by one.
+
+    They share an embedded coordinator, which is not among what can be killed.
+    """
+    from ottla.broker.testing import BrokerCluster
+
+    with BrokerCluster(tmp_path_factory.mktemp("ottla-cluster"), ottla_broker_settings) as cluster:
+        yield cluster
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Real brokers for tests: on a thread of the test's process, or in a separate process."""
+"""Real brokers for tests: on a thread of the test's process, in a separate process, or three of a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from ottla.broker.broker import Broker
+    from ottla.zookeeper.embedded import EmbeddedCoordinator
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
@@ -225,6 +228,84 @@ class BrokerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class BrokerCluster:
+    """Brokers in separate processes that share a coordinator, which runs in this process.
+
+    `brokers` has them by id, from 1. The test may kill, pause, stop and restart each of them; a killed one
+    leaves the cluster when its session has expired (`zookeeper.session.timeout.ms`, 4 s here). The znodes
+    are in memory, reached at `zookeeper_connect`. Use it as a context manager: leaving it kills all brokers.
+    """
+
+    def __init__(
+        self, data_dir: Path | str, settings: Mapping[str, str] | None = None, *, size: int = 3
+    ) -> None:
+        self.data_dir = Path(data_dir)
+        self.brokers: dict[int, BrokerProcess] = {}
+        self.zookeeper_connect = ""
+        self._settings = dict(settings or {})
+        self._size = size
+        self._stack = ExitStack()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers as clients take them."""
+        return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+
+    def __enter__(self) -> Self:
+        from ottla.zookeeper.testing import Background
+
+        with ExitStack() as stack:
+            coordinator = stack.enter_context(Background(_coordinator_for_tests())).value
+            self.zookeeper_connect = coordinator.connect_string
+            self.brokers = {node: self._broker(node) for node in range(1, self._size + 1)}
+            stack.callback(self._kill_all)
+            with ThreadPoolExecutor(self._size) as pool:
+                list(pool.map(BrokerProcess.start, self.brokers.values()))
+            self.wait_until_complete()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def wait_until_complete(self) -> None:
+        """Return once every broker knows all others and the controller."""
+        from ottla.broker.local_cluster.readiness import until_complete
+
+        servers = [broker.bootstrap_servers for broker in self.brokers.values()]
+        try:
+            with ThreadPoolExecutor(1) as pool:  # the caller's thread may have a running loop
+                pool.submit(asyncio.run, until_complete(servers, self.brokers, START_TIMEOUT_S)).result()
+        except TimeoutError:
+            words = " | ".join(broker.last_words(1) for broker in self.brokers.values())
+            raise BrokerFailed(f"no cluster of {self._size} within {START_TIMEOUT_S:g} s: {words}") from None
+
+    def _broker(self, node: int) -> BrokerProcess:
+        replicas = str(min(self._size, 3))
+        common = {
+            "broker.id": str(node),
+            "zookeeper.connect": self.zookeeper_connect,
+            "zookeeper.session.timeout.ms": "4000",
+            "zookeeper.connection.timeout.ms": "30000",
+            "offsets.topic.replication.factor": replicas,
+            "controlled.shutdown.retry.backoff.ms": "500",
+        }
+        return BrokerProcess(self.data_dir / f"broker-{node}", common | self._settings)
+
+    def _kill_all(self) -> None:
+        for broker in self.brokers.values():
+            with suppress(OSError):
+                broker.kill()
+
+
+def _coordinator_for_tests() -> EmbeddedCoordinator:
+    from ottla.zookeeper.embedded import EmbeddedCoordinator, Limits
+
+    return EmbeddedCoordinator(limits=Limits(min_session_timeout_ms=1_000), tick_ms=100)
 
 
 def settings_for_tests(data_dir: Path, host: str, port: int, settings: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Clusters of broker processes on one machine: their files, their start, and their end."""

@@ -1,0 +1,63 @@
+"""The fixture `ottla_cluster`: three brokers that a test kills one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ottla.broker.testing import BrokerCluster
+from ottla.client.admin import Admin
+
+BOUND_S = 60.0
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_a_killed_broker_leaves_the_cluster_and_comes_back(ottla_cluster: BrokerCluster) -> None:
+    async with Admin(ottla_cluster.bootstrap_servers) as admin:
+
+        async def ids() -> list[int]:
+            return [each.id for each in (await admin.brokers.describe()).brokers]
+
+        assert await ids() == [1, 2, 3]
+        ottla_cluster.brokers[2].kill()
+
+        async def is_gone() -> bool:
+            return await ids() == [1, 3]
+
+        await until(is_gone)
+        ottla_cluster.brokers[2].restart()
+
+        async def is_back() -> bool:
+            return await ids() == [1, 2, 3]
+
+        await until(is_back)
+
+
+async def test_a_broker_killed_and_started_at_once_takes_its_registration_back(
+    ottla_cluster: BrokerCluster,
+) -> None:
+    ottla_cluster.brokers[1].kill()
+    ottla_cluster.brokers[1].restart()
+
+    async with Admin(ottla_cluster.brokers[1].bootstrap_servers) as admin:
+
+        async def has_a_controller() -> bool:
+            found = (await admin.brokers.describe()).brokers
+            return len(found) == 3 and any(each.is_controller for each in found)
+
+        await until(has_a_controller)
+
+
+@pytest.mark.ottla_broker(num_partitions=2)
+async def test_the_marker_sets_settings_of_all_brokers(ottla_cluster: BrokerCluster) -> None:
+    async with Admin(ottla_cluster.bootstrap_servers) as admin:
+        created = await admin.topics.create("orders")
+
+    assert created.partitions == 2
