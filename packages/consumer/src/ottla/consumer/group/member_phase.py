@@ -21,4 +21,12 @@ class Phase(Enum):
 
 
 JOIN_PHASES = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
-HEARTBEAT_PHASES = frozenset(Phase) - {Phase.OUT, Phase.JOINING, Phase.WAITING, Phase.LEAVING}
+HEARTBEAT_PHASES = frozenset(Phase) - {
+    Phase.OUT,
+    Phase.JOINING,
+    Phase.SYNCING,
+    Phase.WAITING,
+    Phase.LEAVING,
+}
+"""Not while a JoinGroup or SyncGroup is outstanding: the coordinator regards its sender as alive, and answers
+a heartbeat on the same connection only after it. That would be too late, and close the connection."""

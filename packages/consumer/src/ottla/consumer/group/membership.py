@@ -165,10 +165,13 @@ class Membership:
 
     @property
     def keeps_partitions(self) -> bool:
-        """Whether partitions that stay assigned are kept during a rebalance (KIP-429)."""
+        """Whether partitions that stay assigned are kept during a rebalance (KIP-429).
+
+        Also while the member waits to join again, or leaves: others get them only after it joined without
+        them, or has left.
+        """
         member = self._member
-        is_in = member.phase not in (Phase.OUT, Phase.WAITING, Phase.LEAVING)
-        return member.protocol is RebalanceProtocol.COOPERATIVE and is_in
+        return member.protocol is RebalanceProtocol.COOPERATIVE and member.generation != NO_GENERATION
 
     @property
     def is_stable(self) -> bool:
