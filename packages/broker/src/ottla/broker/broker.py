@@ -240,7 +240,9 @@ class Broker:
         controller = self._controller(zookeeper, metadata, configs, control)
         active_controller = ActiveController(controller, metadata, config, self.broker_id)
         self._active_controller = active_controller
-        self.handover = LeadershipHandover(config, metadata, controller, active_controller, self.broker_id)
+        self.handover = LeadershipHandover(
+            config, metadata, controller, active_controller, zookeeper, self.broker_id
+        )
         self._alter_partition_requests = AlterPartitionRequests(
             self.broker_id,
             active_controller.ask,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller import Controller
+    from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -27,12 +28,14 @@ class LeadershipHandover:
         metadata: MetadataCache,
         controller: Controller,
         active_controller: ActiveController,
+        session: Session,
         broker_id: int,
     ) -> None:
         self._config = config
         self._metadata = metadata
         self._controller = controller
         self._active_controller = active_controller
+        self._session = session
         self._broker_id = broker_id
 
     async def run(self) -> None:
@@ -41,6 +44,8 @@ class LeadershipHandover:
             return
         for attempt in range(self._config.controlled_shutdown_max_retries):
             if attempt:
+                if not self._session.connected:
+                    break  # without ZooKeeper nobody is elected, however long this broker waits
                 await asyncio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
             if await self.try_once():
                 return

@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import IO
 
 from ottla.zookeeper.errors import Unavailable
 
-MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 NEEDED = ("zookeeper", "slf4j-api")
 """Jars that every server needs."""
 WELCOME = ("zookeeper-jute", "metrics-core", "slf4j-simple", "snappy-java")
@@ -121,8 +121,10 @@ class RealZooKeeper:
         async with RealZooKeeper(tmp_path / "zk") as zookeeper:
             print(zookeeper.connect_string)
 
-    Session timeouts are clamped to 2 and 20 `tick_ms`. Raises NoZooKeeper without Java or jars,
-    Unavailable when the server does not respond within `start_timeout_s`.
+    Session timeouts are clamped to 2 and 20 `tick_ms`. With `members`, the `host:port:port` of each server of
+    an ensemble by its number, it is number `my_id` of them and is ready once there is a quorum: start them
+    together. Raises NoZooKeeper without Java or jars, Unavailable when the server does not respond within
+    `start_timeout_s`.
     """
 
     def __init__(
@@ -135,6 +137,8 @@ class RealZooKeeper:
         tick_ms: int = 2_000,
         start_timeout_s: float = 30.0,
         output: IO[bytes] | None = None,
+        members: Mapping[int, str] | None = None,
+        my_id: int = 1,
     ) -> None:
         self.host = host
         self.port = port
@@ -143,6 +147,8 @@ class RealZooKeeper:
         self._tick_ms = tick_ms
         self._start_timeout_s = start_timeout_s
         self._output = output
+        self._members = dict(members or {})
+        self._my_id = my_id
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> RealZooKeeper:
@@ -171,6 +177,7 @@ class RealZooKeeper:
         self.port = self.port or free_port(self.host)
         config = self._data_dir / "zoo.cfg"
         config.write_text(self._config())
+        (self._data_dir / "myid").write_text(f"{self._my_id}\n")
         flags = [
             f"-Xmx{self._heap}",
             "-XX:+UseSerialGC",
@@ -242,6 +249,9 @@ class RealZooKeeper:
             "4lw.commands.whitelist": "srvr,ruok,isro,stat,envi",
             "autopurge.purgeInterval": 24,
         }
+        if self._members:
+            lines |= {"initLimit": 20, "syncLimit": 10}
+            lines |= {f"server.{number}": address for number, address in self._members.items()}
         return "".join(f"{key}={value}\n" for key, value in lines.items())
 
     async def _wait_until_serving(self) -> None:

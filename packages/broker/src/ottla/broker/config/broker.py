@@ -441,9 +441,9 @@ class BrokerConfig(NetworkSettings, RequestLimits):
     )
     metrics_host: str = setting("127.0.0.1", "Address of the Prometheus endpoint.", ottla_only=True)
     event_loop_watchdog_enable: bool = setting(
-        False,
-        "Whether the process ends when its event loop is blocked for a session timeout, so that a stuck "
-        "broker does not stay leader.",
+        True,
+        "Whether a broker with `zookeeper.connect` ends when its event loop is blocked for a session "
+        "timeout, so that it does not stay leader. After two thirds of it all stacks are logged.",
         ottla_only=True,
     )
 
