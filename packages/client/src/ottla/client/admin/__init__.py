@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from ottla.client.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
+from ottla.client.admin.cluster_health import ClusterState, PartitionHealth, Problem, problems, read_state
 from ottla.client.admin.configs import BROKER, BROKER_LOGGER, TOPIC, ConfigEntry, Configs
 from ottla.client.admin.groups import (
     CommittedOffset,
@@ -40,6 +41,7 @@ __all__ = [
     "Broker",
     "Brokers",
     "ClusterDescription",
+    "ClusterState",
     "CommittedOffset",
     "ConfigEntry",
     "Configs",
@@ -50,12 +52,15 @@ __all__ = [
     "LogDir",
     "MemberDescription",
     "Offsets",
+    "PartitionHealth",
     "Partitions",
+    "Problem",
     "Quota",
     "Quotas",
     "Reassignment",
     "ReplicaOnDisk",
     "Topics",
+    "problems",
 ]
 
 
@@ -77,6 +82,10 @@ class Admin:
         self.brokers = Brokers(self.cluster)
         self.partitions = Partitions(self.cluster)
         self.quotas = Quotas(self.cluster)
+
+    async def cluster_state(self) -> ClusterState:
+        """Return the controller, the brokers and all partitions; `problems` finds what is wrong in it."""
+        return await read_state(self.brokers, self.topics, self.configs)
 
     async def __aenter__(self) -> Self:
         await self.cluster.__aenter__()

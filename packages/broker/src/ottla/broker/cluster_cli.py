@@ -1,0 +1,223 @@
+"""`ottla cluster start` and `ottla cluster stop`: a cluster of processes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from ottla.broker.local_cluster.layout import ClusterLayout
+    from ottla.broker.local_cluster.startup import Processes
+
+_START_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.1
+
+
+@click.command()
+@click.option("--brokers", type=click.IntRange(1, 100), help="How many brokers.  [default: 3]")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), required=True,
+    help="Directory of the cluster: a folder for each process, with its data and its output.",
+)  # fmt: skip
+@click.option(
+    "--base-port", type=click.IntRange(1, 65_535),
+    help="Port of the first broker; the other processes have the next ones.  [default: 9092]",
+)  # fmt: skip
+@click.option(
+    "--zookeeper", "kind", type=click.Choice(["apache", "embedded"]),
+    help="Apache's ZooKeeper, which needs Java, or Ottla's own server.  [default: apache]",
+)  # fmt: skip
+@click.option(
+    "--zookeeper-servers", type=click.IntRange(1, 7),
+    help="How many servers of Apache's ZooKeeper; of three one may fail.  [default: 3]",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True,
+    help="Set a configuration key of all brokers. Repeatable; kept for later starts.",
+)  # fmt: skip
+@click.option("--detach", is_flag=True, help="Return once the cluster is ready, and leave it running.")
+def start(
+    brokers: int | None,
+    data_dir: Path,
+    base_port: int | None,
+    kind: str | None,
+    zookeeper_servers: int | None,
+    settings: tuple[str, ...],
+    detach: bool,
+) -> None:
+    """Start a cluster on this machine, or what does not run of the one in a directory.
+
+    The jars of Apache's ZooKeeper are looked for in ZOOKEEPER_HOME, Debian's package, Maven's cache and
+    pyspark, in this order. Ottla's own server is one process for all brokers and needs no Java. New topics
+    have up to three replicas. A directory remembers its cluster: later starts need only --data-dir.
+
+    \b
+    Examples:
+      ottla cluster start --data-dir ./cluster
+      ottla cluster start --data-dir ./cluster --brokers 5 --base-port 19092 --detach
+      ottla cluster start --data-dir ./cluster --zookeeper embedded --set num.partitions=6
+    """
+    from ottla.broker.local_cluster import startup
+
+    with _one_line_errors():
+        known = startup.check_directory(data_dir)
+        layout = _layout(known, data_dir, brokers, base_port, kind, zookeeper_servers)
+        layout = replace(layout, settings={**layout.settings, **_settings(settings)})
+        asyncio.run(_run(layout, data_dir.absolute(), detach=detach))
+
+
+def _layout(
+    known: ClusterLayout | None,
+    data_dir: Path,
+    brokers: int | None,
+    base_port: int | None,
+    kind: str | None,
+    zookeeper_servers: int | None,
+) -> ClusterLayout:
+    """Return the plan that the options ask for; what the directory holds cannot be changed."""
+    from ottla.broker.local_cluster.layout import ClusterLayout, ZooKeeperKind
+
+    zookeeper = None if kind is None else ZooKeeperKind(kind)
+    if zookeeper is ZooKeeperKind.EMBEDDED and (zookeeper_servers or 1) > 1:
+        raise click.UsageError("--zookeeper embedded is one server: leave out --zookeeper-servers")
+    if known is None:
+        return ClusterLayout(
+            brokers=brokers or 3,
+            base_port=base_port or 9092,
+            zookeeper=zookeeper or ZooKeeperKind.APACHE,
+            zookeeper_servers=zookeeper_servers or (1 if zookeeper is ZooKeeperKind.EMBEDDED else 3),
+        )
+    for option, given, is_now in (
+        ("--brokers", brokers, known.brokers),
+        ("--base-port", base_port, known.base_port),
+        ("--zookeeper", kind, known.zookeeper.value),
+        ("--zookeeper-servers", zookeeper_servers, known.zookeeper_servers),
+    ):
+        if given not in (None, is_now):
+            raise click.UsageError(
+                f"{data_dir} holds a cluster with {option} {is_now}: leave the option out, "
+                "or choose another --data-dir"
+            )
+    return known
+
+
+def _settings(given: tuple[str, ...]) -> dict[str, str]:
+    from ottla.broker.config import is_known, nearest_key
+    from ottla.broker.local_cluster.layout import OWN_KEYS
+    from ottla.client.commands import key_values
+
+    settings = key_values(given)
+    for key in settings:
+        if key in OWN_KEYS:
+            raise click.UsageError(f"--set {key} would be the same for all brokers: the cluster sets it")
+        if not is_known(key):
+            near = nearest_key(key)
+            advice = f"; did you mean {near}?" if near else ""
+            raise click.UsageError(f"{key} is not a broker configuration{advice}")
+    return settings
+
+
+async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
+    from ottla.broker.local_cluster import startup
+
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    started = await _start(layout, directory, stopping)
+    if started is None:
+        return
+    took = f"the cluster of {layout.brokers} is ready"
+    if detach:
+        click.echo(
+            f"{took} at {layout.bootstrap_servers}; `ottla cluster stop --data-dir {directory}` ends it"
+        )
+        return
+    click.echo(f"{took} at {layout.bootstrap_servers}; Ctrl-C ends it")
+    await _until_ended(started, stopping)
+    click.echo("stopping")
+    await asyncio.to_thread(startup.stop_all, startup.members_of(layout, directory), click.echo)
+
+
+async def _start(layout: ClusterLayout, directory: Path, stopping: asyncio.Event) -> Processes | None:
+    """Start the cluster; None when a signal ended that."""
+    from ottla.broker.local_cluster import startup
+
+    async with asyncio.TaskGroup() as tasks:
+        starting = tasks.create_task(startup.start(layout, directory, click.echo, _START_TIMEOUT_S))
+        stopped = tasks.create_task(stopping.wait())
+        await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in (starting, stopped):
+            task.cancel()  # without effect on the one that is done
+    if starting.cancelled():
+        click.echo("stopped before it was ready")
+        return None
+    return starting.result()
+
+
+async def _until_ended(started: Processes, stopping: asyncio.Event) -> None:
+    """Wait for a signal or the end of all processes, and say which have ended by themselves."""
+    running = dict(started)
+    while running and not stopping.is_set():
+        for member, process in list(running.items()):
+            if (status := process.poll()) is not None:
+                del running[member]
+                ended = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+                click.echo(f"{member.name} has ended ({ended}); the same command starts it again")
+        try:
+            async with asyncio.timeout(_POLL_S):
+                await stopping.wait()
+        except TimeoutError:
+            continue
+
+
+@click.command()
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), required=True,
+    help="The directory that the cluster was started with.",
+)  # fmt: skip
+def stop(data_dir: Path) -> None:
+    """Stop all processes of the cluster in a directory: the brokers cleanly, then ZooKeeper.
+
+    \b
+    Example:
+      ottla cluster stop --data-dir ./cluster
+    """
+    from ottla.broker.local_cluster.layout import read_layout
+    from ottla.broker.local_cluster.members import running_pid
+    from ottla.broker.local_cluster.startup import members_of, stop_all
+
+    with _one_line_errors():
+        layout = read_layout(data_dir.absolute())
+        if layout is None:
+            raise click.ClickException(f"{data_dir} holds no cluster: name its directory with --data-dir")
+        members = members_of(layout, data_dir.absolute())
+        running = [member for member in members if running_pid(member) is not None]
+        if not running:
+            raise click.ClickException(f"the cluster in {data_dir} does not run")
+        stop_all(running, click.echo)
+        click.echo(f"stopped {', '.join(member.name for member in running)}")
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Print errors that the user can correct in one line."""
+    from ottla.broker.local_cluster.layout import MalformedLayout
+    from ottla.broker.local_cluster.startup import ClusterFailed, ClusterRefused
+
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        if not isinstance(cause, (ClusterRefused, ClusterFailed, MalformedLayout, OSError)):
+            raise
+        raise click.ClickException(str(cause)) from None

@@ -1,0 +1,173 @@
+"""The processes of a local cluster: how each is started, found, and ended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ottla.broker.local_cluster.layout import HOST, ClusterLayout, ZooKeeperKind
+from ottla.protocol.storage.properties import encode_properties
+
+PROPERTIES: Final = "server.properties"
+_POLL_S: Final = 0.02
+_FLAGS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.jmx.log4j.disable=true")
+_HEAP: Final = "96m"
+_TICK_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of the cluster: its name for the user, its directory, and its command.
+
+    `pid_file` is locked while the process lives: a broker locks its own, for another program it is done here.
+    """
+
+    name: str
+    directory: Path
+    command: tuple[str, ...]
+    port: int
+    pid_file: Path
+    locks_itself: bool
+
+    @property
+    def log_file(self) -> Path:
+        """What the process prints."""
+        return self.directory / "output.log"
+
+    def last_words(self) -> str:
+        """The last line that the process has printed."""
+        with suppress(OSError):
+            lines = self.log_file.read_text(errors="replace").strip().splitlines()
+            return lines[-1].removeprefix("Error: ") if lines else f"see {self.log_file}"
+        return "no output"
+
+
+def broker_member(layout: ClusterLayout, directory: Path, broker_id: int) -> Member:
+    """Return a broker's process; its directory is also its log directory."""
+    home = directory / f"broker-{broker_id}"
+    config = str(home / PROPERTIES)
+    command = (sys.executable, "-m", "ottla.broker", "start", "--config", config)
+    port = layout.broker_port(broker_id)
+    return Member(f"broker {broker_id}", home, command, port, home / "broker.pid", locks_itself=True)
+
+
+def zookeeper_member(layout: ClusterLayout, directory: Path, server_id: int) -> Member:
+    """Return a ZooKeeper server's process. Raises NoZooKeeper for Apache's where Java or its jars lack."""
+    number = f"-{server_id}" if layout.is_ensemble else ""
+    home = directory / f"zookeeper{number}"
+    port = layout.zookeeper_port(server_id)
+    if layout.zookeeper is ZooKeeperKind.EMBEDDED:
+        command = _embedded_command(home, port)
+    else:
+        command = _apache_command(home)
+    name = f"ZooKeeper {server_id}" if layout.is_ensemble else "ZooKeeper"
+    return Member(name, home, command, port, home / "server.pid", locks_itself=False)
+
+
+def _embedded_command(home: Path, port: int) -> tuple[str, ...]:
+    options = ("start", "--embedded", "--port", str(port), "--data-dir", str(home))
+    return (sys.executable, "-m", "ottla.zookeeper", *options)
+
+
+def _apache_command(home: Path) -> tuple[str, ...]:
+    from ottla.zookeeper.apache_server import MAIN_CLASS, find_installation
+
+    classpath = find_installation().classpath
+    java = shutil.which("java") or "java"
+    return (java, f"-Xmx{_HEAP}", *_FLAGS, "-cp", classpath, MAIN_CLASS, str(home / "zoo.cfg"))
+
+
+def zookeeper_config(layout: ClusterLayout, home: Path, server_id: int) -> str:
+    """Return the `zoo.cfg` of one of Apache's servers."""
+    lines: dict[str, object] = {
+        "dataDir": home,
+        "clientPort": layout.zookeeper_port(server_id),
+        "clientPortAddress": HOST,
+        "tickTime": _TICK_MS,
+        "initLimit": 10,
+        "syncLimit": 5,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "srvr,ruok,isro,stat,envi",
+        "autopurge.purgeInterval": 24,
+    }
+    if layout.is_ensemble:
+        for each in layout.zookeeper_ids:
+            peers, elections = layout.ensemble_ports(each)
+            lines[f"server.{each}"] = f"{HOST}:{peers}:{elections}"
+    return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+
+def write_files(layout: ClusterLayout, directory: Path) -> None:
+    """Write the configurations of all processes."""
+    for broker_id in layout.broker_ids:
+        home = directory / f"broker-{broker_id}"
+        home.mkdir(0o700, parents=True, exist_ok=True)
+        (home / PROPERTIES).write_bytes(encode_properties(layout.broker_settings(broker_id, home)))
+    for server_id in layout.zookeeper_ids:
+        home = zookeeper_member(layout, directory, server_id).directory
+        home.mkdir(0o700, parents=True, exist_ok=True)
+        if layout.zookeeper is ZooKeeperKind.APACHE:
+            (home / "zoo.cfg").write_text(zookeeper_config(layout, home, server_id))
+            (home / "myid").write_text(f"{server_id}\n")
+
+
+def spawn(member: Member) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, so that Ctrl-C does not reach it."""
+    with member.log_file.open("ab") as output, member.pid_file.open("a+") as locked:
+        kept: tuple[int, ...] = ()
+        if not member.locks_itself:
+            # The process inherits the locked file, and with it holds the lock as long as it lives.
+            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kept = (locked.fileno(),)
+        process = subprocess.Popen(
+            member.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True, pass_fds=kept,
+        )  # fmt: skip
+        if not member.locks_itself:
+            locked.truncate(0)
+            locked.write(f"{process.pid}\n")
+    return process
+
+
+def running_pid(member: Member) -> int | None:
+    """Return the id of a member's process, None when it does not run."""
+    try:
+        with member.pid_file.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return int(file.read())
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def stop(members: Iterable[Member], timeout_s: float) -> list[Member]:
+    """End processes with SIGTERM, all at once; return those that had to be killed after `timeout_s`."""
+    waiting = {member: pid for member in members if (pid := running_pid(member)) is not None}
+    for pid in waiting.values():
+        _signal(pid, signal.SIGTERM)
+        _signal(pid, signal.SIGCONT)
+    deadline_s = time.monotonic() + timeout_s
+    while waiting and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+        waiting = {member: pid for member, pid in waiting.items() if running_pid(member) == pid}
+    for pid in waiting.values():
+        _signal(pid, signal.SIGKILL)
+    return list(waiting)
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
