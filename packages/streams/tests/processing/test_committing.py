@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+
+import pytest
 
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.processing.committing import Committer
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Plan
+from ottla.streams.testing.virtual_loop import START_S, VirtualLoop
 
 P0 = TopicPartition("orders", 0)
 
@@ -93,3 +97,32 @@ async def test_a_plan_that_is_kept_back_stays_due_and_is_not_called_committed() 
     assert await committer.commit()
 
     assert (scheduler.due_commits(), states.offsets) == ([], [1])
+
+
+class Refused:
+    """Commits of which the second is refused for 3.5 s, as in a rebalance whose leader died."""
+
+    interval_ms = 1_000
+    is_pending = True
+
+    def __init__(self) -> None:
+        self.begun_s: list[float] = []
+
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
+        self.begun_s.append(asyncio.get_running_loop().time() - START_S)
+        if len(self.begun_s) == 2:
+            await asyncio.sleep(3.5)
+        return plans
+
+
+def test_a_commit_that_a_rebalance_held_up_is_followed_by_the_next_at_once() -> None:
+    loop, commits = VirtualLoop(patience_s=10, max_turns=1_000), Refused()
+    committer = Committer(Scheduler("key"), commits, None, None, timeout_ms=10_000, on_tick=lambda: None)
+
+    running = loop.create_task(committer.run())
+    loop.drive(START_S + 7.5)
+    running.cancel()
+    loop.drive(START_S + 8)
+    loop.close()
+
+    assert commits.begun_s == pytest.approx([1, 2, 5.6, 6.6])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
+from typing import NamedTuple
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import StreamsError
@@ -17,24 +17,59 @@ from ottla.streams.language.topology import SubTopology
 from ottla.streams.language.windows import NO_TIME
 from ottla.streams.state.store_partition import StorePartition
 
+_CHUNK = 1_024
+
 
 class PartitionTime:
-    """The highest timestamp below the committed offset: all records that are older were handled. Pure."""
+    """The highest timestamp below the committed offset: all records that are older were handled. Pure.
+
+    Handled records are kept in chunks in the order in which they ended, because a commit may pass 100,000:
+    most chunks are passed as a whole.
+    """
 
     def __init__(self) -> None:
         self.time_ms = NO_TIME
         self.committed = 0
-        self._handled: list[tuple[int, int]] = []
+        self._last = _Handled([], [])
+        self._chunks = [self._last]
 
     def handled(self, offset: int, timestamp_ms: int) -> None:
         """Note a record that was handled."""
-        heapq.heappush(self._handled, (offset, timestamp_ms))
+        if len(self._last.offsets) >= _CHUNK:
+            self._last = _Handled([], [])
+            self._chunks.append(self._last)
+        self._last.offsets.append(offset)
+        self._last.times_ms.append(timestamp_ms)
 
     def commit(self, offset: int) -> None:
         """Note that all records below an offset are finished."""
         self.committed = max(self.committed, offset)
-        while self._handled and self._handled[0][0] < offset:
-            self.time_ms = max(self.time_ms, heapq.heappop(self._handled)[1])
+        for chunk in self._chunks:
+            self.time_ms = max(self.time_ms, chunk.take_below(offset))
+        self._chunks = [each for each in self._chunks if each.offsets or each is self._last]
+
+
+class _Handled(NamedTuple):
+    """Some records that were handled."""
+
+    offsets: list[int]
+    times_ms: list[int]
+
+    def take_below(self, offset: int) -> int:
+        """Remove the records below an offset; return the highest timestamp among them."""
+        offsets, times_ms = self
+        if not offsets or min(offsets) >= offset:
+            return NO_TIME
+        if max(offsets) < offset:
+            highest = max(times_ms)
+            offsets.clear()
+            times_ms.clear()
+            return highest
+        kept = [each for each in zip(offsets, times_ms, strict=True) if each[0] >= offset]
+        highest = max(time for at, time in zip(offsets, times_ms, strict=True) if at < offset)
+        offsets[:] = [at for at, _ in kept]
+        times_ms[:] = [time for _, time in kept]
+        return highest
 
 
 class PartitionState:

@@ -15,6 +15,9 @@ from ottla.streams.scheduling.commit_plan import CommitPlan
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Commits, Observer, PartitionStates
 
+LEAST_PAUSE = 0.1
+"""The least time between two commits, as a part of the interval."""
+
 log = logging.getLogger(__name__)
 
 
@@ -43,9 +46,16 @@ class Committer:
         self._last_reason: str | None = None
 
     async def run(self) -> None:
-        """Commit at the interval, until cancelled."""
+        """Commit at the interval, until cancelled.
+
+        The interval counts from the begin of a commit: one that waited for a rebalance is old when it is
+        accepted, and the next follows soon.
+        """
+        time, interval_s = asyncio.get_running_loop().time, self._commits.interval_ms / 1_000
+        due_s = time() + interval_s
         while True:
-            await asyncio.sleep(self._commits.interval_ms / 1_000)
+            await asyncio.sleep(max(due_s - time(), interval_s * LEAST_PAUSE))
+            due_s = time() + interval_s
             if self._before_commit is not None:
                 await self._before_commit()
             await self.commit()

@@ -9,6 +9,15 @@ from ottla.streams.scheduling.phase import Phase
 RECORD_OVERHEAD_BYTES: int
 """What a record counts in budgets beside its key and its value."""
 
+def encode_runs(offset: int, finished: Sequence[tuple[int, int]]) -> bytes:
+    """Return the lengths of runs as varints: unfinished and finished in turns, from an offset on.
+
+    OverflowError for offsets of more than 63 bits.
+    """
+
+def encode_bitmap(offset: int, finished: Sequence[tuple[int, int]]) -> bytes:
+    """Return a bit for each offset from an offset on, the lowest first. ValueError: ranges do not ascend."""
+
 class StartedOffsets:
     """The offsets that were started, from the lowest unfinished one on."""
 

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.scheduling._core import encode_bitmap, encode_runs
 
 Ranges = Sequence[tuple[int, int]]
 """Ascending disjoint ranges of offsets: first, and one past the last."""
@@ -57,7 +58,7 @@ def encode(partition: TopicPartition, offset: int, finished: Ranges, max_bytes: 
 def _fits_plain(offset: int, finished: Ranges, max_bytes: int) -> int:
     """Return how many ranges fit for certain, as runs or as a bitmap that are not deflated."""
     body_bytes = max(0, (max_bytes - len(PREFIX)) // 4 * 3 - _HEAD_BYTES)
-    lengths = _runs(offset, finished)[:body_bytes].translate(None, _VARINT_CONTINUES)
+    lengths = encode_runs(offset, finished)[:body_bytes].translate(None, _VARINT_CONTINUES)
     by_bitmap = bisect_right(finished, offset + 8 * body_bytes, key=lambda each: each[1])
     return max(len(lengths) // 2, by_bitmap)
 
@@ -99,9 +100,9 @@ def worst_bytes(span: int, unfinished: int) -> int:
 def _text(partition: TopicPartition, offset: int, finished: Ranges) -> str:
     if not finished:
         return ""
-    runs = _runs(offset, finished)
+    runs = encode_runs(offset, finished)
     span = finished[-1][1] - offset
-    kind, body = (RUNS, runs) if len(runs) <= (span + 7) // 8 else (BITMAP, _bitmap(offset, finished))
+    kind, body = (RUNS, runs) if len(runs) <= (span + 7) // 8 else (BITMAP, encode_bitmap(offset, finished))
     if len(body) >= _DEFLATE_FROM_BYTES and len(packed := zlib.compress(body, 6)) < len(body):
         kind, body = kind | DEFLATED, packed
     data = bytes([kind]) + _crc(partition, offset, kind, body) + body
@@ -111,36 +112,6 @@ def _text(partition: TopicPartition, offset: int, finished: Ranges) -> str:
 def _crc(partition: TopicPartition, offset: int, kind: int, body: bytes) -> bytes:
     about = f"{partition.topic}\0{partition.partition}\0{offset}\0{kind}\0".encode()
     return zlib.crc32(body, zlib.crc32(about)).to_bytes(4, "big")
-
-
-def _runs(offset: int, finished: Ranges) -> bytes:
-    found, at = bytearray(), offset
-    for first, end in finished:
-        unfinished, length = first - at, end - first
-        if unfinished <= 0x7F and length <= 0x7F:
-            found.append(unfinished)
-            found.append(length)
-        else:
-            _put_varint(found, unfinished)
-            _put_varint(found, length)
-        at = end
-    return bytes(found)
-
-
-def _bitmap(offset: int, finished: Ranges) -> bytes:
-    # Text of ones and zeros, the committed offset last: a number is made of it in linear time.
-    span = finished[-1][1] - offset
-    bits, end_at = bytearray(b"0") * span, offset + span
-    for first, end in finished:
-        bits[end_at - end : end_at - first] = b"1" * (end - first)
-    return int(bits, 2).to_bytes((span + 7) // 8, "little")
-
-
-def _put_varint(found: bytearray, value: int) -> None:
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
 
 
 def _varints(body: bytes) -> Iterator[int]:
