@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ottla.broker.handlers import (
         alter_configs,
         alter_partition,
+        alter_partition_reassignments,
         controlled_shutdown,
         create_partitions,
         create_topics,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         leave_group,
         list_groups,
         list_offsets,
+        list_partition_reassignments,
         metadata,
         offset_commit,
         offset_delete,
@@ -67,6 +69,7 @@ else:
 
     alter_configs = _Later("alter_configs")
     alter_partition = _Later("alter_partition")
+    alter_partition_reassignments = _Later("alter_partition_reassignments")
     controlled_shutdown = _Later("controlled_shutdown")
     create_partitions = _Later("create_partitions")
     create_topics = _Later("create_topics")
@@ -87,6 +90,7 @@ else:
     leave_group = _Later("leave_group")
     list_groups = _Later("list_groups")
     list_offsets = _Later("list_offsets")
+    list_partition_reassignments = _Later("list_partition_reassignments")
     metadata = _Later("metadata")
     offset_commit = _Later("offset_commit")
     offset_delete = _Later("offset_delete")
@@ -136,6 +140,8 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.DELETE_GROUPS, 0, 2, delete_groups.handle),
     Route(ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle),
     Route(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
+    Route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, alter_partition_reassignments.handle),
+    Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_partition_reassignments.handle),
     Route(ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
     Route(ApiKey.ALTER_PARTITION, 0, 0, brokers_only(alter_partition.handle), from_brokers=always),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, describe_cluster.handle),

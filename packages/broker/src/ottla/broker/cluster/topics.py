@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.large_assignments import BYTES_PER_PARTITION, encoded, for_bytes, for_partitions
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
+from ottla.broker.cluster.topic_overrides import checked_overrides
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
-from ottla.broker.config import ConfigError, parse_topic_overrides
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.errors import (
     InvalidConfig,
@@ -23,6 +23,7 @@ from ottla.protocol.errors import (
     InvalidRequest,
     InvalidTopicException,
     KafkaError,
+    ReassignmentInProgress,
     RequestTimedOut,
     TopicAlreadyExists,
     TopicDeletionDisabled,
@@ -337,7 +338,8 @@ class Topics:
     ) -> None:
         """Enlarge a topic to `count` partitions; `assignments` are the replicas of the new ones.
 
-        Raises UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, or RequestTimedOut.
+        Raises UnknownTopicOrPartition, InvalidPartitions, InvalidReplicaAssignment, ReassignmentInProgress,
+        or RequestTimedOut.
         """
         with zookeeper_errors():
             while True:
@@ -368,6 +370,10 @@ class Topics:
     def _enlarged(
         self, present: TopicAssignment, count: int, assignments: Sequence[Sequence[int]] | None
     ) -> TopicAssignment:
+        if present.adding_replicas or present.removing_replicas:
+            raise ReassignmentInProgress(
+                f"A partition reassignment is in progress for the topic '{present.topic}'."
+            )
         old = dict(present.partitions)
         if count <= len(old):
             reason = "already has" if count == len(old) else "currently has"
@@ -473,18 +479,6 @@ def internal_topic(name: str, config: BrokerConfig, most_replicas: int) -> NewTo
 
 def _set(changed: asyncio.Event, _: object) -> None:
     changed.set()
-
-
-def checked_overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Check the settings of a topic; raises InvalidConfig for the first invalid one."""
-    if missing := [name for name, value in configs.items() if value is None]:
-        raise InvalidConfig(f"Null value not supported for topic configs: {', '.join(missing)}")
-    overrides = {name: value for name, value in configs.items() if value is not None}
-    try:
-        parse_topic_overrides(overrides)
-    except ConfigError as error:
-        raise InvalidConfig(str(error)) from None
-    return overrides
 
 
 def _path_of(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.placement import new_topic_id
 from ottla.broker.cluster.registration import StartupRefused
-from ottla.broker.controller import controllership
+from ottla.broker.controller import controllership, znode_requests
 from ottla.broker.controller.candidacy import Candidacy
 from ottla.broker.controller.channels import Channels, Sender, Spawn
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
@@ -28,26 +28,26 @@ from ottla.broker.controller.events import (
     ControlResponse,
     DeleteTopic,
     DropMarker,
+    DropReassignments,
     Effect,
     Elected,
-    ElectLeaders,
     Event,
     LeaderElected,
     ReadUncleanTopics,
-    ReplicasFailed,
     ReplyReceived,
     TopicsRead,
     UncleanElectionAllowed,
+    WriteAssignments,
     WriteLeaderships,
     WriteResults,
 )
 from ottla.broker.controller.metrics import measure_controller
 from ottla.broker.controller.state_machine import Machine
+from ottla.broker.controller.znode_requests import ZnodeRequests
 from ottla.broker.controller.zookeeper_store import Fenced, Store
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import (
     Session,
     SessionExpired,
@@ -56,7 +56,6 @@ from ottla.zookeeper.session import (
     WatchEvent,
     ZooKeeperError,
 )
-from ottla.zookeeper.znodes import LogDirEvent, PreferredReplicaElection
 
 if TYPE_CHECKING:
     from ottla.broker.environment import Environment
@@ -70,17 +69,15 @@ NO_EPOCH: Final = -1
 _CONTROLLERSHIP: Final = "controllership"
 _BROKERS: Final = "brokers"
 _TOPICS: Final = "topics"
-_PREFERRED: Final = "preferred"
-_LOG_DIRS: Final = "log dirs"
 _STATES: Final = {
     _CONTROLLERSHIP: ControllerState.CONTROLLER_CHANGE,
     _BROKERS: ControllerState.BROKER_CHANGE,
     _TOPICS: ControllerState.TOPIC_CHANGE,
-    _PREFERRED: ControllerState.MANUAL_LEADER_BALANCE,
-    _LOG_DIRS: ControllerState.LOG_DIR_CHANGE,
+    **znode_requests.SIGNALS,
 }
 
 
+Result = WriteResults | frozenset[str] | frozenset[TopicPartition] | None
 UncleanTopics = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
 
 
@@ -132,6 +129,7 @@ class Controller:
         self._candidacy = Candidacy()
         self._watches: dict[str, Callable[[WatchEvent], None]] = {}
         self._topic_watches: dict[str, Callable[[WatchEvent], None]] = {}
+        self._znode_requests = ZnodeRequests(self._watch, self._signal)
         self._stop_listening: Callable[[], None] | None = None
         self._elections = metrics.meter("kafka.controller", "ControllerStats", "LeaderElectionsPerSec")
         self._unclean = metrics.meter("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec")
@@ -261,10 +259,9 @@ class Controller:
             await self._read_brokers()
         elif signal == _TOPICS:
             await self._read_topics()
-        elif signal == _PREFERRED:
-            await self._preferred_elections()
-        elif signal == _LOG_DIRS:
-            await self._log_dir_events()
+        else:
+            machine, store = self._current()
+            await self._znode_requests.follow(signal, store, partial(self._perform, machine))
 
     # ---- the queue
 
@@ -344,8 +341,8 @@ class Controller:
         self._machine = machine
         self._dirty_topics.clear()
         await self._perform(machine, await self._read_everything(self._store))
-        self._signal(_PREFERRED)
-        self._signal(_LOG_DIRS)
+        for signal in znode_requests.SIGNALS:
+            self._signal(signal)
 
     async def _read_everything(self, store: Store) -> Elected:
         # Each read sets its watch first, so no later change is missed.
@@ -399,34 +396,6 @@ class Controller:
         topics = {name: topic for name in names if (topic := fresh.get(name) or known.get(name))}
         await self._perform(machine, TopicsRead(topics, deletions, states))
 
-    async def _preferred_elections(self) -> None:
-        """Elect the preferred leaders that the election tool's znode names, then read the znode again."""
-        machine, store = self._current()
-        data = await store.data_of(paths.PREFERRED_REPLICA_ELECTION, self._watch(_PREFERRED))
-        if data is None:
-            return
-        try:
-            node = PreferredReplicaElection.decode(data)
-            partitions = frozenset(TopicPartition(topic, number) for topic, number in node.partitions)
-            await self._perform(machine, ElectLeaders(partitions))
-        except MalformedZnode as error:
-            _log.error("preferred replica election ignored", extra={"reason": str(error)})
-        await store.delete(paths.PREFERRED_REPLICA_ELECTION)
-        # A znode that was written again between our read and our delete would have fired no watch.
-        self._signal(_PREFERRED)
-
-    async def _log_dir_events(self) -> None:
-        machine, store = self._current()
-        root = paths.LOG_DIR_EVENT_NOTIFICATION
-        for name in await store.children_of(root, self._watch(_LOG_DIRS)):
-            data = await store.data_of(f"{root}/{name}")
-            if data is not None:
-                try:
-                    await self._perform(machine, ReplicasFailed(LogDirEvent.decode(data).broker_id))
-                except MalformedZnode as error:
-                    _log.error("log directory event ignored", extra={"reason": str(error)})
-            await store.delete(f"{root}/{name}")
-
     # ---- events and effects
 
     async def _answer(self, asked: QueuedEvent) -> None:
@@ -448,7 +417,7 @@ class Controller:
     async def _perform(self, machine: Machine, event: Event) -> Answers:
         """Run one step of the machine: perform each effect before the next one is computed."""
         steps = machine.step(event)
-        result: WriteResults | frozenset[str] | None = None
+        result: Result = None
         while True:
             try:
                 effect = steps.send(result)
@@ -461,10 +430,14 @@ class Controller:
             if self._machine is not machine:
                 raise SessionExpired(paths.CONTROLLER)
 
-    async def _carry_out(self, effect: Effect, store: Store) -> WriteResults | frozenset[str] | None:
+    async def _carry_out(self, effect: Effect, store: Store) -> Result:
         match effect:
             case WriteLeaderships():
                 return await store.write_leaderships(effect.leaderships)
+            case WriteAssignments():
+                return await store.write_assignments(effect.assignments)
+            case DropReassignments():
+                await self._znode_requests.drop_reassignments(store, effect.partitions)
             case ReadUncleanTopics():
                 return await self._unclean_topics(effect.topics)
             case Publish():

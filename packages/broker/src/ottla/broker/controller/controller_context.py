@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
@@ -95,6 +95,30 @@ class Assignment:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether replicas are being added or removed."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The replicas before the reassignment."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas after the reassignment."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    def towards(self, target: Sequence[int]) -> Assignment:
+        """The assignment while the partition moves to `target`: its replicas first, then those before it."""
+        origin = self.origin
+        return Assignment(
+            (*target, *(broker for broker in origin if broker not in target)),
+            tuple(broker for broker in target if broker not in origin),
+            tuple(broker for broker in origin if broker not in target),
+        )
+
 
 @frozen
 class Topic:
@@ -126,6 +150,14 @@ class Leadership:
 
 
 @dataclass(slots=True)
+class Stopping:
+    """The replicas that a moved partition has left, and the brokers that have not deleted theirs yet."""
+
+    replicas: tuple[int, ...]
+    awaited: set[int]
+
+
+@dataclass(slots=True)
 class ControllerContext:
     """The controller's memory. One task owns it; it holds nothing that ZooKeeper does not hold."""
 
@@ -142,6 +174,14 @@ class ControllerContext:
     failed_replicas: set[Replica] = field(default_factory=set)
     """Replicas on a log directory that their broker reported as failed."""
     deleting: set[str] = field(default_factory=set)
+    deletions_waiting: set[str] = field(default_factory=set)
+    """Topics marked for deletion of which a partition is being reassigned: they are deleted after that."""
+    reassigning: set[TopicPartition] = field(default_factory=set)
+    """Partitions to which replicas are being added, or from which some are being removed."""
+    stopping: dict[TopicPartition, Stopping] = field(default_factory=dict)
+    """Partitions that have moved, until the replicas they left are deleted and the znode says so."""
+    isr_moved: set[TopicPartition] = field(default_factory=set)
+    """Partitions being reassigned whose ISR was written or read since it was last looked at."""
 
     def __contains__(self, partition: TopicPartition) -> bool:
         """Whether a topic has that partition."""
@@ -151,6 +191,26 @@ class ControllerContext:
     def assignment(self, partition: TopicPartition) -> Assignment:
         """The replicas of a known partition."""
         return self.topics[partition.topic].partitions[partition.partition]
+
+    def assign(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
+        """Replace the assignments of known partitions."""
+        by_topic: dict[str, dict[int, Assignment]] = {}
+        for partition, assignment in assignments.items():
+            by_topic.setdefault(partition.topic, {})[partition.partition] = assignment
+            (self.reassigning.add if assignment.is_reassigning else self.reassigning.discard)(partition)
+        for name, changed in by_topic.items():
+            topic = self.topics[name]
+            self.topics[name] = replace(topic, partitions={**topic.partitions, **changed})
+
+    def store_leadership(self, partition: TopicPartition, leadership: Leadership) -> None:
+        """Remember what the state znode of a partition holds."""
+        self.leaderships[partition] = leadership
+        if partition in self.reassigning:
+            self.isr_moved.add(partition)
+
+    def is_moving(self, topic: str) -> bool:
+        """Whether a partition of that topic is being reassigned."""
+        return any(partition.topic == topic for partition in (*self.reassigning, *self.stopping))
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic; none when it is unknown."""
@@ -217,9 +277,16 @@ class ControllerContext:
         self.leaderships.pop(partition, None)
         self.unreadable.discard(partition)
         self.partition_states.pop(partition, None)
+        self.reassigning.discard(partition)
+        self.stopping.pop(partition, None)
+        self.isr_moved.discard(partition)
         for broker in self.assignment(partition).replicas:
-            self.replica_states.pop((partition, broker), None)
-            self.failed_replicas.discard((partition, broker))
+            self.forget_replica(partition, broker)
+
+    def forget_replica(self, partition: TopicPartition, broker: int) -> None:
+        """Drop what is known of a replica that was removed from the assignment."""
+        self.replica_states.pop((partition, broker), None)
+        self.failed_replicas.discard((partition, broker))
 
     def forget_topic(self, topic: str) -> None:
         """Drop everything known of a topic."""
@@ -227,3 +294,4 @@ class ControllerContext:
             self.forget_partition(partition)
         self.topics.pop(topic, None)
         self.deleting.discard(topic)
+        self.deletions_waiting.discard(topic)

@@ -8,14 +8,17 @@ from typing import Final
 
 from ottla.broker.controller.events import (
     AlterPartition,
+    AlterReassignments,
     BalanceLeaders,
     BrokersRead,
     ControlledShutdown,
     Elected,
     ElectLeaders,
     Event,
+    ListReassignments,
     ReplicasFailed,
     ReplyReceived,
+    StatesRead,
     TopicsRead,
     UncleanElectionAllowed,
 )
@@ -29,6 +32,7 @@ class ControllerState(IntEnum):
     CONTROLLER_CHANGE = 1
     BROKER_CHANGE = 2
     TOPIC_CHANGE = 3
+    ALTER_PARTITION_REASSIGNMENT = 5
     AUTO_LEADER_BALANCE = 6
     MANUAL_LEADER_BALANCE = 7
     CONTROLLED_SHUTDOWN = 8
@@ -36,6 +40,7 @@ class ControllerState(IntEnum):
     LEADER_AND_ISR_RESPONSE_RECEIVED = 10
     LOG_DIR_CHANGE = 11
     TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
+    LIST_PARTITION_REASSIGNMENT = 15
     UPDATE_METADATA_RESPONSE_RECEIVED = 16
 
 
@@ -49,6 +54,9 @@ _STATES: Final[Mapping[type[Event], ControllerState]] = {
     ControlledShutdown: ControllerState.CONTROLLED_SHUTDOWN,
     AlterPartition: ControllerState.ISR_CHANGE,
     BalanceLeaders: ControllerState.AUTO_LEADER_BALANCE,
+    AlterReassignments: ControllerState.ALTER_PARTITION_REASSIGNMENT,
+    ListReassignments: ControllerState.LIST_PARTITION_REASSIGNMENT,
+    StatesRead: ControllerState.ISR_CHANGE,
     ReplicasFailed: ControllerState.LOG_DIR_CHANGE,
 }
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from ottla.broker.controller.controller_context import NO_LEADER
+
 Alive = Callable[[int], bool]
 
 
@@ -50,6 +52,21 @@ def elect_for_shutdown(
         if replica in staying and alive(replica):
             return Choice(replica, staying)
     return None
+
+
+def elect_for_reassignment(
+    replicas: Sequence[int], isr: Collection[int], alive: Alive, leader: int
+) -> Choice | None:
+    """Keep the leader if it stays, else elect; the ISR loses what is no longer a replica, dead or alive."""
+    staying = tuple(member for member in isr if member in replicas)
+    if not staying:
+        return None
+    if leader in staying and alive(leader):
+        return Choice(leader, staying)
+    for replica in replicas:
+        if replica in staying and alive(replica):
+            return Choice(replica, staying)
+    return Choice(NO_LEADER, staying)
 
 
 def imbalance(preferring: int, led_elsewhere: int) -> float:

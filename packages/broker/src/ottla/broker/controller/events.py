@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
-from ottla.broker.controller.controller_context import Leadership, LiveBroker, Topic
+from ottla.broker.controller.controller_context import Assignment, Leadership, LiveBroker, Topic
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaResponse
@@ -118,6 +118,31 @@ class BalanceLeaders:
 
 
 @frozen
+class AlterReassignments:
+    """A request to move partitions to these replicas, or with None back to those before the move (KIP-455).
+
+    `from_znode`: the request was read from the old tool's znode.
+    """
+
+    targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    from_znode: bool = False
+
+
+@frozen
+class ListReassignments:
+    """A request for the partitions that are being moved: of these, or with None of all."""
+
+    partitions: frozenset[TopicPartition] | None = None
+
+
+@frozen
+class StatesRead:
+    """State znodes that another writer announced, as of now."""
+
+    states: PartitionStates
+
+
+@frozen
 class ReplicasFailed:
     """A broker lost a log directory: it must be asked which replicas it lost."""
 
@@ -134,6 +159,9 @@ Event = (
     | ControlledShutdown
     | AlterPartition
     | BalanceLeaders
+    | AlterReassignments
+    | ListReassignments
+    | StatesRead
     | ReplicasFailed
 )
 
@@ -161,6 +189,23 @@ class WriteResult:
 
 
 WriteResults = Mapping[TopicPartition, WriteResult]
+
+
+@frozen
+class WriteAssignments:
+    """Write the replicas of these partitions into their topics' znodes; the controller epoch fences all.
+
+    The result is the partitions that were written: not those of topics that no longer exist.
+    """
+
+    assignments: Mapping[TopicPartition, Assignment]
+
+
+@frozen
+class DropReassignments:
+    """Remove partitions from the old tool's znode: they have moved, or another request replaces this one."""
+
+    partitions: frozenset[TopicPartition]
 
 
 @frozen
@@ -193,7 +238,16 @@ class LeaderElected:
     unclean: bool = False
 
 
-Effect = WriteLeaderships | ReadUncleanTopics | Publish | DeleteTopic | DropMarker | LeaderElected
+Effect = (
+    WriteLeaderships
+    | WriteAssignments
+    | DropReassignments
+    | ReadUncleanTopics
+    | Publish
+    | DeleteTopic
+    | DropMarker
+    | LeaderElected
+)
 
 T = TypeVar("T")
 Steps = Generator[Effect, Any, T]
@@ -207,3 +261,5 @@ class Answers:
     partitions: dict[TopicPartition, int] = field(default_factory=dict)
     leaderships: dict[TopicPartition, Leadership] = field(default_factory=dict)
     remaining: list[TopicPartition] = field(default_factory=list)
+    messages: dict[TopicPartition, str] = field(default_factory=dict)
+    reassignments: dict[TopicPartition, Assignment] = field(default_factory=dict)

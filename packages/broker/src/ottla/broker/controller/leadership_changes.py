@@ -143,7 +143,7 @@ class Leaderships:
             elif result.leadership is None:
                 self._context.leaderships.pop(partition, None)
             else:
-                self._context.leaderships[partition] = result.leadership
+                self._context.store_leadership(partition, result.leadership)
         return {p for p, result in results.items() if not result.ours and result.leadership is not None}
 
     def enter_state(self, partition: TopicPartition) -> None:

@@ -14,6 +14,7 @@ from ottla.broker.controller.controller_context import (
 )
 from ottla.broker.controller.events import (
     AlterPartition,
+    AlterReassignments,
     Answers,
     BalanceLeaders,
     BrokersRead,
@@ -22,17 +23,21 @@ from ottla.broker.controller.events import (
     Elected,
     ElectLeaders,
     Event,
+    ListReassignments,
     PartitionStates,
     ReplicasFailed,
     ReplyReceived,
+    StatesRead,
     Steps,
     TopicsRead,
     UncleanElectionAllowed,
 )
 from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships
+from ottla.broker.controller.reassignments import Reassignments
 from ottla.broker.controller.requested_elections import RequestedElections
 from ottla.broker.controller.topic_deletion import Deletion
+from ottla.broker.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
@@ -49,6 +54,7 @@ class Machine:
         self.leaderships = Leaderships(context, self.batch)
         self.elections = RequestedElections(context, self.batch, self.leaderships)
         self.isr_changes = IsrChanges(context, self.batch, self.leaderships)
+        self.reassignments = Reassignments(context, self.batch, self.leaderships)
 
     def step(self, event: Event) -> Steps[Answers]:
         """Process one event: yields effects, is sent the result of each, returns the answer to the event."""
@@ -72,10 +78,25 @@ class Machine:
                 yield from self.isr_changes.alter_partition(event, answers)
             case BalanceLeaders():
                 yield from self.elections.balance(event.allowed_imbalance)
+            case AlterReassignments():
+                yield from self.reassignments.alter(event, answers)
+            case ListReassignments():
+                self.reassignments.list_moving(event, answers)
+            case StatesRead():
+                self._states_read(event.states)
             case ReplicasFailed():
                 self._resend_leader_and_isr(event.broker_id)
+        yield from self._go_on()
         yield from self._flush()
         return answers
+
+    def _go_on(self) -> Steps[None]:
+        """Do what the event has made possible: complete reassignments, then delete what waited for them."""
+        yield from self.reassignments.advance()
+        context = self.context
+        if free := {name for name in context.deletions_waiting if not context.is_moving(name)}:
+            context.deletions_waiting -= free
+            yield from self._delete_topics(free)
 
     def _flush(self) -> Steps[None]:
         yield from self.batch.requests()
@@ -88,7 +109,10 @@ class Machine:
         context.topics = dict(event.topics)
         context.leaderships = dict(event.states.leaderships)
         context.unreadable = set(event.states.unreadable)
-        context.deleting = set(event.deletions & context.topics.keys())
+        context.reassigning = {p for p in context.partitions() if context.assignment(p).is_reassigning}
+        marked = set(event.deletions & context.topics.keys())
+        context.deletions_waiting = {name for name in marked if context.is_moving(name)}
+        context.deleting = marked - context.deletions_waiting
         self._initial_states()
         # Followers find their leader's address in the metadata, so every broker first gets the live brokers.
         self.batch.metadata(context.live, context.unreadable)
@@ -97,6 +121,7 @@ class Machine:
             if partition in context.leaderships and not context.is_deleting(partition):
                 self.batch.lead_or_follow(partition, context.assignment(partition).replicas)
         yield from self._bring_online()
+        yield from self.reassignments.resume()
         yield from self._delete_topics(event.deletions)
 
     def _initial_states(self) -> None:
@@ -136,6 +161,7 @@ class Machine:
         if failed:
             self.context.live = {b: broker for b, broker in before.items() if b not in failed}
             yield from self._brokers_failed(failed)
+            yield from self.reassignments.brokers_gone(failed - now.keys())
             yield from self._flush()
         moved = any(before[b] != now[b] for b in now.keys() & before.keys())
         self.context.live = now
@@ -170,6 +196,7 @@ class Machine:
         for partition in context.partitions_on(started):
             if not context.is_deleting(partition):
                 self._replicas_back(partition, started)
+        self.reassignments.brokers_started(started)
         yield from self._bring_online()
         yield from self._delete_topics(())
 
@@ -208,7 +235,8 @@ class Machine:
         context = self.context
         context.unreadable = {p for p in states.unreadable if p in context}
         readable = {p: state for p, state in states.leaderships.items() if p in context}
-        context.leaderships |= readable
+        for partition, leadership in readable.items():
+            context.store_leadership(partition, leadership)
         for partition in readable:
             self.batch.lead_or_follow(partition, context.assignment(partition).replicas)
         yield from self.leaderships.settle(readable)
@@ -219,17 +247,34 @@ class Machine:
             # Only somebody who edits the znode by hand removes partitions from it.
             for number in known.partitions.keys() - topic.partitions.keys():
                 self.context.forget_partition(TopicPartition(name, number))
-        self.context.topics[name] = topic
         old = known.partitions if known else {}
-        return [TopicPartition(name, number) for number in topic.partitions if number not in old]
+        # What is known of a partition's replicas changes by reassignment alone: the znode may be behind it.
+        partitions = {number: old.get(number, each) for number, each in topic.partitions.items()}
+        self.context.topics[name] = replace(topic, partitions=partitions)
+        created = [TopicPartition(name, number) for number in topic.partitions if number not in old]
+        self.context.assign({p: self.context.assignment(p) for p in created})
+        return created
 
     def _delete_topics(self, markers: Iterable[str]) -> Steps[None]:
         for name in sorted(markers):
             if name in self.context.topics:
-                self.context.deleting.add(name)
+                waits = name not in self.context.deleting and self.context.is_moving(name)
+                (self.context.deletions_waiting if waits else self.context.deleting).add(name)
             else:
                 yield DropMarker(name)
         yield from self.deletion.resume()
+
+    def _states_read(self, states: PartitionStates) -> None:
+        """Take states that leaders wrote themselves, as brokers without AlterPartition do."""
+        context = self.context
+        newer = {
+            partition
+            for partition, read in states.leaderships.items()
+            if (known := context.leaderships.get(partition)) and read.partition_epoch > known.partition_epoch
+        }
+        for partition in newer:
+            context.store_leadership(partition, states.leaderships[partition])
+        self.batch.metadata(context.live, newer)
 
     # ---- responses of brokers
 
@@ -243,6 +288,8 @@ class Machine:
             event.request, StopReplicaRequest
         ):
             yield from self.deletion.answered(event.broker.id, event.request, event.response)
+            if event.response.error_code == ErrorCode.NONE:
+                yield from self.reassignments.stopped(event.broker.id, event.request)
 
     def _leader_and_isr_answered(self, broker: int, response: LeaderAndIsrResponse) -> Steps[None]:
         errors = [(p.topic_name, p) for p in response.partition_errors]

@@ -10,7 +10,7 @@ import asyncio
 import random
 import selectors
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from ottla.broker.cluster.registration import make_roots
@@ -18,12 +18,14 @@ from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controller_context import LiveBroker
-from ottla.broker.controller.events import ControlResponse
+from ottla.broker.controller.events import AlterPartition, AlterReassignments, ControlResponse, ProposedIsr
+from ottla.broker.controller.testing_invariants import Invariants, InvariantViolated
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, NotController
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
@@ -32,17 +34,25 @@ from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplica
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.embedded.data_tree import DataSet, NodeCreated, NodeDeleted, Transaction
-from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import Create, NodeExists, NoNode, SetData, Stat
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
 from ottla.zookeeper.znodes import (
     BrokerRegistration,
-    ControllerEpoch,
     Endpoint,
     PartitionState,
     TopicAssignment,
 )
+
+__all__ = [
+    "ControllerCluster",
+    "Deadlock",
+    "InvariantViolated",
+    "Invariants",
+    "SimulatedBroker",
+    "VirtualTimeLoop",
+    "play",
+    "run_in_virtual_time",
+]
 
 T = TypeVar("T")
 
@@ -92,83 +102,6 @@ class LoopClock:
         return asyncio.get_running_loop().time() * 1000
 
 
-class InvariantViolated(AssertionError):
-    """The cluster broke an invariant."""
-
-
-class Invariants:
-    """Checks the history of the ensemble.
-
-    I1: one session per controller epoch. I2: no write of an older controller after one of a newer.
-    I5: leader epoch, partition epoch and controller epoch never decrease. I6: leader in ISR in assignment.
-    """
-
-    def __init__(self, ensemble: MemoryEnsemble) -> None:
-        self._ensemble = ensemble
-        self._looked_at = 0
-        self._owners: dict[int, int] = {}
-        self._epoch = 0
-        self._states: dict[str, PartitionState] = {}
-        self._assignments: dict[str, TopicAssignment] = {}
-        self.elections = 0
-
-    def check(self) -> None:
-        """Check every change since the last check; raises `InvariantViolated`."""
-        for transaction in self._ensemble.history[self._looked_at :]:
-            self._take(transaction)
-        self._looked_at = len(self._ensemble.history)
-
-    def _take(self, transaction: Transaction) -> None:
-        changes = {
-            change.path: change
-            for change in transaction.changes
-            if isinstance(change, NodeCreated | NodeDeleted | DataSet)
-        }
-        if paths.CONTROLLER_EPOCH in changes and (
-            data := getattr(changes[paths.CONTROLLER_EPOCH], "data", b"")
-        ):
-            self._controller_epoch(ControllerEpoch.decode(data).epoch, changes.get(paths.CONTROLLER))
-        for path, change in changes.items():
-            if isinstance(change, NodeDeleted):
-                self._states.pop(path, None)
-            elif path.endswith("/state") and path.startswith(paths.BROKER_TOPICS):
-                self._state(path, change.data)
-            elif path.startswith(paths.BROKER_TOPICS + "/") and path.count("/") == 3:
-                name = paths.name_of(path)
-                data = change.data
-                self._assignments[name] = TopicAssignment.decode(name, data)
-
-    def _controller_epoch(self, epoch: int, claimed: object) -> None:
-        if epoch < self._epoch:
-            raise InvariantViolated(f"I5: controller epoch {epoch} after {self._epoch}")
-        self._epoch = epoch
-        if epoch == 0:
-            return
-        if not isinstance(claimed, NodeCreated):
-            raise InvariantViolated(f"I1: controller epoch {epoch} raised without a new controllership")
-        if self._owners.setdefault(epoch, claimed.owner) != claimed.owner:
-            raise InvariantViolated(f"I1: two sessions with controller epoch {epoch}")
-        self.elections += 1
-
-    def _state(self, path: str, data: bytes) -> None:
-        _, _, _, topic, _, number, _ = path.split("/")
-        try:
-            state = PartitionState.decode(topic, int(number), data)
-        except MalformedZnode:
-            return  # written by a test
-        if state.controller_epoch < self._epoch:
-            raise InvariantViolated(
-                f"I2: epoch {state.controller_epoch} wrote {path} after {self._epoch} was there"
-            )
-        before = self._states.get(path)
-        if before is not None and state.leader_epoch < before.leader_epoch:
-            raise InvariantViolated(f"I5: {path} went from {before} to {state}")
-        replicas = self._assignments[topic].partitions[int(number)]
-        if not (state.leader == -1 or state.leader in state.isr) or not set(state.isr) <= set(replicas):
-            raise InvariantViolated(f"I6: {path} holds {state}, assigned to {replicas}")
-        self._states[path] = state
-
-
 class SimulatedBroker:
     """One broker: a session, a controller, and the roles that it was assigned."""
 
@@ -180,6 +113,8 @@ class SimulatedBroker:
         self.controller_epoch = 0
         self.roles: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and leader epoch of every hosted partition."""
+        self.assigned: dict[TopicPartition, LeaderAndIsrPartitionState] = {}
+        """What the latest accepted LeaderAndIsr said of every hosted partition."""
         self.data: set[TopicPartition] = set()
         self.metadata: dict[TopicPartition, int] = {}
         self.alive: set[int] = set()
@@ -254,6 +189,7 @@ class SimulatedBroker:
                 partition = TopicPartition(topic.topic_name, state.partition_index)
                 if not error and state.leader_epoch > self.roles.get(partition, (0, -1))[1]:
                     self.roles[partition] = (state.leader, state.leader_epoch)
+                    self.assigned[partition] = state
                     self.data.add(partition)
             answers = [
                 LeaderAndIsrPartitionError(partition_index=s.partition_index) for s in topic.partition_states
@@ -278,6 +214,7 @@ class SimulatedBroker:
             for state in topic.partition_states:
                 partition = TopicPartition(topic.topic_name, state.partition_index)
                 self.roles.pop(partition, None)
+                self.assigned.pop(partition, None)
                 if state.delete_partition:
                     self.data.discard(partition)
         return StopReplicaResponse(error_code=error)
@@ -393,6 +330,49 @@ class ControllerCluster:
         path = paths.deleted_topic(name)
         await self._with_any_session(lambda session: session.create(path, b"", make_parents=True))
 
+    async def catch_up(self) -> None:
+        """Let every leader propose an ISR of all live replicas, as if they had caught up."""
+        for broker in list(self.brokers.values()):
+            for partition, known in list(broker.assigned.items()):
+                isr = tuple(replica for replica in known.replicas if replica in self.brokers)
+                if known.leader == broker.id and set(isr) != set(known.isr):
+                    await self._propose(broker, partition, isr)
+
+    async def _propose(
+        self, leader: SimulatedBroker, partition: TopicPartition, isr: tuple[int, ...]
+    ) -> None:
+        known, active = leader.assigned[partition], self.active
+        if active is None:
+            return
+        stored, version = self._stored(partition)
+        if stored.leader_epoch != known.leader_epoch or known.partition_epoch > version:
+            return
+        # As a leader that lost an answer does: it goes on from what ZooKeeper holds.
+        known.isr, known.partition_epoch = list(stored.isr), version
+        proposal = ProposedIsr(known.leader_epoch, known.partition_epoch, isr)
+        try:
+            answers = await active.ask(AlterPartition(leader.id, leader.epoch, {partition: proposal}))
+        except NotController:
+            return
+        done = answers.leaderships.get(partition)
+        if done is not None and done.leader_epoch == known.leader_epoch:
+            known.isr, known.partition_epoch = list(done.isr), done.partition_epoch
+
+    def _stored(self, partition: TopicPartition) -> tuple[PartitionState, int]:
+        node = self.ensemble.tree.node(paths.partition_state(*partition))
+        return PartitionState.decode(*partition, node.data), node.version
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, int]:
+        """Ask the controller to move partitions; return the error codes."""
+        assert self.active is not None
+        return (await self.active.ask(AlterReassignments(targets))).partitions
+
+    def assignment(self, topic: str) -> TopicAssignment:
+        """The content of a topic's znode."""
+        return TopicAssignment.decode(topic, self.ensemble.tree.node(paths.topic(topic)).data)
+
     async def _with_any_session(self, call: Callable[[MemorySession], Any]) -> None:
         async def attempt() -> None:
             session = next(broker.session for broker in self.brokers.values() if broker.session.connected)
@@ -447,3 +427,19 @@ class ControllerCluster:
         leader = self.brokers[state.leader]
         knows = leader.roles.get(key) == (state.leader, state.leader_epoch)
         return knows and all(broker.metadata.get(key) == state.leader for broker in self.brokers.values())
+
+
+def play(
+    story: Callable[[ControllerCluster], Coroutine[Any, Any, None]], *brokers: int, seed: int = 0
+) -> None:
+    """Run a story on a cluster of the given brokers that has a controller."""
+
+    async def main() -> None:
+        async with ControllerCluster(seed) as cluster:
+            await cluster.start(*brokers)
+            await cluster.until(lambda: cluster.active is not None, "a controller")
+            await cluster.until(lambda: all(cluster.brokers[one].epoch >= 0 for one in brokers), "registered")
+            await story(cluster)
+            cluster.invariants.check()
+
+    run_in_virtual_time(main())

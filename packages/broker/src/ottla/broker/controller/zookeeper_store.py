@@ -6,11 +6,11 @@ import asyncio
 import dataclasses
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from ottla.broker.cluster.large_assignments import for_bytes
+from ottla.broker.cluster.large_assignments import for_bytes, for_partitions
 from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
 from ottla.broker.controller.controller_context import Assignment, Endpoint, Leadership, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
@@ -18,7 +18,7 @@ from ottla.broker.controller.events import PartitionStates, WriteResult, WriteRe
 from ottla.broker.frozen_classes import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
-from ottla.zookeeper.errors import MalformedZnode, NoAuth, NotStored
+from ottla.zookeeper.errors import MalformedZnode, NoAuth, NotStored, ValueTooLarge
 from ottla.zookeeper.session import (
     BadVersion,
     Check,
@@ -37,6 +37,7 @@ from ottla.zookeeper.znodes import BrokerRegistration, PartitionState, TopicAssi
 
 _log = logging.getLogger("controller")
 _T = TypeVar("_T")
+_Replicas = Mapping[int, tuple[int, ...]]
 
 STATES_PER_MULTI = 100
 
@@ -229,6 +230,65 @@ class Store:
                 if isinstance(error, NotStored):  # reads succeed meanwhile, and would make this a busy loop
                     await asyncio.sleep(RETRY_BACKOFF_S)
 
+    async def write_assignments(
+        self, wanted: Mapping[TopicPartition, Assignment]
+    ) -> frozenset[TopicPartition]:
+        """Write replicas of partitions into their topics' znodes; return the partitions that exist there."""
+        by_topic: dict[str, dict[int, Assignment]] = {}
+        for partition, assignment in wanted.items():
+            by_topic.setdefault(partition.topic, {})[partition.partition] = assignment
+        written = await _all(self._write_topic(topic, changed) for topic, changed in by_topic.items())
+        return frozenset(
+            TopicPartition(topic, number)
+            for topic, there in zip(by_topic, written, strict=True)
+            for number in there
+        )
+
+    async def _write_topic(self, topic: str, changed: Mapping[int, Assignment]) -> Collection[int]:
+        """Merge assignments into a topic's znode; partitions that others add meanwhile are kept."""
+        while True:
+            read = await self._read(paths.topic(topic))
+            if read is None:
+                return ()
+            data, stat = read
+            try:
+                node = await for_bytes(len(data), partial(TopicAssignment.decode, topic, data))
+            except MalformedZnode as error:
+                self._name_once("reassignment not stored", paths.topic(topic), str(error))
+                return ()
+            merged = _merged(node, changed)
+            try:
+                # Equal: an earlier try was applied, although its answer was lost.
+                if merged != node:
+                    encoded = await for_partitions(len(merged.partitions), merged.encode)
+                    await self.fenced([SetData(node.path, encoded, stat.version)])
+                return changed.keys() & node.partitions.keys()
+            except (NoNode, ValueTooLarge) as error:
+                _log.error("reassignment not stored", extra={"topic": topic, "reason": str(error)})
+                return ()
+            except ZooKeeperError as error:
+                await _again_after(error)
+
+    async def change_request(self, path: str, change: Callable[[bytes], bytes | None]) -> None:
+        """Replace the data of a request by what `change` makes of it; remove the request for None."""
+        while True:
+            read = await self._read(path)
+            if read is None:
+                return
+            data, stat = read
+            new = change(data)
+            if new == data:
+                return
+            try:
+                await self.fenced(
+                    [Delete(path, stat.version) if new is None else SetData(path, new, stat.version)]
+                )
+                return
+            except NoNode:
+                return
+            except ZooKeeperError as error:
+                await _again_after(error)
+
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
         for topic in {partition.topic for partition in partitions}:
             await self._fenced_quietly([Create(paths.partitions(topic))])
@@ -300,6 +360,14 @@ async def read_leadership(operations: Operations, partition: TopicPartition) -> 
     return leadership_of(partition, data, stat)
 
 
+async def _again_after(error: ZooKeeperError) -> None:
+    """Return when a conflicting or unanswered write is to be tried again; raise any other error."""
+    if error.retriable:
+        await asyncio.sleep(RETRY_BACKOFF_S)
+    elif not isinstance(error, BadVersion):
+        raise error
+
+
 async def _all(calls: Iterable[Awaitable[_T]]) -> list[_T]:
     return list(await asyncio.gather(*calls))
 
@@ -316,6 +384,24 @@ def _state_write(partition: TopicPartition, wanted: Leadership) -> list[Operatio
     if wanted.partition_epoch < 0:
         return [Create(paths.partition(*partition)), Create(node.path, node.encode())]
     return [SetData(node.path, node.encode(), wanted.partition_epoch)]
+
+
+def _merged(node: TopicAssignment, changed: Mapping[int, Assignment]) -> TopicAssignment:
+    """A topic's znode with the assignments of some of its partitions replaced."""
+    there = {number: new for number, new in changed.items() if number in node.partitions}
+
+    def merge(
+        old: Mapping[int, tuple[int, ...]], new: Mapping[int, tuple[int, ...]]
+    ) -> dict[int, tuple[int, ...]]:
+        kept = {number: replicas for number, replicas in old.items() if number not in there}
+        return kept | {number: replicas for number, replicas in new.items() if replicas}
+
+    return dataclasses.replace(
+        node,
+        partitions={**node.partitions, **{number: new.replicas for number, new in there.items()}},
+        adding_replicas=merge(node.adding_replicas, {n: new.adding for n, new in there.items()}),
+        removing_replicas=merge(node.removing_replicas, {n: new.removing for n, new in there.items()}),
+    )
 
 
 def _after(wanted: Leadership) -> Leadership:

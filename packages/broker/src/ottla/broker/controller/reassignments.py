@@ -1,0 +1,235 @@
+"""Reassignment: a partition moves to other replicas while it is served (KIP-455).
+
+Replicas that come are stored in the topic's znode before they hear of it, and those that go are removed from
+it after they were told to delete: a controller that is elected in between finds there what is left to do.
+
+U. The znode gets the wanted replicas, those before them, and which of them are added and removed.
+A. The leader epoch rises, all replicas are told, and the added ones start to copy.
+B. Once all wanted replicas are in sync, one of them leads, the others leave the ISR and delete their logs,
+   and last the znode gets the wanted replicas alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ottla.broker.controller import elections
+from ottla.broker.controller.control_request_batch import ControlRequestBatch
+from ottla.broker.controller.controller_context import (
+    Assignment,
+    ControllerContext,
+    Leadership,
+    ReplicaState,
+    Stopping,
+)
+from ottla.broker.controller.events import (
+    AlterReassignments,
+    Answers,
+    DropReassignments,
+    ListReassignments,
+    Steps,
+    WriteAssignments,
+)
+from ottla.broker.controller.leadership_changes import Leaderships
+from ottla.broker.controller.reassignment_requests import wanted_assignment
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.stop_replica import StopReplicaRequest
+from ottla.protocol.topics import TopicPartition
+
+Wanted = dict[TopicPartition, Assignment]
+
+
+class Reassignments:
+    """Moves partitions, as requested and as the topics' znodes say."""
+
+    def __init__(
+        self, context: ControllerContext, batch: ControlRequestBatch, leaderships: Leaderships
+    ) -> None:
+        self._context = context
+        self._batch = batch
+        self._leaderships = leaderships
+
+    # ---- requests
+
+    def alter(self, event: AlterReassignments, answers: Answers) -> Steps[None]:
+        """Begin, replace and cancel reassignments; `answers` gets the error of each partition."""
+        wanted: Wanted = {}
+        for partition, target in event.targets.items():
+            try:
+                wanted[partition] = wanted_assignment(self._context, partition, target)
+            except KafkaError as error:
+                answers.partitions[partition] = error.code
+                answers.messages[partition] = str(error)
+        if not event.from_znode:
+            # The latest request counts: a later controller must not find the earlier one.
+            yield DropReassignments(frozenset(wanted))
+        changed = {p: new for p, new in wanted.items() if new != self._context.assignment(p)}
+        lost = yield from self._begin(changed)
+        for partition in wanted:
+            gone = partition in lost
+            answers.partitions[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.NONE
+        if event.from_znode:
+            moving = self._context.reassigning | self._context.stopping.keys()
+            yield DropReassignments(frozenset(event.targets) - moving)
+
+    def list_moving(self, event: ListReassignments, answers: Answers) -> None:
+        """Fill `answers` with the partitions asked for that are being moved."""
+        moving = self._context.reassigning | self._context.stopping.keys()
+        for partition in sorted(moving if event.partitions is None else moving & event.partitions):
+            now = self._context.assignment(partition)
+            if stopping := self._context.stopping.get(partition):
+                now = Assignment(now.replicas + stopping.replicas, (), stopping.replicas)
+            answers.reassignments[partition] = now
+
+    # ---- U and A
+
+    def resume(self) -> Steps[None]:
+        """Go on, as a new controller, with what the znodes say."""
+        # The leader may not have heard of the added replicas: only a later leader epoch makes it listen.
+        yield from self._leaderships.update(self._context.reassigning, self._again)
+        self._context.isr_moved |= self._context.reassigning
+
+    def _begin(self, changed: Wanted) -> Steps[set[TopicPartition]]:
+        """Store and announce new assignments; return the partitions that no longer exist."""
+        context = self._context
+        yield from self._give_up(changed)
+        written: Collection[TopicPartition] = ()
+        if changed:
+            written = yield WriteAssignments(changed)
+        stored = {p: new for p, new in changed.items() if p in written}
+        context.assign(stored)
+        for partition in stored:
+            context.stopping.pop(partition, None)
+        added = {p: self._new_replicas(p) for p in stored}
+        led = [p for p in stored if p in context.leaderships]
+        yield from self._leaderships.update(led, self._again)
+        for partition in led:
+            self._batch.lead_or_follow(partition, added[partition], is_new=True)
+        yield from self._leaderships.create_states(p for p in stored if p not in context.leaderships)
+        context.isr_moved |= stored.keys() & context.reassigning
+        return changed.keys() - stored.keys()
+
+    def _give_up(self, changed: Wanted) -> Steps[None]:
+        """Stop replicas that a replaced or cancelled reassignment added, before the znode forgets them."""
+        unneeded: dict[TopicPartition, tuple[int, ...]] = {}
+        for partition, new in changed.items():
+            now = self._context.assignment(partition)
+            if left := _without(now.replicas, new.replicas):
+                unneeded[partition] = left
+                rest = Assignment(
+                    _without(now.replicas, left), _without(now.adding, left), _without(now.removing, left)
+                )
+                self._context.assign({partition: rest})
+        yield from self._leave(unneeded)
+
+    def _new_replicas(self, partition: TopicPartition) -> list[int]:
+        """Take added replicas that nobody knew from NonExistent to New."""
+        context = self._context
+        added = [
+            broker
+            for broker in context.assignment(partition).adding
+            if context.replica_state(partition, broker) is ReplicaState.NON_EXISTENT
+        ]
+        for broker in added:
+            context.move_replica(partition, broker, ReplicaState.NEW)
+        return added
+
+    def _again(self, partition: TopicPartition) -> Leadership:
+        """The present leadership, one leader epoch later: brokers take no new assignment without it."""
+        now = self._context.leaderships[partition]
+        return now.next(leader=now.leader, isr=now.isr, controller_epoch=self._context.epoch)
+
+    # ---- B
+
+    def advance(self) -> Steps[None]:
+        """Complete the reassignments whose wanted replicas are all in sync now."""
+        moved, self._context.isr_moved = self._context.isr_moved, set()
+        ready = [p for p in sorted(moved & self._context.reassigning) if self._is_ready(p)]
+        if ready:
+            yield from self._complete(ready)
+
+    def _is_ready(self, partition: TopicPartition) -> bool:
+        now = self._context.leaderships.get(partition)
+        target = self._context.assignment(partition).target
+        alive = any(self._context.is_alive(partition, broker) for broker in target)
+        return now is not None and alive and set(target) <= set(now.isr)
+
+    def _complete(self, ready: list[TopicPartition]) -> Steps[None]:
+        context = self._context
+        left = {partition: context.assignment(partition).removing for partition in ready}
+        for partition in ready:
+            for broker in context.assignment(partition).adding:
+                if context.is_alive(partition, broker):
+                    context.move_replica(partition, broker, ReplicaState.ONLINE)
+        context.assign({p: Assignment(context.assignment(p).target) for p in ready})
+        yield from self._leave(left)
+        for partition in ready:
+            awaited = {broker for broker in left[partition] if broker in context.live}
+            context.stopping[partition] = Stopping(left[partition], awaited)
+        yield from self._finish(ready)
+
+    def _leave(self, left: dict[TopicPartition, tuple[int, ...]]) -> Steps[None]:
+        """Take replicas that are no longer assigned out of the ISR, and have them deleted."""
+        if not left:
+            return
+        yield from self._leaderships.update(left, self._within_assignment)
+        for partition, brokers in left.items():
+            self._leaderships.enter_state(partition)
+            for broker in brokers:
+                self._context.forget_replica(partition, broker)
+                self._batch.stop(partition, broker, delete=True)
+        yield from self._batch.requests()
+
+    def _within_assignment(self, partition: TopicPartition) -> Leadership | None:
+        now = self._context.leaderships[partition]
+        choice = elections.elect_for_reassignment(
+            self._context.assignment(partition).replicas,
+            now.isr,
+            lambda broker: self._context.is_alive(partition, broker),
+            now.leader,
+        )
+        if choice is None:
+            return None
+        return now.next(leader=choice.leader, isr=choice.isr, controller_epoch=self._context.epoch)
+
+    def stopped(self, broker: int, request: StopReplicaRequest) -> Steps[None]:
+        """A broker has answered a StopReplica."""
+        partitions = [
+            TopicPartition(topic.topic_name, state.partition_index)
+            for topic in request.topic_states
+            for state in topic.partition_states
+            if state.delete_partition
+        ]
+        yield from self._no_longer_await({broker}, partitions)
+
+    def brokers_gone(self, gone: set[int]) -> Steps[None]:
+        """Do not wait for brokers that have gone: what they hold is stale, and stays with them."""
+        yield from self._no_longer_await(gone, self._context.stopping)
+
+    def brokers_started(self, started: set[int]) -> None:
+        """Repeat to brokers that have registered anew what they may not have been told before."""
+        for partition, stopping in self._context.stopping.items():
+            for broker in stopping.awaited & started:
+                self._batch.stop(partition, broker, delete=True)
+
+    def _no_longer_await(self, brokers: set[int], partitions: Iterable[TopicPartition]) -> Steps[None]:
+        known = [p for p in partitions if p in self._context.stopping]
+        for partition in known:
+            self._context.stopping[partition].awaited -= brokers
+        yield from self._finish(known)
+
+    def _finish(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Write the znodes of partitions whose removed replicas are all deleted."""
+        context = self._context
+        done = [p for p in partitions if not context.stopping[p].awaited]
+        if not done:
+            return
+        yield WriteAssignments({p: context.assignment(p) for p in done})
+        for partition in done:
+            del context.stopping[partition]
+        self._batch.metadata(context.live, done)
+        yield DropReassignments(frozenset(done))
+
+
+def _without(brokers: tuple[int, ...], left: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(broker for broker in brokers if broker not in left)
