@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.broker.full_collection_pauses import LONG_MS, LOOK_AGAIN_AFTER_MS, FullCollectionPauses
+from ottla.broker.full_collection_pauses import (
+    LONG_MS,
+    LOOK_AGAIN_AFTER_MS,
+    FullCollectionPauses,
+    collect_fully_early,
+)
 
 
 class Collector:
@@ -65,6 +70,23 @@ def test_a_real_collection_looks_at_fewer_objects_after_a_long_one() -> None:
     finally:
         gc.callbacks.remove(pauses)
     assert not any(one is kept[0] for one in gc.get_objects())
+
+
+@pytest.mark.usefixtures("survivors")
+def test_a_full_collection_comes_after_few_new_objects() -> None:
+    generations: list[int] = []
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    collect_fully_early()
+    gc.callbacks.append(lambda phase, info: generations.append(info["generation"]))
+    try:
+        kept = [[] for _ in range(40_000)]  # type: ignore[var-annotated]
+    finally:
+        del gc.callbacks[-1]
+        gc.set_threshold(*thresholds)
+    assert len(kept) == 40_000
+    assert 2 in generations
 
 
 @pytest.mark.usefixtures("survivors")

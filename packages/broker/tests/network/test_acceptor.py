@@ -73,3 +73,12 @@ async def pause_and_go_on(caplog: pytest.LogCaptureFixture) -> None:
     assert len(lines) == 1, lines
     assert "ulimit -n" in lines[0]
     assert caplog.records[0].exc_info is None
+
+
+async def test_hundreds_of_clients_are_connected_while_the_loop_does_something_else() -> None:
+    async with network() as made:
+        with ExitStack() as stack:
+            for _ in range(300):
+                # Nothing is accepted meanwhile: one that finds the backlog full is not connected in any time.
+                stack.enter_context(socket.create_connection((made.host, made.port), timeout=20))
+            await made.until(lambda: len(made.server.connections) == 300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from itertools import pairwise
 
@@ -10,8 +11,8 @@ import pytest
 import uvloop
 
 from ottla.broker.environment import SystemClock
+from ottla.broker.network import closing_queue, request_queue
 from ottla.broker.network import connection as connection_module
-from ottla.broker.network import request_queue
 from ottla.broker.network.testing import heartbeat, leave, network, on_both_loops
 
 
@@ -62,7 +63,7 @@ async def test_many_requests_of_one_client_leave_the_loop_to_others(monkeypatch:
 
 @on_both_loops
 async def test_clients_that_leave_together_are_closed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
+    monkeypatch.setattr(closing_queue, "CLOSED_AT_ONCE", 2)
     async with network() as made:
         clients = [await made.client() for _ in range(40)]
         connections = made.server.connections
@@ -78,6 +79,26 @@ async def test_clients_that_leave_together_are_closed_in_turn(monkeypatch: pytes
 
         closed = [before - after for before, after in pairwise(open_in_each_turn)]
         assert max(closed) <= 4, "most were closed in one turn of the event loop"
+
+
+@on_both_loops
+async def test_a_request_does_not_wait_for_the_end_of_clients_that_leave_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
+    async with network() as made:
+        leaving = [socket.create_connection((made.host, made.port)) for _ in range(400)]
+        other = await made.client()
+        connections = made.server.connections
+        await made.until(lambda: len(connections) == 401)
+        for one in leaving:
+            one.close()
+
+        other.send(leave(1))
+
+        assert await other.numbers(1) == [1]
+        assert len(connections) > 100, "they were closed before an open connection was served"
+        await made.until(lambda: len(connections) == 1)
 
 
 @on_both_loops

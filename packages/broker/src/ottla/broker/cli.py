@@ -241,9 +241,10 @@ async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
 
 def _collect_garbage_again() -> None:
     """Collect from here on, without the objects that the start has made."""
-    from ottla.broker.full_collection_pauses import FullCollectionPauses
+    from ottla.broker.full_collection_pauses import FullCollectionPauses, collect_fully_early
 
     gc.freeze()
+    collect_fully_early()
     gc.callbacks.append(FullCollectionPauses())
     gc.enable()
 

@@ -3,6 +3,7 @@
 A full collection looks at every object that it does not know to stay, and stops the event loop meanwhile: for
 150 ms with 12,000 connections, again and again while they come. What survives a collection that took long is
 not looked at again for an hour. It goes by reference counts when its connection is closed; only cycles wait.
+What has come since then is looked at early, so that the first collection that takes long is not much longer.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ from typing import Any, Final
 
 from ottla.broker.environment import SystemClock
 
-LONG_MS: Final = 10.0
+LONG_MS: Final = 5.0
 LOOK_AGAIN_AFTER_MS: Final = 3_600_000.0
+FULL_AFTER: Final = 2
+"""Middle collections before a full one, each of about 8,000 new objects. Python's default is 10."""
 _OLDEST: Final = 2
+
+
+def collect_fully_early() -> None:
+    """Have full collections come after few new objects."""
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, FULL_AFTER)
 
 
 class FullCollectionPauses:

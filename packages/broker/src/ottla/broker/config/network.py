@@ -89,7 +89,8 @@ class NetworkSettings:
     socket_request_max_bytes: int = setting(
         104_857_600, "The largest request; a larger one closes its connection.", at_least(1)
     )
-    socket_listen_backlog_size: int = setting(50, "Connections that wait to be accepted.", at_least(1))
+    # Not Kafka's 50: a 51st that comes in one turn of the event loop would be tried again after a second.
+    socket_listen_backlog_size: int = setting(1024, "Connections that wait to be accepted.", at_least(1))
     max_connections: int = setting(
         MAX_INT, "Connections the broker accepts in total.", at_least(0), update=_CLUSTER
     )

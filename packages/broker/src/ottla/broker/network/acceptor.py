@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.broker.limited_warnings import LimitedWarnings
 
 PAUSE_S: Final = 1.0
-MAX_AT_ONCE: Final = 64
+MAX_AT_ONCE: Final = 32
 """Connections accepted in one turn of the event loop."""
 _NO_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _GONE: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)

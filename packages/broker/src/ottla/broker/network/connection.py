@@ -32,8 +32,6 @@ MAX_IN_FLIGHT: Final = 128
 """Unanswered requests of a connection at which reading from it pauses."""
 MAX_IN_FLIGHT_BYTES: Final = 8 << 20
 """Bytes of unanswered requests at which reading pauses; one request is always admitted."""
-
-
 MAX_UNSENT_BYTES: Final = 1 << 20
 """Bytes of responses at which they are written before the next request begins; one may be larger."""
 
@@ -106,11 +104,11 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
                 plug.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
 
     def eof_received(self) -> bool:
-        """Close, in turn with others: a thousand clients that leave together stop nobody else."""
+        """Close soon: a thousand clients that leave together stop nobody else."""
         if self._descriptor < 0:
             return False  # the transport closes by itself
         self._ended = self.session.is_gone = True
-        self._queue.flush_soon(self)
+        self._shared.closing.put(self._close_when_answered)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -120,7 +118,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         for pending in self._pending:
             if pending.cancel is not None and pending.only_waits:
                 # Soon, not now: a task cancelled before its first step would leave its request queued.
-                asyncio.get_running_loop().call_soon(pending.cancel)
+                self._shared.closing.put(pending.cancel)
         self._reader.forget()
         self._queue.forget(self)
         self._shared.connections.forget(self)
@@ -425,11 +423,14 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Write responses and go on reading; if the client has left, close behind the requests in work."""
         if self._ended:
-            if not are_worked_on(self._pending):
-                self.close()
+            self._shared.closing.put(self._close_when_answered)
         elif not self._closing:
             self.pump()
         self._shared.connections.settled()
+
+    def _close_when_answered(self) -> None:
+        if not are_worked_on(self._pending):
+            self.close()
 
     def _on_unblocked(self) -> None:
         if not self._closing:
@@ -456,8 +457,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         """Drop the request that waits, for the client is gone; what it sent behind it is still read."""
         cancel = self._pending[0].cancel
         if cancel is not None:
-            # Soon, as in `connection_lost`: it may not have made its first step.
-            asyncio.get_running_loop().call_soon(cancel)
+            self._shared.closing.put(cancel)  # soon, as in `connection_lost`
 
     @property
     def descriptor(self) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.metrics import show_running
 from ottla.broker.network.acceptor import Acceptor
+from ottla.broker.network.closing_queue import ClosingQueue
 from ottla.broker.network.connection import Connection
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.frame_progress import LOOK_EVERY_S
@@ -105,6 +106,7 @@ class Server:
             receive_buffer=receive_buffer,
             times=RequestTimes(metrics, self._produce_fast_path, loop.time, loop.call_later),
             queue=self.queue,
+            closing=ClosingQueue(),
             memory=self.request_memory,
             connections=self.connections,
             write_round=write_round,

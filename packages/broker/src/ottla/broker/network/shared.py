@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.fetch_fast_path import FetchFastPath
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.limited_warnings import LimitedWarnings
+    from ottla.broker.network.closing_queue import ClosingQueue
     from ottla.broker.network.dispatcher import Dispatcher
     from ottla.broker.network.frames import ReceiveBuffer
     from ottla.broker.network.native_connection import WriteRound
@@ -43,6 +44,7 @@ class Shared(Generic[C]):
     receive_buffer: ReceiveBuffer
     times: RequestTimes
     queue: RequestQueue
+    closing: ClosingQueue
     memory: RequestMemory[C]
     connections: OpenConnections[C]
     write_round: WriteRound
