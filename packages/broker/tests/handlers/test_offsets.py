@@ -126,6 +126,15 @@ async def deleted(
     return response.topics[0].partitions[0]
 
 
+async def test_a_tool_that_asks_each_replica_gets_the_end_of_its_log(plane: DataPlane) -> None:
+    await filled(plane)
+    await plane.lead(leader=2, leader_epoch=4, isr=(1, 2), replicas=(1, 2))
+
+    assert (await listed(plane, -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await listed(plane, -1, replica_id=-2)).offset == 10
+    assert (await listed(plane, -2, replica_id=-2)).offset == 0
+
+
 @pytest.mark.parametrize(("offset", "low"), [(0, 0), (4, 4), (10, 10), (-1, 10)])
 async def test_records_are_deleted_up_to_an_offset(plane: DataPlane, offset: int, low: int) -> None:
     await filled(plane)

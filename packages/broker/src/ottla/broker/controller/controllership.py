@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
-
-from ottla.broker.cluster.inter_broker_versions import ADVICE, LEVEL
 from ottla.broker.frozen_classes import frozen
 from ottla.zookeeper import paths
-from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import (
     BadVersion,
     ConnectionLoss,
@@ -21,8 +16,6 @@ from ottla.zookeeper.session import (
     Watch,
 )
 from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode, FeatureNode
-
-_log = logging.getLogger("controller")
 
 NO_CONTROLLER = -1
 
@@ -89,23 +82,11 @@ async def run_for_election(
 async def _enable_features(session: Operations) -> None:
     """Say, once for the cluster, that features can be finalized (KIP-584); none has been."""
     node = FeatureNode()
-    try:
-        data, _ = await session.get(node.path)
-    except NoNode:
-        with suppress(NodeExists):
+    if await session.exists(node.path) is None:
+        try:
             await session.create(node.path, node.encode())
-        return
-    try:
-        version = FeatureNode.decode(data).version
-    except MalformedZnode as error:
-        _log.error("features not read", extra={"path": node.path, "reason": str(error)})
-        return
-    if version > node.version:
-        _log.error(
-            "a broker has run with an inter.broker.protocol.version above %s: %s",
-            LEVEL,
-            f"{ADVICE}, and remove the znode {node.path}",
-        )
+        except NodeExists:
+            return
 
 
 async def resign(session: Operations, session_id: int) -> None:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LATEST: Final = -1
 EARLIEST: Final = -2
 READ_COMMITTED: Final = 1
+CONSUMER: Final = -1
+ANY_REPLICA: Final = -2
+"""The replica id of a tool that compares replicas: each answers for itself, to the end of its log."""
 _FIRST_WITH_ONE_OFFSET: Final = 1
 _FIRST_WITH_LEADER_EPOCH: Final = 4
 _FIRST_WITH_NOT_AVAILABLE: Final = 5
@@ -80,7 +83,7 @@ async def _answer(
     try:
         if refusal is not None:
             raise refusal
-        partition = services.replicas.leader(topic_partition, asked.current_leader_epoch)
+        partition = _partition(services, request, topic_partition, asked)
         if version < _FIRST_WITH_ONE_OFFSET:
             response.old_style_offsets = offsets_before(partition, asked.timestamp, asked.max_num_offsets)
         else:
@@ -92,6 +95,19 @@ async def _answer(
     except (OSError, CorruptStorage):
         response.error_code = int(KafkaStorageError.code)
     return response
+
+
+def _partition(
+    services: Needs,
+    request: ListOffsetsRequest,
+    topic_partition: TopicPartition,
+    asked: ListOffsetsPartition,
+) -> HostedPartition:
+    if request.replica_id == ANY_REPLICA:
+        hosted = services.replicas.hosted(topic_partition)
+        if hosted is not None:
+            return hosted
+    return services.replicas.leader(topic_partition, asked.current_leader_epoch)
 
 
 async def _find(
@@ -148,13 +164,13 @@ def _check_available(partition: HostedPartition, request: ListOffsetsRequest, ve
     # The high watermark of a new leader may be below the one that its predecessor has sent to clients. Until
     # it reaches the start of this epoch, "latest" would move backwards (KIP-207).
     core = partition.core
-    if request.replica_id < 0 and core.high_watermark < core.epoch_start_offset:
+    if request.replica_id == CONSUMER and core.high_watermark < core.epoch_start_offset:
         raise OffsetNotAvailable if version >= _FIRST_WITH_NOT_AVAILABLE else LeaderNotAvailable
 
 
 def visible_end(partition: HostedPartition, request: ListOffsetsRequest) -> int:
     """Return the end of the log as far as the requesting client or broker may see it."""
-    if request.replica_id >= 0:
+    if request.replica_id != CONSUMER:
         return partition.log.log_end_offset
     if request.isolation_level == READ_COMMITTED:
         return partition.log.last_stable_offset

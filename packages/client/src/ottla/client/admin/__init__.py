@@ -24,6 +24,7 @@ from ottla.client.admin.groups import (
 from ottla.client.admin.offsets import EARLIEST, LATEST, Offsets
 from ottla.client.admin.partitions import Partitions, Reassignment
 from ottla.client.admin.quotas import CLIENT_ID, IP, USER, Quota, Quotas
+from ottla.client.admin.replicas import ReplicaEnd, Replicas, Verified
 from ottla.client.admin.topics import CreatedTopic, Topics
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
@@ -58,8 +59,11 @@ __all__ = [
     "Quota",
     "Quotas",
     "Reassignment",
+    "ReplicaEnd",
     "ReplicaOnDisk",
+    "Replicas",
     "Topics",
+    "Verified",
     "problems",
 ]
 
@@ -67,7 +71,8 @@ __all__ = [
 class Admin:
     """Reads and changes a cluster.
 
-    Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups` and `brokers`.
+    Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups`, `brokers` and
+    `replicas`.
 
     Calls retry retriable errors for `default_api_timeout_ms`, then raise `DeadlineExceeded`; other errors of
     a broker are raised as `KafkaError`.
@@ -82,6 +87,7 @@ class Admin:
         self.brokers = Brokers(self.cluster)
         self.partitions = Partitions(self.cluster)
         self.quotas = Quotas(self.cluster)
+        self.replicas = Replicas(self.cluster)
 
     async def cluster_state(self) -> ClusterState:
         """Return the controller, the brokers and all partitions; `problems` finds what is wrong in it."""

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster, raise_for
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from ottla.protocol.topics import TopicPartition
 
@@ -30,11 +40,15 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOnDisk:
-    """A replica in a log directory; `offset_lag` counts the records it is behind its leader."""
+    """A replica in a log directory; `offset_lag` counts the records it is behind its leader.
+
+    One with `is_future` is the copy of a replica that moves to this directory; its lag is to that replica.
+    """
 
     partition: TopicPartition
     size_bytes: int
     offset_lag: int
+    is_future: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,10 @@ class Brokers:
                 raise_for(result.error_code, f"{result.log_dir} is offline")
                 replicas = tuple(
                     ReplicaOnDisk(
-                        TopicPartition(topic.name, each.partition_index), each.partition_size, each.offset_lag
+                        TopicPartition(topic.name, each.partition_index),
+                        each.partition_size,
+                        each.offset_lag,
+                        each.is_future_key,
                     )
                     for topic in result.topics
                     for each in topic.partitions
@@ -87,3 +104,37 @@ class Brokers:
             return found
 
         return await self._cluster.retry(f"describing the log directories of broker {broker}", ask)
+
+    async def alter_replica_log_dirs(
+        self, broker: int, targets: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Move replicas of a broker to other log directories of it (KIP-113); return the outcomes.
+
+        The broker copies them in the background: `log_dirs` shows the copies as `is_future`. For a replica
+        that the broker does not have yet it remembers the directory and has ReplicaNotAvailable.
+        """
+        by_dir: dict[str, list[TopicPartition]] = defaultdict(list)
+        for partition, path in targets.items():
+            by_dir[path].append(partition)
+        request = AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDir(path=path, topics=_topics(some)) for path, some in by_dir.items()]
+        )
+
+        async def ask() -> dict[TopicPartition, KafkaError | None]:
+            response = await self._cluster.send(broker, request, AlterReplicaLogDirsResponse)
+            return {
+                TopicPartition(topic.topic_name, each.partition_index): None
+                if each.error_code == ErrorCode.NONE
+                else error_for(each.error_code, None)
+                for topic in response.results
+                for each in topic.partitions
+            }
+
+        return await self._cluster.retry(f"moving log directories of broker {broker}", ask)
+
+
+def _topics(partitions: list[TopicPartition]) -> list[AlterReplicaLogDirTopic]:
+    return [
+        AlterReplicaLogDirTopic(name=name, partitions=[each.partition for each in some])
+        for name, some in by_topic(partitions).items()
+    ]

@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from ottla.client.admin import Admin
     from ottla.client.config import ClientConfig
+    from ottla.protocol.topics import TopicPartition
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -166,3 +167,19 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
         if not key or not separator:
             raise click.UsageError(f"{pair!r} must be KEY=VALUE")
     return {key: value for key, _, value in parted}
+
+
+async def named_partitions(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
+    """Return the partitions that TOPIC and TOPIC:PARTITION name. Raises NoSuchTopic or ValueError."""
+    from ottla.protocol.topics import TopicPartition
+
+    wanted: list[TopicPartition] = []
+    for text in topics:
+        topic, _, index = text.partition(":")
+        if index and not index.isdigit():
+            raise ValueError(f"{text!r} must be TOPIC or TOPIC:PARTITION")
+        known = (await admin.topics.describe(topic)).partitions
+        if index and int(index) not in known:
+            raise ValueError(f"topic {topic!r} has no partition {index}, only 0 to {max(known)}")
+        wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
+    return wanted

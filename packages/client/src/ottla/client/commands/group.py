@@ -9,6 +9,7 @@ import click
 from ottla.client.commands import (
     cluster_options,
     json_option,
+    named_partitions,
     read_time,
     records,
     show,
@@ -137,7 +138,7 @@ def reset_offsets(
 
     async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
         current = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
-        partitions = await _partitions(admin, topics) if topics else await _existing(admin, current)
+        partitions = await named_partitions(admin, topics) if topics else await _existing(admin, current)
         if not partitions:
             raise ValueError(f"group {name!r} has no committed offsets; name topics with --topic")
         if shift_by is not None:
@@ -155,21 +156,6 @@ def reset_offsets(
     show(("topic", "partition", "offset", "new offset"), rows, as_json=as_json)
     if not execute and not as_json:
         click.echo("Nothing is changed yet. Add --execute to commit.", err=True)
-
-
-async def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
-    from ottla.protocol.topics import TopicPartition
-
-    wanted: list[TopicPartition] = []
-    for text in topics:
-        topic, _, index = text.partition(":")
-        if index and not index.isdigit():
-            raise ValueError(f"{text!r} must be TOPIC or TOPIC:PARTITION")
-        known = (await admin.topics.describe(topic)).partitions
-        if index and int(index) not in known:
-            raise ValueError(f"topic {topic!r} has no partition {index}, only 0 to {max(known)}")
-        wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
-    return wanted
 
 
 async def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
