@@ -230,9 +230,14 @@ def kill(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Come between producers, consumers and their broker in a hundred rounds (`-- --rounds N --seed S`)."""
-    _install(session, "psutil", "uvloop", "pyarrow", "confluent-kafka")
-    session.run("python", "tests/system/client_chaos.py", *session.posargs)
+    """Come between producers, consumers and their broker in a hundred rounds (`-- --rounds N --seed S`).
+
+    `-- --cluster` kills, stops and cuts off the brokers and ZooKeepers of a cluster instead.
+    """
+    _install(session, "psutil", "uvloop", "pyarrow", *PEERS)
+    options = [each for each in session.posargs if each != "--cluster"]
+    script = "cluster_chaos.py" if "--cluster" in session.posargs else "client_chaos.py"
+    session.run("python", f"tests/system/{script}", *options)
 
 
 @nox.session

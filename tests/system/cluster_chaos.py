@@ -1,0 +1,263 @@
+"""Chaos in a real cluster, in seeded rounds: nothing acknowledged is lost, reordered or different anywhere.
+
+Brokers and a ZooKeeper ensemble of three run as processes, each in a network namespace of its own where the
+machine allows it. Idempotent producers (confluent-kafka, kafka-python and ours) write with acks=all into a
+topic with three replicas and min.insync.replicas=2, while brokers and ZooKeeper servers are killed, stopped
+and cut off. At the end everything is healed, and these must hold: acknowledged records stand at their
+acknowledged offsets, in each writer's order, once; what a reader was given at any time is still there; the
+group's members were given every record; replicas are the same bytes.
+
+python tests/system/cluster_chaos.py --profile kills --rounds 200 --seed 1
+python tests/system/cluster_chaos.py --profile mixed --minutes 20 --brokers ottla,ottla,ottla,ottla
+python tests/system/cluster_chaos.py --profile kills --brokers apache,apache,ottla --rounds 50
+python tests/system/cluster_chaos.py --self-test        # the checks must find losses that are made on purpose
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chaos_log import Log, read_back
+from cluster_checks import (
+    Acknowledgements,
+    acknowledgements,
+    differing,
+    disordered,
+    doubled,
+    longest_gaps_ms,
+    lost,
+    misread,
+    out_of_sequence,
+    unhandled,
+)
+from cluster_faults import PROFILES, Fault, plan
+from cluster_nodes import SESSION_MS, NodeFailed
+from cluster_of_nodes import Cluster
+from cluster_perform import perform
+
+HERE: Final = Path(__file__).resolve().parent
+TOPIC: Final = "chaos"
+PARTITIONS: Final = 6
+WRITERS: Final = ("confluent", "kafka-python", "ottla")
+STOP_BOUND_S: Final = 180.0
+DRAIN_BOUND_S: Final = 120.0
+
+
+@dataclass
+class Clients:
+    """Writers and readers, each a process with its journal."""
+
+    folder: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def write(self, servers: str, *, kinds: Sequence[str] = WRITERS, acks: str = "all", per_s: int) -> None:
+        for kind in kinds:
+            self._start(f"writer-{kind}", "cluster_writer.py", "--name", f"writer-{kind}", "--kind", kind,
+                        "--acks", acks, "--per-s", str(per_s), servers=servers)  # fmt: skip
+
+    def read(self, servers: str) -> None:
+        self._start("follower-confluent", "cluster_reader.py", "--kind", "confluent", servers=servers)
+        self._start("follower-ottla", "cluster_reader.py", "--kind", "ottla", servers=servers)
+        for member in (1, 2):
+            self._start(f"member-{member}", "cluster_reader.py", "--kind", "confluent", "--group", "g",
+                        servers=servers)  # fmt: skip
+
+    def _start(self, name: str, script: str, *options: str, servers: str) -> None:
+        command = [
+            sys.executable, str(HERE / script), *options, "--servers", servers, "--topic", TOPIC,
+            "--partitions", str(PARTITIONS), "--journal", str(self.journal(name)),
+        ]  # fmt: skip
+        with (self.folder / f"{name}.out").open("wb") as output:
+            self.processes[name] = subprocess.Popen(command, stdout=output, stderr=output)
+
+    def journal(self, name: str) -> Path:
+        return self.folder / f"{name}.journal"
+
+    def of(self, kind: str) -> list[str]:
+        return [name for name in self.processes if name.startswith(kind)]
+
+    def stop(self, kind: str) -> list[str]:
+        """Ask all of a kind to finish; return those that did not."""
+        names = self.of(kind)
+        for name in names:
+            self.processes[name].terminate()
+        wrong = []
+        for name in names:
+            try:
+                if status := self.processes[name].wait(STOP_BOUND_S):
+                    words = (self.folder / f"{name}.out").read_text(errors="replace")[-600:]
+                    wrong.append(f"{name} ended with status {status}: {words}")
+            except subprocess.TimeoutExpired:
+                wrong.append(f"{name} did not end within {STOP_BOUND_S:g} s")
+                self.processes[name].kill()
+        return wrong
+
+    def kill(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait(30)
+
+
+@dataclass
+class Run:
+    """One run: its cluster, its clients, and what was found wrong."""
+
+    cluster: Cluster
+    clients: Clients
+    wrong: list[str] = field(default_factory=list)
+    windows: list[tuple[Fault, float, float]] = field(default_factory=list)
+
+    def rounds(self, faults: Sequence[Fault], until: float) -> int:
+        """Perform faults, each healed before the next; return how many."""
+        for done, fault in enumerate(faults, 1):
+            time.sleep(fault.after_s)
+            begun = time.time() * 1000
+            try:
+                perform(fault, self.cluster, TOPIC)
+            except NodeFailed as error:
+                self.wrong.append(f"round {done} ({fault.kind}): {error}")
+                return done
+            if complaint := self.cluster.wait_until_healed(TOPIC):
+                self.wrong.append(f"round {done} ({fault.kind}): {complaint}")
+                return done
+            self.windows.append((fault, begun, time.time() * 1000))
+            if done % 10 == 0:
+                print(f"  {done:>4} rounds, {self._acknowledged():>10,} records acknowledged", flush=True)
+            if time.monotonic() > until:
+                return done
+        return len(faults)
+
+    def _acknowledged(self) -> int:
+        return sum(_lines(self.clients.journal(name)) for name in self.clients.of("writer"))
+
+    def finish(self) -> list[Acknowledgements]:
+        """Stop the load, drain the readers, and compare everything."""
+        self.wrong += self.clients.stop("writer")
+        writers = [acknowledgements(name, self.clients.journal(name)) for name in self.clients.of("writer")]
+        log = read_back(self.cluster.servers, TOPIC, PARTITIONS)
+        total = sum(map(len, log.values()))
+        for name in (*self.clients.of("follower"), *self.clients.of("member")):
+            self._drain(name, total)
+        self.wrong += self.clients.stop("follower") + self.clients.stop("member")
+        for writer in writers:
+            if not writer.ended:
+                self.wrong.append(f"{writer.name} did not get all of its records acknowledged")
+            self.wrong += writer.wrong[:3] + lost(log, writer) + disordered(log, writer.name)
+            if twice := doubled(log, writer.name):
+                print(f"  {writer.name} sent {twice} records again under a new producer epoch")
+        self._compare_readers(log)
+        self._compare_replicas()
+        return writers
+
+    def _drain(self, name: str, total: int) -> None:
+        """Wait until a follower has journalled every record; members of the group together have."""
+        deadline = time.monotonic() + DRAIN_BOUND_S
+        names = [name] if name.startswith("follower") else self.clients.of("member")
+        while sum(_lines(self.clients.journal(each)) for each in names) < total:
+            if time.monotonic() > deadline:
+                self.wrong.append(f"{name} did not read all within {DRAIN_BOUND_S:g} s of healing")
+                return
+            time.sleep(0.2)
+
+    def _compare_readers(self, log: Log) -> None:
+        for name in self.clients.of("follower"):
+            self.wrong += misread(log, self.clients.journal(name), follows=True)
+        members = [self.clients.journal(name) for name in self.clients.of("member")]
+        if members:
+            for member in members:
+                self.wrong += misread(log, member, follows=False)
+            self.wrong += unhandled(log, members)
+
+    def _compare_replicas(self) -> None:
+        if complaint := self.cluster.wait_until_healed(TOPIC):
+            self.wrong.append(complaint)
+        for broker in self.cluster.brokers.values():
+            broker.stop()
+        directories = {broker.name: broker.data for broker in self.cluster.brokers.values()}
+        self.wrong += differing(directories, TOPIC, PARTITIONS)
+        for directory in directories.values():
+            self.wrong += out_of_sequence(directory, TOPIC, PARTITIONS)
+
+
+def _lines(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def chaos(options: argparse.Namespace, folder: Path) -> list[str]:
+    """Run one profile and print its figures; return what is wrong."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(folder, options.brokers))
+        clients = Clients(folder)
+        stack.callback(clients.kill)
+        where = "a namespace each" if cluster.network.can_cut else "loopback: nothing is cut"
+        print(f"  {len(cluster.brokers)} brokers ({', '.join(options.brokers)}), 3 ZooKeepers, {where}")
+        cluster.create(TOPIC, PARTITIONS, min_insync_replicas="2")
+        run = Run(cluster, clients)
+        if complaint := cluster.wait_until_healed(TOPIC):
+            return [complaint]
+        clients.write(cluster.servers, per_s=options.per_s)
+        clients.read(cluster.servers)
+        faults = plan(
+            options.profile, options.rounds, options.seed, session_s=SESSION_MS / 1000,
+            can_cut=cluster.network.can_cut, kinds=options.fault,
+        )  # fmt: skip
+        begun = time.monotonic()
+        done = run.rounds(faults, begun + options.minutes * 60)
+        print(f"  {done} rounds in {time.monotonic() - begun:.0f} s; now everything is compared", flush=True)
+        report(run, run.finish())
+    return run.wrong
+
+
+def report(run: Run, writers: Sequence[Acknowledgements]) -> None:
+    """Print how long partitions were without an acknowledgement, by kind of fault."""
+    print(f"  {sum(len(each.places) for each in writers):,} records acknowledged")
+    by_kind: dict[str, list[int]] = {}
+    for fault, since_ms, until_ms in run.windows:
+        gaps = longest_gaps_ms(writers, since_ms, until_ms)
+        by_kind.setdefault(fault.kind, []).append(max(gaps.values(), default=0))
+    print(f"  {'fault':<28}{'rounds':>7}{'median gap':>12}{'longest':>10}")
+    for kind, gaps_ms in sorted(by_kind.items()):
+        print(f"  {kind:<28}{len(gaps_ms):>7}{statistics.median(gaps_ms):>9.0f} ms{max(gaps_ms):>7} ms")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="mixed")
+    parser.add_argument("--fault", action="append", default=[], help="only this kind of fault; repeatable")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=1_000.0, help="no new round after this time")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--per-s", type=int, default=100, help="records a second of each writer")
+    parser.add_argument("--brokers", type=lambda text: text.split(","), default=["ottla"] * 3)
+    parser.add_argument("--self-test", action="store_true", help="make losses and see them found")
+    parser.add_argument("--keep", type=Path, help="a folder for logs and journals, which stays")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ottla-cluster-") as made:
+        folder = options.keep or Path(made)
+        if options.self_test:
+            from cluster_self_test import self_test
+
+            wrong = self_test(folder)
+        else:
+            wrong = chaos(options, folder)
+    for line in wrong[:20]:
+        print(f"  WRONG {line}")
+    print("ok" if not wrong else f"{len(wrong)} problems; the same faults again: --seed {options.seed}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parent))
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Compare what a cluster holds in the end with the journals of its writers and readers."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Log = Mapping[int, Mapping[int, tuple[str, int]]]
+
+
+@dataclass
+class Acknowledgements:
+    """What one writer was promised: number by (partition, offset), and when each partition answered."""
+
+    name: str
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
+    times_ms: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    wrong: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+def acknowledgements(name: str, journal: Path) -> Acknowledgements:
+    """Read a writer's journal."""
+    found = Acknowledgements(name)
+    for line in journal.read_text().splitlines():
+        words = line.split()
+        if words[0] == "failed":
+            found.wrong.append(f"{name}: {line}")
+        elif words[0] == "end":
+            found.ended = words[1] == "0"
+        else:
+            at_ms, partition, offset, number = map(int, words)
+            found.places[partition, offset] = number
+            found.times_ms[partition].append(at_ms)
+    return found
+
+
+def lost(log: Log, writer: Acknowledgements) -> list[str]:
+    """Return acknowledged records that are not at their acknowledged offsets."""
+    missing = [
+        (partition, offset, number)
+        for (partition, offset), number in writer.places.items()
+        if offset >= 0 and log[partition].get(offset) != (writer.name, number)
+    ]
+    return [
+        f"{writer.name} LOST record {number}: acknowledged at {partition}/{offset}, where there is "
+        f"{log[partition].get(offset)} ({len(missing)} in all)"
+        for partition, offset, number in missing[:2]
+    ]
+
+
+def disordered(log: Log, name: str) -> list[str]:
+    """Return records of a writer that are out of order in a partition, repetitions aside."""
+    for partition, records in log.items():
+        last, seen = -1, set[int]()
+        for offset in sorted(records):
+            writer, number = records[offset]
+            if writer != name or number in seen:
+                continue
+            if number < last:
+                return [f"{name} is out of order: {number} stands at {partition}/{offset}, behind {last}"]
+            last = number
+            seen.add(number)
+    return []
+
+
+def doubled(log: Log, name: str) -> int:
+    """Count records of a writer that are in the log more than once.
+
+    A client that gives up its producer id or epoch after an error may repeat a record, on every broker; what
+    a broker owes is `out_of_sequence`.
+    """
+    numbers = [number for records in log.values() for writer, number in records.values() if writer == name]
+    return len(numbers) - len(set(numbers))
+
+
+def out_of_sequence(directory: Path, topic: str, partitions: int) -> list[str]:
+    """Return batches whose sequence does not follow the last one of their producer id and epoch."""
+    wrong: list[str] = []
+    for index in range(partitions):
+        following: dict[tuple[int, int], int] = {}
+        for batch in _batches(directory / f"{topic}-{index}"):
+            producer = batch.producer_id, batch.producer_epoch
+            expected = following.get(producer, 0)
+            if batch.producer_id >= 0 and batch.base_sequence != expected:
+                wrong.append(
+                    f"{topic}-{index} has sequence {batch.base_sequence} of producer {producer} at offset "
+                    f"{batch.base_offset}, after {expected - 1}"
+                )
+            following[producer] = batch.base_sequence + batch.records
+    return wrong[:3]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The header of a record batch, as it stands in a segment."""
+
+    base_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
+
+
+def _batches(folder: Path) -> Iterator[Batch]:
+    data = b"".join(one.read_bytes() for one in sorted(folder.glob("*.log")))
+    position = 0
+    while position < len(data):
+        offset, length = struct.unpack_from(">qi", data, position)
+        producer_id, epoch, sequence, records = struct.unpack_from(">qhii", data, position + 43)
+        yield Batch(offset, producer_id, epoch, sequence, records)
+        position += 12 + length
+
+
+def misread(log: Log, journal: Path, *, follows: bool) -> list[str]:
+    """Return records that a reader was given and the log has not, or that it was not given in order.
+
+    A reader that follows has every record once, in order; a member of a group may have some twice.
+    """
+    wrong: list[str] = []
+    given: dict[int, set[int]] = defaultdict(set)
+    last: dict[int, int] = {}
+    for line in journal.read_text().splitlines():
+        words = line.split()
+        if not words[0].isdigit():
+            continue
+        partition, offset, number = int(words[0]), int(words[1]), int(words[3])
+        given[partition].add(offset)
+        if log[partition].get(offset) != (words[2], number):
+            there = log[partition].get(offset)
+            wrong.append(f"{journal.stem} read {words[2]} {number} at {partition}/{offset}; there is {there}")
+        if follows and offset != last.get(partition, -1) + 1:
+            wrong.append(f"{journal.stem} jumped to {partition}/{offset} from {last.get(partition, -1)}")
+        last[partition] = offset
+    return wrong[:3]
+
+
+def unhandled(log: Log, journals: Iterable[Path]) -> list[str]:
+    """Return records that no member of a group was given."""
+    given: dict[int, set[int]] = defaultdict(set)
+    for journal in journals:
+        for line in journal.read_text().splitlines():
+            words = line.split()
+            if words[0].isdigit():
+                given[int(words[0])].add(int(words[1]))
+    missed = [(p, offset) for p, records in log.items() for offset in records if offset not in given[p]]
+    return [f"the group SKIPPED {len(missed)} records, first {sorted(missed)[:3]}"] if missed else []
+
+
+def differing(directories: Mapping[str, Path], topic: str, partitions: int) -> list[str]:
+    """Return the partitions whose logs are not the same bytes on all brokers that hold them."""
+    wrong: list[str] = []
+    for index in range(partitions):
+        held = {
+            name: b"".join(one.read_bytes() for one in sorted(folder.glob("*.log")))
+            for name, directory in directories.items()
+            if (folder := directory / f"{topic}-{index}").is_dir()
+        }
+        sizes = {name: len(data) for name, data in held.items()}
+        # A segment of Apache Kafka is preallocated by nobody here: equal logs have equal files.
+        if len(set(held.values())) > 1:
+            wrong.append(f"replicas of {topic}-{index} differ: {sizes}, {_first_difference(held)}")
+    return wrong
+
+
+def _first_difference(held: Mapping[str, bytes]) -> str:
+    (first, one), *others = held.items()
+    for name, other in others:
+        for at, (left, right) in enumerate(zip(one, other, strict=False)):
+            if left != right:
+                return f"{first} and {name} at byte {at}"
+    return "one is shorter"
+
+
+def longest_gaps_ms(writers: Sequence[Acknowledgements], since_ms: float, until_ms: float) -> dict[int, int]:
+    """Return for each partition the longest time without an acknowledgement to anybody."""
+    gaps: dict[int, int] = {}
+    partitions = {each for writer in writers for each in writer.times_ms}
+    for partition in sorted(partitions):
+        times = sorted(
+            at
+            for writer in writers
+            for at in writer.times_ms.get(partition, ())
+            if since_ms <= at <= until_ms
+        )
+        edges = [int(since_ms), *times, int(until_ms)]
+        gaps[partition] = max(after - before for before, after in itertools.pairwise(edges))
+    return gaps

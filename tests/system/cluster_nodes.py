@@ -1,0 +1,240 @@
+"""The processes of a test cluster: brokers of Ottla and of Apache Kafka, and a ZooKeeper ensemble."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cluster_network import Host
+
+from peers.maven import kafka_3_server
+from peers.processes import free_port
+
+SESSION_MS: Final = 6_000
+"""The ZooKeeper session timeout of the brokers."""
+START_BOUND_S: Final = 90.0
+_QUIET: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+
+
+class NodeFailed(RuntimeError):
+    """A process of the cluster did not start or did not stop; the message holds the end of its output."""
+
+
+class Node:
+    """A process on a host of the network, with a port that tells whether it serves."""
+
+    def __init__(self, host: Host, port: int, folder: Path) -> None:
+        self.host = host
+        self.port = port
+        self.folder = folder
+        self.is_paused = False
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def address(self) -> str:
+        return f"{self.host.address}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def output(self) -> Path:
+        return self.folder / f"{self.name}.out"
+
+    def command(self) -> Sequence[str]:
+        """Return the command that runs in the foreground."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start the process; `wait` returns once it serves."""
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*self.host.prefix, *self.command()], stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+        self.is_paused = False
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + START_BOUND_S
+        while time.monotonic() < deadline:
+            if not self.is_running:
+                raise NodeFailed(f"{self.name} ended: {self.last_words()}")
+            with suppress(OSError):
+                socket.create_connection((self.host.address, self.port), timeout=1).close()
+                return
+            time.sleep(0.05)
+        raise NodeFailed(f"{self.name} did not serve within {START_BOUND_S:g} s: {self.last_words()}")
+
+    def last_words(self, lines: int = 8) -> str:
+        return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed or closed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
+            self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise NodeFailed(f"{self.name} did not stop within 60 s: {self.last_words()}") from None
+        self._process = None
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            os.kill(self._process.pid, number)
+
+
+class OttlaBroker(Node):
+    """One of our brokers."""
+
+    kind = "ottla"
+
+    def __init__(
+        self, node_id: int, host: Host, folder: Path, zookeeper: str, settings: Mapping[str, str]
+    ) -> None:
+        super().__init__(host, free_port(), folder)
+        self.id = node_id
+        self.data = folder / "data"
+        self._settings = {
+            "broker.id": str(node_id),
+            "listeners": f"PLAINTEXT://{host.address}:{self.port}",
+            "log.dirs": str(self.data),
+            "zookeeper.connect": zookeeper,
+            **settings,
+        }
+
+    def command(self) -> Sequence[str]:
+        flags = [part for key, value in self._settings.items() for part in ("--set", f"{key}={value}")]
+        return [sys.executable, "-m", "ottla.broker", "start", *flags]
+
+
+class ApacheBroker(Node):
+    """A broker of Apache Kafka 3.9 in ZooKeeper mode, which speaks to the others as Kafka 2.8 does."""
+
+    kind = "apache"
+
+    def __init__(
+        self, node_id: int, host: Host, folder: Path, zookeeper: str, settings: Mapping[str, str]
+    ) -> None:
+        super().__init__(host, free_port(), folder)
+        self.id = node_id
+        self.data = folder / "data"
+        properties = {
+            "broker.id": str(node_id),
+            "listeners": f"PLAINTEXT://{host.address}:{self.port}",
+            "log.dirs": str(self.data),
+            "zookeeper.connect": zookeeper,
+            "inter.broker.protocol.version": "2.8",
+            **settings,
+        }
+        self._properties = folder / "server.properties"
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+    def command(self) -> Sequence[str]:
+        return [
+            "java", "-Xmx384m", "-Xms384m", "-XX:+UseG1GC", _QUIET, "-cp", kafka_3_server(),
+            "kafka.Kafka", str(self._properties),
+        ]  # fmt: skip
+
+
+Broker = OttlaBroker | ApacheBroker
+
+
+class ZooKeeperServer(Node):
+    """One server of a ZooKeeper ensemble."""
+
+    def __init__(self, number: int, host: Host, folder: Path) -> None:
+        super().__init__(host, free_port(), folder)
+        self.number = number
+        self.quorum_ports = (free_port(), free_port())
+        self._config = folder / "zoo.cfg"
+
+    def configure(self, ensemble: Sequence[ZooKeeperServer]) -> None:
+        """Write the server's configuration; all servers are known by now."""
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        (data / "myid").write_text(str(self.number))
+        lines = [
+            "tickTime=500", "initLimit=40", "syncLimit=10", "admin.enableServer=false",
+            "4lw.commands.whitelist=*", "maxSessionTimeout=60000", f"dataDir={data}",
+            f"clientPort={self.port}", f"clientPortAddress={self.host.address}",
+            *(
+                f"server.{each.number}={each.host.address}:{each.quorum_ports[0]}:{each.quorum_ports[1]}"
+                for each in ensemble
+            ),
+        ]  # fmt: skip
+        self._config.write_text("\n".join(lines) + "\n")
+
+    def command(self) -> Sequence[str]:
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return ["java", "-Xmx96m", _QUIET, "-cp", kafka_3_server(), main, str(self._config)]
+
+    @property
+    def mode(self) -> str:
+        """`leader`, `follower`, or an empty text while there is no quorum."""
+        with suppress(OSError), socket.create_connection((self.host.address, self.port), timeout=2) as link:
+            link.sendall(b"srvr")
+            answer = b"".join(iter(lambda: link.recv(4096), b"")).decode(errors="replace")
+            return next((one.split()[1] for one in answer.splitlines() if one.startswith("Mode:")), "")
+        return ""
+
+
+class Ensemble:
+    """ZooKeeper servers that form a quorum."""
+
+    def __init__(self, hosts: Sequence[Host], folder: Path) -> None:
+        self.servers = [
+            ZooKeeperServer(number, host, folder / host.name) for number, host in enumerate(hosts, 1)
+        ]
+        for each in self.servers:
+            each.configure(self.servers)
+
+    @property
+    def connect_string(self) -> str:
+        return ",".join(each.address for each in self.servers)
+
+    def start(self) -> None:
+        for each in self.servers:
+            each.start()
+        self.wait_for_quorum()
+
+    def wait_for_quorum(self) -> None:
+        deadline = time.monotonic() + START_BOUND_S
+        while self.leader() is None:
+            if time.monotonic() > deadline:
+                words = " | ".join(each.last_words(2) for each in self.servers)
+                raise NodeFailed(f"ZooKeeper has no quorum after {START_BOUND_S:g} s: {words}")
+            time.sleep(0.1)
+
+    def leader(self) -> ZooKeeperServer | None:
+        running = (each for each in self.servers if each.is_running and not each.is_paused)
+        return next((each for each in running if each.mode == "leader"), None)

@@ -1,0 +1,175 @@
+"""A cluster under test: ensemble, brokers of one or two kinds, and an independent admin client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cluster_network import Host, Network, network
+from cluster_nodes import SESSION_MS, ApacheBroker, Broker, Ensemble, NodeFailed, OttlaBroker
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+HEALING_BOUND_S: Final = 90.0
+_KINDS: Final[Mapping[str, type[OttlaBroker] | type[ApacheBroker]]] = {
+    "ottla": OttlaBroker,
+    "apache": ApacheBroker,
+}
+_SETTINGS: Final = {
+    "zookeeper.session.timeout.ms": str(SESSION_MS),
+    "zookeeper.connection.timeout.ms": "60000",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "replica.lag.time.max.ms": "5000",
+    "controlled.shutdown.retry.backoff.ms": "500",
+    "auto.leader.rebalance.enable": "false",
+    "log.segment.bytes": "4000000",
+}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition as the cluster describes it."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    isr: frozenset[int]
+
+
+class Cluster:
+    """All processes of a cluster, running while it is entered."""
+
+    def __init__(self, folder: Path, kinds: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.network: Network = network()
+        self.brokers: dict[int, Broker] = {}
+        self.ensemble: Ensemble
+        self._kinds = list(kinds)
+        self._settings = _SETTINGS | dict(settings or {})
+        self._stack = ExitStack()
+        self._admin: Any = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.network)
+            stack.callback(self._kill_all)
+            self.ensemble = Ensemble(
+                [self.network.host(f"zookeeper{number}") for number in (1, 2, 3)], self.folder
+            )
+            self.ensemble.start()
+            self.brokers = {node: self._broker(node, kind) for node, kind in enumerate(self._kinds, 1)}
+            with ThreadPoolExecutor(len(self.brokers)) as pool:
+                list(pool.map(start, self.brokers.values()))
+            self._admin = AdminClient(
+                {
+                    "bootstrap.servers": self.servers, "socket.timeout.ms": 5_000, "log_level": 0,
+                    "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200,
+                }
+            )  # fmt: skip
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _kill_all(self) -> None:
+        servers = self.ensemble.servers if hasattr(self, "ensemble") else []
+        for node in (*self.brokers.values(), *servers):
+            with suppress(OSError):
+                node.kill()
+
+    def _broker(self, node: int, kind: str) -> Broker:
+        host = self.network.host(f"broker{node}")
+        folder = self.folder / host.name
+        return _KINDS[kind](node, host, folder, self.ensemble.connect_string, self._settings)
+
+    # ---- what runs where
+
+    @property
+    def servers(self) -> str:
+        """The addresses of all brokers, as clients take them."""
+        return ",".join(each.address for each in self.brokers.values())
+
+    @property
+    def broker_hosts(self) -> list[Host]:
+        return [each.host for each in self.brokers.values()]
+
+    @property
+    def zookeeper_hosts(self) -> list[Host]:
+        return [each.host for each in self.ensemble.servers]
+
+    # ---- what the cluster says of itself
+
+    def create(self, topic: str, partitions: int, **configs: str) -> None:
+        new = NewTopic(
+            topic, num_partitions=partitions, replication_factor=min(3, len(self.brokers)),
+            config={key.replace("_", "."): value for key, value in configs.items()},
+        )  # fmt: skip
+        deadline = time.monotonic() + HEALING_BOUND_S
+        while True:
+            try:
+                self._admin.create_topics([new])[topic].result(30)
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise NodeFailed(f"topic {topic} cannot be created: {error}") from error
+                time.sleep(0.2)
+            else:
+                return
+
+    def controller(self) -> int | None:
+        """The controller's broker id, or None while nobody answers."""
+        with suppress(KafkaException):
+            return int(self._admin.list_topics(timeout=3).controller_id)
+        return None
+
+    def describe(self, topic: str) -> dict[int, Partition]:
+        """The partitions of a topic, none while nobody answers."""
+        with suppress(KafkaException):
+            found = self._admin.list_topics(topic, timeout=3).topics[topic].partitions
+            return {
+                index: Partition(each.leader, tuple(each.replicas), frozenset(each.isrs))
+                for index, each in found.items()
+            }
+        return {}
+
+    def wait_until_healed(self, *topics: str) -> str:
+        """Wait until every replica is in sync; return what is not when that takes too long."""
+        deadline = time.monotonic() + HEALING_BOUND_S
+        while complaint := self._complaint(topics):
+            if time.monotonic() > deadline:
+                return f"not healed {HEALING_BOUND_S:g} s after the last fault: {complaint}"
+            time.sleep(0.1)
+        return ""
+
+    def _complaint(self, topics: Sequence[str]) -> str:
+        for topic in topics:
+            partitions = self.describe(topic)
+            if not partitions:
+                return f"nobody describes {topic}"
+            for index, each in partitions.items():
+                if each.leader < 0 or each.isr != set(each.replicas):
+                    return f"{topic}-{index} has leader {each.leader} and ISR {sorted(each.isr)}"
+        return ""
+
+    def elect_preferred_leaders(self) -> None:
+        """Move leaderships back to the first replicas."""
+        from confluent_kafka import ElectionType
+
+        with suppress(KafkaException):
+            self._admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=10).result(15)
+
+
+def start(node: Broker) -> None:
+    """Start a broker and wait until it serves."""
+    node.start()
+    node.wait()
