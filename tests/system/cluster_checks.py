@@ -14,10 +14,14 @@ Log = Mapping[int, Mapping[int, tuple[str, int]]]
 
 @dataclass
 class Acknowledgements:
-    """What one writer was promised: number by (partition, offset), and when each partition answered."""
+    """What one writer was promised: number by (partition, offset), and when each partition answered.
+
+    `somewhere` has the (partition, number) of records whose acknowledgement named no offset.
+    """
 
     name: str
     places: dict[tuple[int, int], int] = field(default_factory=dict)
+    somewhere: set[tuple[int, int]] = field(default_factory=set)
     times_ms: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     wrong: list[str] = field(default_factory=list)
     ended: bool = False
@@ -34,7 +38,10 @@ def acknowledgements(name: str, journal: Path) -> Acknowledgements:
             found.ended = words[1] == "0"
         else:
             at_ms, partition, offset, number = map(int, words)
-            found.places[partition, offset] = number
+            if offset < 0:
+                found.somewhere.add((partition, number))
+            else:
+                found.places[partition, offset] = number
             found.times_ms[partition].append(at_ms)
     return found
 
@@ -44,8 +51,12 @@ def lost(log: Log, writer: Acknowledgements) -> list[str]:
     missing = [
         (partition, offset, number)
         for (partition, offset), number in writer.places.items()
-        if offset >= 0 and log[partition].get(offset) != (writer.name, number)
+        if log[partition].get(offset) != (writer.name, number)
     ]
+    there = {
+        (p, number) for p, records in log.items() for name, number in records.values() if name == writer.name
+    }
+    missing += [(partition, -1, number) for partition, number in sorted(writer.somewhere - there)]
     return [
         f"{writer.name} LOST record {number}: acknowledged at {partition}/{offset}, where there is "
         f"{log[partition].get(offset)} ({len(missing)} in all)"

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 HEALING_BOUND_S: Final = 90.0
+_PREFERRED: Final = 0
 _KINDS: Final[Mapping[str, type[OttlaBroker] | type[ApacheBroker]]] = {
     "ottla": OttlaBroker,
     "apache": ApacheBroker,
@@ -163,10 +164,15 @@ class Cluster:
 
     def elect_preferred_leaders(self) -> None:
         """Move leaderships back to the first replicas."""
-        from confluent_kafka import ElectionType
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
 
-        with suppress(KafkaException):
-            self._admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=10).result(15)
+        with suppress(KafkaError):
+            admin = KafkaAdminClient(bootstrap_servers=self.servers.split(","), request_timeout_ms=10_000)
+            try:
+                admin.elect_leaders(_PREFERRED, timeout_ms=10_000, raise_errors=False)
+            finally:
+                admin.close()
 
 
 def start(node: Broker) -> None:

@@ -93,7 +93,8 @@ def kafka_python(options: argparse.Namespace, stopping: threading.Event, journal
     acknowledged = acknowledge(journal)
 
     def placed(number: int, done: Any) -> None:
-        acknowledged(done.partition, done.offset, number)
+        # A batch that the broker had already answers without an offset.
+        acknowledged(done.partition, -1 if done.offset is None else done.offset, number)
 
     producer = KafkaProducer(
         bootstrap_servers=options.servers.split(","), acks="all" if options.acks == "all" else 1,
