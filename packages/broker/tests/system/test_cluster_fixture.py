@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ottla.broker.testing import BrokerCluster
+from ottla.broker.testing import BrokerCluster, BrokerProcess
 from ottla.client.admin import Admin
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 BOUND_S = 60.0
 
@@ -61,3 +64,29 @@ async def test_the_marker_sets_settings_of_all_brokers(ottla_cluster: BrokerClus
         created = await admin.topics.create("orders")
 
     assert created.partitions == 2
+
+
+async def test_a_broker_that_starts_again_never_says_that_a_topic_does_not_exist(
+    ottla_cluster: BrokerCluster,
+) -> None:
+    async with Admin(ottla_cluster.bootstrap_servers) as admin:
+        await admin.topics.create("orders", partitions=6)
+    for node in (1, 2, 3):
+        broker = ottla_cluster.brokers[node]
+        broker.kill()
+        broker.start()  # returns with the first accepted connection
+
+        answer = await first_metadata(broker, "orders")
+
+        assert [(each.error_code, len(each.partitions)) for each in answer.topics] == [(0, 6)]
+        assert node in [each.node_id for each in answer.brokers]
+
+
+async def first_metadata(broker: BrokerProcess, topic: str) -> MetadataResponse:
+    connection = Connection(Address(broker.host, broker.port), ClientConfig())
+    await connection.connect()
+    try:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        return await connection.send(asked, MetadataResponse, timeout_s=BOUND_S)
+    finally:
+        await connection.close()

@@ -18,6 +18,7 @@ from ottla.protocol.topics import TopicPartition
 NO_LEADER = -1
 LEADER_DURING_DELETION = -2
 NO_ID = uuid.UUID(int=0)
+KNOWN_WITHIN_MS = 10_000.0
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -197,6 +198,15 @@ class MetadataCache:
         """Wait until `condition` holds; it is checked after each update. The caller sets the bound."""
         while not condition():
             await self._changed.wait()
+
+    async def known(self) -> None:
+        """Wait until a controller has told this broker of the cluster, but not for ever.
+
+        A broker that starts again serves before that, because the controller has to connect first. An answer
+        from its empty cache says that topics do not exist, which some clients take for final.
+        """
+        if self.broker_id not in self._brokers:
+            await self.within(KNOWN_WITHIN_MS, lambda: self.broker_id in self._brokers)
 
     async def within(self, timeout_ms: float, condition: Callable[[], bool]) -> bool:
         """Wait at most `timeout_ms` for `condition`; return whether it holds."""

@@ -114,8 +114,9 @@ class Machine:
         context.deletions_waiting = {name for name in marked if context.is_moving(name)}
         context.deleting = marked - context.deletions_waiting
         self._initial_states()
-        # Followers find their leader's address in the metadata, so every broker first gets the live brokers.
-        self.batch.metadata(context.live, context.unreadable)
+        # Followers find their leader's address in the metadata, so every broker first gets the live brokers;
+        # and all partitions, for a broker that has just started answers clients from then on.
+        self.batch.metadata(context.live, context.partitions())
         yield from self._flush()
         for partition in context.partitions():
             if partition in context.leaderships and not context.is_deleting(partition):
