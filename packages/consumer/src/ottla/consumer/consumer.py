@@ -374,6 +374,15 @@ class Consumer:
         """Return the group metadata for a producer that commits offsets of the group in a transaction."""
         return self._lifecycle.need_group().metadata()
 
+    @property
+    def session_ends_s(self) -> float | None:
+        """Until when the group keeps this member if no further heartbeat is answered, by the loop's clock.
+
+        None outside of a group. After that time others may have the partitions, though this consumer cannot
+        know it yet: its process stood still, or the coordinator is out of reach.
+        """
+        return None if self._lifecycle.group is None else self._lifecycle.group.session_ends_s
+
     # --- the cluster
 
     async def partitions_for_topic(self, topic: str) -> set[int] | None:

@@ -118,6 +118,11 @@ class ConsumerGroup:
             return self._membership.group_metadata()
         return GroupMetadata(self._config.group_id)
 
+    @property
+    def session_ends_s(self) -> float | None:
+        """The loop's time until which the coordinator keeps the member; None outside of the group."""
+        return self._membership.session_ends_s
+
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:

@@ -21,12 +21,7 @@ class Phase(Enum):
 
 
 JOIN_PHASES = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
-HEARTBEAT_PHASES = frozenset(Phase) - {
-    Phase.OUT,
-    Phase.JOINING,
-    Phase.SYNCING,
-    Phase.WAITING,
-    Phase.LEAVING,
-}
+AWAITED_PHASES = (Phase.JOINING, Phase.SYNCING)
+HEARTBEAT_PHASES = frozenset(Phase) - {Phase.OUT, *AWAITED_PHASES, Phase.WAITING, Phase.LEAVING}
 """Not while a JoinGroup or SyncGroup is outstanding: the coordinator regards its sender as alive, and answers
 a heartbeat on the same connection only after it. That would be too late, and close the connection."""

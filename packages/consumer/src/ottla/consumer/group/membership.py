@@ -24,7 +24,7 @@ from ottla.consumer.errors import Fenced
 from ottla.consumer.group.commits import AutoCommit
 from ottla.consumer.group.config import GroupConfig
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
-from ottla.consumer.group.member_phase import Phase
+from ottla.consumer.group.member_phase import AWAITED_PHASES, Phase
 from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance import NO_GENERATION, MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
@@ -47,15 +47,17 @@ from ottla.consumer.group.rebalance_events import (
     Revoke,
     Revoked,
     Sync,
+    Synced,
     TimePassed,
     TopicsFound,
 )
 from ottla.consumer.group.requests import GroupRequests
+from ottla.consumer.group.session import Session
 from ottla.consumer.group.subscription_metadata import SubscriptionMetadata
 from ottla.consumer.listener import tell
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.subscription import Subscription
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 # The interval of checking whether the application finished its records, while a rebalance waits.
 CHECK_EVERY_S = 0.01
@@ -125,6 +127,7 @@ class Membership:
         self._is_closing = False
         self._closed = asyncio.Event()
         self._stable = asyncio.Event()
+        self._session = Session(config.session_timeout_ms)
 
     # --- what the consumer calls
 
@@ -174,6 +177,11 @@ class Membership:
         return member.protocol is RebalanceProtocol.COOPERATIVE and member.generation != NO_GENERATION
 
     @property
+    def session_ends_s(self) -> float | None:
+        """The loop's time until which the coordinator keeps the member, as far as it knows; None outside."""
+        return None if self._member.phase is Phase.OUT else self._session.ends_s
+
+    @property
     def is_stable(self) -> bool:
         """Whether the consumer is in the group, without a rebalance."""
         return self._stable.is_set()
@@ -190,9 +198,10 @@ class Membership:
                 watching = tasks.create_task(
                     self._subscription_metadata.run(self._inbox.put_nowait, lambda: self._member.watched)
                 )
+                looking = tasks.create_task(self._look_at_session())
                 await self._live()
                 # Their answers are not needed any more; only LeaveGroup is completed.
-                for task in (watching, self._request, self._heartbeat):
+                for task in (watching, looking, self._request, self._heartbeat):
                     if task is not None:
                         task.cancel()
         finally:
@@ -237,6 +246,8 @@ class Membership:
         if self._member.phase is not before:
             self._log_phase(event)
             self._measure(event)
+        if isinstance(event, (Joined, Synced)):
+            self._session.answered(asyncio.get_running_loop().time())
         if isinstance(event, TopicsFound) and not all(event.topics.values()):
             self._subscription_metadata.refresh_now()
         for effect in effects:
@@ -370,9 +381,18 @@ class Membership:
         return TopicsFound(effect.token, racks)
 
     async def _beat(self, effect: Heartbeat) -> None:
+        sent_s = asyncio.get_running_loop().time()
         code = await self._requests.beat(effect)
+        if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._session.kept_at(sent_s)
         self._metrics.heartbeat_total += code is not None
         self._inbox.put_nowait(HeartbeatAnswered(effect.member_id, effect.generation, code))
+
+    async def _look_at_session(self) -> None:
+        while True:
+            now_s = asyncio.get_running_loop().time()
+            self._session.look(now_s, is_awaiting=self._member.phase in AWAITED_PHASES)
+            await asyncio.sleep(self._session.look_every_s)
 
     def _leave(self, effect: Leave) -> None:
         waiting, self._request = self._request, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 INTAKE_PAUSE_S = 0.005
 """The least time between two looks at the budgets."""
+LEAVE_AT_ONCE_S = 1.0
+"""How long leaving the group may take once the drain was cancelled."""
 
 
 class Processor:
@@ -37,7 +40,8 @@ class Processor:
 
     A record is finished when its handler succeeded and what it sent is acknowledged; offsets are committed up
     to the first unfinished record, with the finished ones after it in the commit's metadata. At the end of
-    the block running handlers may take `drain_timeout_ms`, and what is finished is committed. A failure
+    the block running handlers may take `drain_timeout_ms`, and what is finished is committed; a cancellation
+    meanwhile ends the block at once. A failure
     cancels the block, which then raises it: HandlerFailed, OutputFailed, or what the consumer fails with.
     `dedupe` is opened and closed by the processor: records that were handled are not handled again. With
     `processing_guarantee="exactly-once"` offsets, outputs and dead letters are in one transaction.
@@ -58,6 +62,10 @@ class Processor:
         **settings: Any,
     ) -> None:
         config = _config(config, settings)
+        if not topics:
+            raise SettingError(
+                'give a processor at least one topic: Processor(handle, "orders", group_id="g")'
+            )
         _check_dead_letters(config, topics)
         self.parts = parts = Assembly(
             config, handler, failures=failures, outputs=outputs, commits=commits, wrap=wrap, dedupe=dedupe
@@ -84,6 +92,7 @@ class Processor:
         self._budgets_due = asyncio.Event()
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._stop_task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._body: asyncio.Task[Any] | None = None
         self._has_cancelled_body = False
@@ -99,6 +108,7 @@ class Processor:
             handler_timeout_ms=self.config.handler_timeout_ms,
             fail=self._fail,
             on_resume_due=self._look_at_budgets,
+            session_ends_s=lambda: self.consumer.session_ends_s,
         )
 
     def _make_committer(self, parts: Assembly, states: PartitionStates | None) -> Committer:
@@ -130,7 +140,7 @@ class Processor:
         if self.config.handler_timeout_ms is not None:
             self._start(self._workers.watch)
         self._body = asyncio.current_task()
-        tasks.create_task(self._stop_when_asked(), name="ottla-streams-stop")
+        self._stop_task = tasks.create_task(self._stop_when_asked(), name="ottla-streams-stop")
         return self
 
     async def __aexit__(
@@ -142,8 +152,10 @@ class Processor:
         self._stopping.set()
         try:
             await self._stopped.wait()
-        finally:
-            await self._leave()
+        except asyncio.CancelledError:
+            await self._end_at_once()
+            raise
+        await self._leave()
         if self._failure is not None and (error is None or self._has_cancelled_body):
             raise self._failure
 
@@ -171,6 +183,16 @@ class Processor:
             self._has_cancelled_body = True
             self._body.cancel()
         self._stopped.set()
+
+    async def _end_at_once(self) -> None:
+        """Give up all partitions without a commit: the drain was cancelled, so nobody wants to wait."""
+        if self._stop_task is not None:
+            self._stop_task.cancel()
+        await self._rebalancing.abandon()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_AT_ONCE_S):
+                await self.consumer.stop()
+        await self._leave()
 
     async def _leave(self) -> None:
         assert self._tasks is not None

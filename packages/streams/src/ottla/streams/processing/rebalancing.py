@@ -125,6 +125,11 @@ class Rebalancing(RebalanceListener):
         self._is_stopping = True
         await self._drain(self._held)
 
+    async def abandon(self) -> None:
+        """Give up all partitions at once, without a commit; later ones are not started."""
+        self._is_stopping = True
+        await self.on_partitions_lost(self._held)
+
     @property
     def _held(self) -> Partitions:
         """The partitions whose records are handled, or whose state is restored."""

@@ -13,6 +13,7 @@ from functools import partial
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import HandlerCancelled, HandlerFailed, HandlerTimedOut, OutputFailed
+from ottla.streams.processing.lease import LOOK_EVERY_S, Lease
 from ottla.streams.scheduling.assignment import WorkItem
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import (
@@ -65,8 +66,11 @@ class Workers:
         handler_timeout_ms: int | None,
         fail: Callable[[BaseException], None],
         on_resume_due: Callable[[], None],
+        session_ends_s: Callable[[], float | None] | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self._lease = Lease(session_ends_s)
+        self._lease_timer: asyncio.TimerHandle | None = None
         self._handler = handler
         self._failures = failures
         self._outputs = outputs
@@ -99,8 +103,9 @@ class Workers:
     def stop(self) -> None:
         """Cancel all workers, and start none any more."""
         self._is_stopped = True
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
+        for timer in (self._retry_timer, self._lease_timer):
+            if timer is not None:
+                timer.cancel()
         for worker in self._workers:
             if worker.task is not None:
                 worker.task.cancel()
@@ -162,10 +167,14 @@ class Workers:
         """Take work and carry it out; what runs once per record stands here, and calls little."""
         scheduler, handler, time = self._scheduler, self._handler, self._loop.time
         take, observer, has_timeout = scheduler.take, self._observer, self._timeout_ms is not None
+        lease = self._lease
         self._waking -= 1
         try:
             while not self._is_stopped:
                 now_s = time()
+                if now_s >= lease.ends_s and not self._may_start(now_s):
+                    await self._wait(worker)
+                    continue
                 work = take(int(now_s * 1_000))
                 if work is None:
                     await self._wait(worker)
@@ -205,6 +214,19 @@ class Workers:
             self._progress.set()
         if self._scheduler.resume_due:
             self._on_resume_due()
+
+    def _may_start(self, now_s: float) -> bool:
+        """Return whether the group surely keeps this member; if not, workers are woken when it does."""
+        if self._lease.renew(now_s):
+            return True
+        if self._lease_timer is None and not self._is_stopped:
+            self._lease_timer = self._loop.call_later(LOOK_EVERY_S, self._look_at_lease)
+        return False
+
+    def _look_at_lease(self) -> None:
+        self._lease_timer = None
+        if self._may_start(self._loop.time()):
+            self._wake_two()
 
     def _wake_two(self) -> None:
         self.wake()

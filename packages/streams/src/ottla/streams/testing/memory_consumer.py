@@ -207,6 +207,11 @@ class MemoryConsumer:
             self._group.group_id, self._group.generation, self.member_id, self.config.group_instance_id
         )
 
+    @property
+    def session_ends_s(self) -> float | None:
+        """None: the group keeps its members until they end."""
+        return None
+
     # --- what the group calls
 
     @property
