@@ -49,6 +49,7 @@ from ottla.broker.network.dispatcher import Dispatcher, Routes
 from ottla.broker.network.listener import Server
 from ottla.broker.periodic_tasks import schedule
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
+from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.routes import ROUTES
 from ottla.broker.transactions.coordinator import Transactions
@@ -265,6 +266,7 @@ class Broker:
             api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
             logs=logs,
             replicas=replicas,
+            log_moves=LogMoves(logs, replicas, environment.clock.now_ms),
             metadata=metadata,
             inter_broker=self._inter_broker(zookeeper),
             topics=Topics(zookeeper, config, environment, metadata, logs.room),

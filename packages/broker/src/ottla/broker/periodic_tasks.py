@@ -20,6 +20,7 @@ def schedule(tasks: BackgroundTasks, config: BrokerConfig, services: Services, m
     tasks.lasting(watch_event_loop_lag(metrics), "event-loop-lag")
     for one in LogPasses(services.logs).scheduled():
         tasks.every(one.name, one.interval_ms, one.run)
+    tasks.lasting(services.log_moves.run(), "log-moves")
     tasks.every("metrics-tick", TICK_MS, lambda: metrics.tick(clock.monotonic_ms()))
     tasks.every(
         "highwatermark-checkpoint",

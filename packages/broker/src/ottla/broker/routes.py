@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         alter_configs,
         alter_partition,
         alter_partition_reassignments,
+        alter_replica_log_dirs,
         controlled_shutdown,
         create_partitions,
         create_topics,
@@ -70,6 +71,7 @@ else:
     alter_configs = _Later("alter_configs")
     alter_partition = _Later("alter_partition")
     alter_partition_reassignments = _Later("alter_partition_reassignments")
+    alter_replica_log_dirs = _Later("alter_replica_log_dirs")
     controlled_shutdown = _Later("controlled_shutdown")
     create_partitions = _Later("create_partitions")
     create_topics = _Later("create_topics")
@@ -135,6 +137,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle, from_brokers=from_follower),
     Route(ApiKey.DESCRIBE_CONFIGS, 0, 4, describe_configs.handle),
     Route(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
+    Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, alter_replica_log_dirs.handle),
     Route(ApiKey.DESCRIBE_LOG_DIRS, 0, 2, describe_log_dirs.handle),
     Route(ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle),
     Route(ApiKey.DELETE_GROUPS, 0, 2, delete_groups.handle),

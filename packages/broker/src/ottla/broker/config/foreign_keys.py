@@ -56,7 +56,7 @@ IGNORED: Mapping[str, str] = {
     "client.quota.callback.class": "quota callbacks are Java classes",
     "max.connection.creation.rate": "connections are limited in number, not in rate (max.connections.per.ip)",
     "max.request.partition.size.limit": "lists of requests are limited by request.max.elements",
-    "num.replica.alter.log.dirs.threads": "replicas are not moved between directories yet",
+    "num.replica.alter.log.dirs.threads": "one task moves all replicas between directories",
     "log.initial.task.delay.ms": "the first cleaning of the logs is not delayed",
     "socket.connection.setup.timeout.ms": "brokers connect to each other with a time limit of their own",
     "socket.connection.setup.timeout.max.ms": "brokers connect to each other with a time limit of their own",

@@ -30,7 +30,6 @@ cdef class Target:
     cdef readonly bytes key         # of the partition in a session's index
     cdef readonly PartitionAppends partition
     cdef readonly object core
-    cdef object log
     cdef readonly object bytes_out
     cdef readonly bint retired
 
@@ -38,12 +37,12 @@ cdef class Target:
         topic, number = partition.topic_partition
         self.key = topic.encode() + number.to_bytes(4)
         self.partition = partition
-        self.core, self.log = partition.core, partition.log
+        self.core = partition.core
         self.bytes_out = bytes_out
 
     def retire(self):
         self.retired = True
-        self.partition = self.core = self.log = None
+        self.partition = self.core = None
 
 
 cdef class Answers:
@@ -84,9 +83,10 @@ cdef Outcome answer(PlainFetch ask, Answers answers, int64_t most_bytes, bint is
     cdef bint may_wait = ask.max_wait_ms > 0 and not is_over
     cdef int64_t high_watermark, stable, up_to, log_start, size
     cdef Slice records
-    core, log = target.core, target.log
+    core = target.core
     if target.retired or core.role is not LEADER:
         return NOT_PLAIN
+    log = target.partition.log  # of now: a replica may have moved to another log directory
     if ask.leader_epoch != -1 and ask.leader_epoch != <int> core.leader_epoch:
         return NOT_PLAIN
     high_watermark, log_start = core.watermark.offset, log.log_start_offset

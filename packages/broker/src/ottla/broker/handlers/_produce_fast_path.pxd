@@ -12,7 +12,7 @@ cdef class Target:
     cdef readonly PartitionAppends partition
     cdef readonly object meters
     cdef readonly bint retired
-    cdef object _core, _log, _all_meters
+    cdef object _core, _all_meters
     cdef int64_t _requests, _records, _bytes  # not metered yet
 
     cpdef bytes append_now(self, ProduceRun run, now_ms)

@@ -13,7 +13,7 @@ cdef class Target:
         topic, number = partition.topic_partition
         self.key = topic.encode() + number.to_bytes(4)
         self.partition = partition
-        self._core, self._log = partition.core, partition.log
+        self._core = partition.core
         self.meters, self._all_meters = meters, all_meters
 
     cpdef bytes append_now(self, ProduceRun run, now_ms):
@@ -24,7 +24,7 @@ cdef class Target:
         if base_offset < 0:
             return None
         self.count(run)
-        return run.answers(base_offset, -1, self._log.log_start_offset)
+        return run.answers(base_offset, -1, self.partition.log.log_start_offset)
 
     cpdef int count(self, ProduceRun run) except -1:
         self._requests += run.count
@@ -35,7 +35,7 @@ cdef class Target:
     def retire(self):
         self.flush()
         self.retired = True
-        self.partition = self._core = self._log = None
+        self.partition = self._core = None
 
     cpdef int flush(self) except -1:
         if not self._requests:

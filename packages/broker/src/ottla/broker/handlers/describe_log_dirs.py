@@ -74,13 +74,20 @@ async def _topics(
 ) -> list[DescribeLogDirsTopic]:
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     async for one in context.paced(found):
-        hosted = services.replicas.hosted(one.topic_partition)
-        high_watermark = hosted.high_watermark if hosted else one.log_end_offset
         topics[one.topic_partition.topic].append(
             DescribeLogDirsPartition(
                 partition_index=one.topic_partition.partition,
                 partition_size=one.size_bytes,
-                offset_lag=max(0, high_watermark - one.log_end_offset),
+                offset_lag=max(0, _wanted_end(services, one) - one.log_end_offset),
+                is_future_key=one.is_future,
             )
         )
     return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
+
+
+def _wanted_end(services: Needs, one: PartitionSize) -> int:
+    """Return where a log would end without a lag: at what is committed, a copy where its log ends."""
+    hosted = services.replicas.hosted(one.topic_partition)
+    if hosted is None:
+        return one.log_end_offset
+    return hosted.log.log_end_offset if one.is_future else hosted.high_watermark

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.frozen_classes import frozen
 from ottla.broker.log.checkpoints import (
@@ -19,7 +19,7 @@ from ottla.broker.log.checkpoints import (
 )
 from ottla.broker.log.files import Files, write_atomically
 from ottla.broker.log.files import Lock as FileLock
-from ottla.protocol.errors import KafkaStorageError
+from ottla.protocol.errors import KafkaStorageError, LogDirNotFound
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import (
     LOG_START_OFFSETS_FILE,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_PREFERRED: Final = 10_000
+"""Partitions whose directory is remembered before they are created."""
+
 
 class LogDirectoryRefused(RuntimeError):
     """The log directories cannot be used; the message is one line that says what to do."""
@@ -46,6 +49,8 @@ class PartitionSize:
     topic_partition: TopicPartition
     size_bytes: int
     log_end_offset: int
+    is_future: bool = False
+    """Whether it is a copy that will take the place of a log in another directory."""
 
 
 @frozen
@@ -66,6 +71,8 @@ class LogDirectory:
     path: Path
     files: Files
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    futures: dict[TopicPartition, Log] = field(default_factory=dict)
+    """Copies that will take the places of logs in other directories."""
     lock: FileLock | None = None
     clean: bool = False
     """Whether the last broker closed all its logs before it stopped."""
@@ -145,7 +152,9 @@ class LogDirectory:
         if self.offline is not None:
             return DirectoryDescription(self.path, self.offline, [])
         sizes = [
-            PartitionSize(tp, one.segments.size_bytes, one.log_end_offset) for tp, one in self.logs.items()
+            PartitionSize(tp, one.segments.size_bytes, one.log_end_offset, is_future)
+            for is_future, logs in ((False, self.logs), (True, self.futures))
+            for tp, one in logs.items()
         ]
         try:
             return DirectoryDescription(self.path, None, sizes, *self.files.space(self.path))
@@ -159,6 +168,7 @@ class LogDirectories:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._all: list[LogDirectory] = []
+        self._preferred: dict[TopicPartition, LogDirectory] = {}
 
     def __iter__(self) -> Iterator[LogDirectory]:
         return iter(self._all)
@@ -187,11 +197,34 @@ class LogDirectories:
         path = one.directory.parent
         return next(directory for directory in self._all if directory.path == path)
 
-    def for_new_log(self) -> LogDirectory:
-        """The directory with the fewest logs. Raises `KafkaStorageError` when all are offline."""
+    def named(self, path: str) -> LogDirectory:
+        """The directory with this path. Raises `LogDirNotFound`, and `KafkaStorageError` if it is offline."""
+        wanted = Path(path).resolve()
+        found = next((one for one in self._all if one.path == wanted), None)
+        if found is None:
+            raise LogDirNotFound(f"{path} is not in log.dirs")
+        if found.offline is not None:
+            raise KafkaStorageError(f"{path} is offline")
+        return found
+
+    def prefer(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
+        """Create the log of this partition in a directory, if it is created; bounded, the oldest go first."""
+        self._preferred.pop(topic_partition, None)
+        self._preferred[topic_partition] = directory
+        if len(self._preferred) > MAX_PREFERRED:
+            del self._preferred[next(iter(self._preferred))]
+
+    def for_new_log(self, topic_partition: TopicPartition | None = None) -> LogDirectory:
+        """The preferred directory of a partition, or the one with the fewest logs.
+
+        Raises `KafkaStorageError` when all are offline.
+        """
         online = self.online()
         if not online:
             raise KafkaStorageError("all log directories are offline")
+        preferred = self._preferred.pop(topic_partition, None) if topic_partition else None
+        if preferred is not None and preferred.offline is None:
+            return preferred
         return min(online, key=lambda one: len(one.logs))
 
     # ---- locks

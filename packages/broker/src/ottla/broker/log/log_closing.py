@@ -76,9 +76,14 @@ def abandon(log: Closeable) -> None:
 def moved_to(log: Closeable, directory: Path) -> None:
     """Follow the rename of a log's directory: the log is being deleted and takes no more appends."""
     log.offline = OSError(errno.ENOENT, "the log was deleted")
+    follow_rename(log, directory)
+    abandon(log)
+
+
+def follow_rename(log: Closeable, directory: Path) -> None:
+    """Follow the rename of a log's directory: the log goes on there."""
     log.directory = directory
     log.segments.moved_to(directory)
-    abandon(log)
 
 
 def _no_write(data: bytes | bytearray | memoryview, position: int) -> None:

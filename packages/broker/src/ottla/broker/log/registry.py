@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
@@ -19,6 +19,7 @@ from ottla.broker.log.directories import (
     LogDirectoryRefused,
 )
 from ottla.broker.log.files import RUN_OUT, DiskFiles, Files
+from ottla.broker.log.future_logs import FutureLogs
 from ottla.broker.log.log import Log
 from ottla.broker.log.metrics import LogMetrics
 from ottla.broker.log.open_files import OpenSegments, PartitionRoom
@@ -29,6 +30,7 @@ from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import MetaProperties
 from ottla.protocol.storage.segments import (
     DirectoryKind,
+    PartitionDirectory,
     delete_directory_name,
     directory_name,
     parse_directory_name,
@@ -44,6 +46,13 @@ log = logging.getLogger(__name__)
 
 CLOSING_THREADS: Final = 4
 """Logs that are closed at once, at least: fsyncs of several files share their wait for the disk."""
+
+
+class _Found(NamedTuple):
+    """A directory of a partition: its name taken apart, and where it is."""
+
+    name: PartitionDirectory
+    path: Path
 
 
 class LogRegistry:
@@ -65,6 +74,9 @@ class LogRegistry:
         self._files: Files = files or DiskFiles()
         self.log_directories = LogDirectories(self._files)
         self.deletions = PendingDeletions(self._files, self.retry_or_fail)
+        self.futures = FutureLogs(
+            self._files, self.log_directories, self.deletions, self._unique_id, environment.clock.now_ms
+        )
         self._gauges = LogMetrics(metrics)
         self._logs: dict[TopicPartition, Log] = {}
         self._open_segments = OpenSegments(config.max_open_segment_files, self._logs.__len__)
@@ -121,6 +133,19 @@ class LogRegistry:
                 self._open_directory(directory, log_config)
             except OSError as error:
                 self.directory_failed(directory, error)
+        self._settle_copies()
+
+    def _settle_copies(self) -> None:
+        """Settle the moves between directories that the last life of the broker did not finish."""
+        if not self.has_offline_directories:
+            self.futures.drop_orphans(self._logs.get)
+        for one in filter(self.futures.is_marked, self):
+            if not self.has_offline_directories:
+                self.futures.unmark(one)
+            else:
+                log.error("%s is offline: it may go on in a directory that is offline", one.topic_partition)
+                del self._logs[one.topic_partition], self.log_directories.of(one).logs[one.topic_partition]
+                log_closing.abandon(one)
 
     def _open_directory(self, directory: LogDirectory, log_config: Callable[[str], LogConfig]) -> None:
         directory.read()
@@ -130,13 +155,15 @@ class LogRegistry:
         if found and not directory.clean:
             log.warning("recovering %d partitions in %s: it was not closed cleanly", len(found), path)
         with ThreadPoolExecutor(self.config.num_recovery_threads_per_data_dir, "log-recovery") as threads:
-            opened = threads.map(lambda tp: self._load(directory, tp, log_config(tp.topic)), found)
-            for one in opened:
-                if one is not None:
+            opened = threads.map(lambda one: self._load(directory, one, log_config), found)
+            for (name, _), one in zip(found, opened, strict=True):
+                if one is not None and name.kind is DirectoryKind.FUTURE:
+                    self.futures.add(directory, one)
+                elif one is not None:
                     self._take(directory, one)
         log.info("opened %d partitions in %s in %d ms", len(found), path, clock.monotonic_ms() - began_ms)
 
-    def _partitions_in(self, directory: LogDirectory) -> Iterator[TopicPartition]:
+    def _partitions_in(self, directory: LogDirectory) -> Iterator[_Found]:
         for name in self._files.list(directory.path):
             path = directory.path / name
             if not self._files.is_dir(path):
@@ -148,22 +175,25 @@ class LogRegistry:
             match parsed.kind:
                 case DirectoryKind.DELETE:
                     self.deletions.add(0, [path], directory)
-                case DirectoryKind.CURRENT:
-                    yield parsed.topic_partition
+                case DirectoryKind.CURRENT | DirectoryKind.FUTURE:
+                    yield _Found(parsed, path)
                 case _:
                     log.info("leaving %s alone", path)
 
     def _load(
-        self, directory: LogDirectory, topic_partition: TopicPartition, config: LogConfig
+        self, directory: LogDirectory, found: _Found, log_config: Callable[[str], LogConfig]
     ) -> Log | None:
+        topic_partition = found.name.topic_partition
+        # The checkpoints know only logs under the partition's own name.
+        is_future = found.name.kind is DirectoryKind.FUTURE
         opened = open_log(
             self._files,
-            directory.path / directory_name(topic_partition),
+            found.path,
             topic_partition,
-            config,
+            log_config(topic_partition.topic),
             clean=directory.clean,
-            log_start_offset=directory.log_starts.get(topic_partition, 0),
-            recovery_point=directory.recovery_points.get(topic_partition, 0),
+            log_start_offset=0 if is_future else directory.log_starts.get(topic_partition, 0),
+            recovery_point=0 if is_future else directory.recovery_points.get(topic_partition, 0),
             chance=self.environment.random,
             failed=self._failure_of(directory),
             lowered=directory.write_recovery_points,
@@ -182,11 +212,18 @@ class LogRegistry:
 
     def _take(self, directory: LogDirectory, opened: Log) -> None:
         topic_partition = opened.topic_partition
-        if topic_partition in self._logs:
-            raise LogDirectoryRefused(
-                f"{topic_partition} is in {self._logs[topic_partition].directory.parent} and in "
-                f"{directory.path}: move one of them away"
-            )
+        known = self._logs.get(topic_partition)
+        if known is not None:
+            chosen = self.futures.choose(known, opened)
+            if chosen is None:
+                raise LogDirectoryRefused(
+                    f"{topic_partition} is in {known.directory.parent} and in {directory.path}: "
+                    "move one of them away"
+                )
+            opened, other = chosen
+            self.log_directories.of(known).logs.pop(topic_partition)
+            self.futures.discard(other)
+            directory = self.log_directories.of(opened)
         self._logs[topic_partition] = directory.logs[topic_partition] = opened
 
     # ---- closing
@@ -198,7 +235,10 @@ class LogRegistry:
         the next start resumes its operations.
         """
         self._is_closing = True
-        logs = [(directory, list(directory.logs.values())) for directory in self.log_directories.online()]
+        logs = [
+            (directory, [*directory.logs.values(), *directory.futures.values()])
+            for directory in self.log_directories.online()
+        ]
         await asyncio.to_thread(self._close_all, logs)
 
     def _close_all(self, logs: list[tuple[LogDirectory, list[Log]]]) -> None:
@@ -282,29 +322,57 @@ class LogRegistry:
         self._refuse_when_closing(topic_partition)
         if not is_new and self.has_offline_directories:
             raise KafkaStorageError(f"{topic_partition} may be in a log directory that is offline")
-        directory = self.log_directories.for_new_log()
+        directory = self.log_directories.for_new_log(topic_partition)
         config = config or LogConfig.from_broker(self.config)
-        try:
-            created = self._create_in(directory, topic_partition, topic_id, config)
-        except OSError as error:
-            self._remove_begun(directory, topic_partition)
-            raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
+        path = directory.path / directory_name(topic_partition)
+        created = self._create_in(directory, path, topic_partition, topic_id, config)
         self._take(directory, created)
         self.room.opened()
         self._gauges.add(created)
         return created
 
+    def create_future(self, of: Log, directory: LogDirectory) -> Log:
+        """Create an empty copy of a log in another directory. Raises `KafkaStorageError`."""
+        self._refuse_when_closing(of.topic_partition)
+        path = self.futures.path_in(directory, of.topic_partition)
+        created = self._create_in(directory, path, of.topic_partition, of.topic_id, of.config)
+        self.futures.add(directory, created)
+        self.room.opened()
+        return created
+
+    def exchange(self, copy: Log, older: Log) -> None:
+        """Let a copy be the partition's log; see `FutureLogs.exchange`."""
+        self.futures.exchange(copy, older)
+        self._logs[copy.topic_partition] = copy
+        self._gauges.remove(copy.topic_partition)
+        self._gauges.add(copy)
+
     def _create_in(
         self,
         directory: LogDirectory,
+        path: Path,
         topic_partition: TopicPartition,
         topic_id: UUID | None,
         config: LogConfig,
     ) -> Log:
-        directory.forget_deleted(topic_partition)
+        try:
+            directory.forget_deleted(topic_partition)
+            return self._open_new(directory, path, topic_partition, topic_id, config)
+        except OSError as error:
+            self._remove_begun(path)
+            raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
+
+    def _open_new(
+        self,
+        directory: LogDirectory,
+        path: Path,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        config: LogConfig,
+    ) -> Log:
         created = open_log(
             self._files,
-            directory.path / directory_name(topic_partition),
+            path,
             topic_partition,
             config,
             clean=True,
@@ -318,9 +386,8 @@ class LogRegistry:
         created.flushing.flushed_ms = self.environment.clock.now_ms()
         return created
 
-    def _remove_begun(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+    def _remove_begun(self, path: Path) -> None:
         """Remove the files of a log that could not be created: the next start would open them as a log."""
-        path = directory.path / directory_name(topic_partition)
         try:
             if self._files.exists(path):
                 self._files.remove_tree(path)
@@ -367,6 +434,7 @@ class LogRegistry:
         except OSError as error:
             self.retry_or_fail(directory, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
+        self.futures.drop(topic_partition)
         del self._logs[topic_partition], directory.logs[topic_partition]
         log_closing.moved_to(found, target)
         directory.names_changed = True
@@ -399,6 +467,7 @@ class LogRegistry:
             one.offline = one.offline or error
             del self._logs[topic_partition]
             self._gauges.remove(topic_partition)
+        self.futures.directory_failed(directory)
         for listener in self.on_directory_failed:
             listener(list(lost))
 

@@ -85,6 +85,13 @@ class Segment:
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"
 
+    def moved_to(self, directory: Path) -> None:
+        """Follow the rename of the directory."""
+        self.directory = directory
+        for index in (self._offsets, self._times, self.transactions):
+            if index is not None:
+                index.path = directory / index.path.name
+
     def path(self, kind: SegmentFile, suffix: str | None = None) -> Path:
         """The path of one of its files, with its own suffix or another one."""
         return self.directory / file_name(self.base_offset, kind, self._suffix if suffix is None else suffix)

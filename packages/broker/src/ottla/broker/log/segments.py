@@ -197,7 +197,7 @@ class Segments:
         """Follow the rename of the log's directory."""
         self.directory = directory
         for segment in self.all:
-            segment.directory = directory
+            segment.moved_to(directory)
 
     def close(self) -> None:
         """Close all files; a reader keeps those it reads open."""

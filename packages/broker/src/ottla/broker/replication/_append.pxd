@@ -14,6 +14,7 @@ cdef class PartitionAppends:
     cdef readonly int64_t _first_new_offset
     cdef readonly list _waiting  # (offset, number of the wait, future), a heap
 
+    cpdef int set_log(self, log) except -1
     cpdef int check_append(self, int required_acks) except -1
     cpdef int64_t append_plain(self, batches, int required_acks, now_ms) except? -2
     cpdef int grown(self, now_ms) except -1

@@ -23,6 +23,8 @@ class PartitionAppends:
     _waiting: list[tuple[int, int, Future[None]]]
 
     def __init__(self, topic_partition: TopicPartition, log: Log, core: Partition) -> None: ...
+    def set_log(self, log: Log) -> None:
+        """Go on with another log, which holds the same records."""
     def check_append(self, required_acks: int) -> None:
         """Check that this broker leads, and for acks=all that the ISR has min.insync.replicas members.
 

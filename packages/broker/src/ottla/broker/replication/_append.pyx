@@ -28,6 +28,11 @@ cdef class PartitionAppends:
         self._waiting = []
         self._first_new_offset = log.log_end_offset
 
+    cpdef int set_log(self, log) except -1:
+        self.log = log
+        self._first_new_offset = log.log_end_offset
+        return 0
+
     cpdef int check_append(self, int required_acks) except -1:
         core = self.core
         if core.role is not LEADER:

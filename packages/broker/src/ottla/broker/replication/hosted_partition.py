@@ -143,6 +143,12 @@ class HostedPartition(PartitionAppends):
         """Tell the core the bounds of a log that was just truncated, before anything else runs."""
         self.core.truncated(self.log.log_start_offset, self.log.log_end_offset)
 
+    def replace_log(self, log: Log) -> None:
+        """Go on with a log that holds the same records, in another directory."""
+        self.core.log_replaced(log)
+        self.set_log(log)
+        self.wake()
+
     # ---- roles
 
     def lead(self, assignment: Assignment, now_ms: int) -> None:

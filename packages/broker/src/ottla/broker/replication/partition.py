@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from ottla.broker.frozen_classes import frozen
 from ottla.broker.log.high_watermark import HighWatermark
@@ -90,6 +91,12 @@ class LeadershipEnded:
 
 
 Effect = HighWatermarkAdvanced | IsrProposed | IsrChanged | LeadershipEnded
+
+
+class SharesWatermark(Protocol):
+    """A log, as far as the core knows it."""
+
+    watermark: HighWatermark
 
 
 @dataclass(slots=True)
@@ -220,6 +227,10 @@ class Partition:
     def truncated(self, log_start_offset: int, log_end_offset: int) -> None:
         """The log was truncated to these bounds; a log that begins anew has both at one offset."""
         self.restored(self.watermark.offset, log_start_offset, log_end_offset)
+
+    def log_replaced(self, log: SharesWatermark) -> None:
+        """Another log with the same records took the place of the partition's: they share the cell on."""
+        log.watermark = self.watermark
 
     def log_start_moved(self, log_start_offset: int) -> None:
         """DeleteRecords or retention moved the log's start; records below it count as committed."""

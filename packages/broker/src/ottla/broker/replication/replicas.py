@@ -187,6 +187,10 @@ class Replicas:
         """Return a partition hosted here in any role, or None."""
         return self._hosted.get(topic_partition)
 
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition that was hosted here is in a log directory that failed."""
+        return topic_partition in self._offline
+
     def __iter__(self) -> Iterator[HostedPartition]:
         return iter(list(self._hosted.values()))
 

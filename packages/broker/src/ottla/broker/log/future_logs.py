@@ -1,0 +1,190 @@
+"""Copies of logs in other log directories, which take their places: Kafka's `-future` logs.
+
+A copy is filled under a `-future` name. Then it gets the partition's name, marked as a copy, while the log in
+the other directory still takes appends; so a start may find a partition twice, one of them marked, and goes
+on with the one that ends later. Only when all of the copy is on the disk is the older log renamed away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.log import log_closing
+from ottla.broker.log.files import write_atomically
+from ottla.protocol.errors import InvalidTopicException
+from ottla.protocol.storage.segments import delete_directory_name, directory_name, future_directory_name
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ottla.broker.log.directories import LogDirectories, LogDirectory
+    from ottla.broker.log.files import Files
+    from ottla.broker.log.log import Log
+    from ottla.broker.log.pending_deletions import PendingDeletions
+    from ottla.protocol.topics import TopicPartition
+
+log = logging.getLogger(__name__)
+
+MARKER: Final = "copy-of-other-directory"
+"""The file that tells a copy under the partition's own name from the log that it replaces."""
+LONGEST_NAME: Final = 255
+
+
+class FutureLogs:
+    """The copies of one broker, by partition. Lives on the event loop; what blocks runs on threads."""
+
+    def __init__(
+        self,
+        files: Files,
+        directories: LogDirectories,
+        deletions: PendingDeletions,
+        unique_id: Callable[[], UUID],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._files = files
+        self._directories = directories
+        self._deletions = deletions
+        self._unique_id = unique_id
+        self._now_ms = now_ms
+        self._all: dict[TopicPartition, Log] = {}
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, Log]]:
+        return iter(list(self._all.items()))
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The copy of a partition's log."""
+        return self._all.get(topic_partition)
+
+    def add(self, directory: LogDirectory, copy: Log) -> None:
+        """Take in a copy that was created, or found at a start; of two, the one found first stays."""
+        if copy.topic_partition in self._all:
+            self._remove_files(directory, copy)
+            return
+        self._all[copy.topic_partition] = directory.futures[copy.topic_partition] = copy
+
+    def path_in(self, directory: LogDirectory, topic_partition: TopicPartition) -> Path:
+        """A new name for a copy. Raises `InvalidTopicException` where that would be too long."""
+        name = future_directory_name(topic_partition, self._unique_id())
+        if len(name.encode()) > LONGEST_NAME:
+            raise InvalidTopicException(f"{topic_partition} cannot be moved: its topic's name is too long")
+        return directory.path / name
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Delete a copy, if there is one."""
+        copy = self._all.pop(topic_partition, None)
+        if copy is not None:
+            directory = self._directories.of(copy)
+            directory.futures.pop(topic_partition, None)
+            self._remove_files(directory, copy)
+
+    def directory_failed(self, directory: LogDirectory) -> None:
+        """Forget the copies in a directory that went offline; their files stay."""
+        for topic_partition, copy in directory.futures.items():
+            copy.offline = copy.offline or directory.offline
+            self._all.pop(topic_partition, None)
+        directory.futures = {}
+
+    def _remove_files(self, directory: LogDirectory, removed: Log) -> None:
+        target = directory.path / delete_directory_name(removed.topic_partition, self._unique_id())
+        try:
+            self._files.rename(removed.directory, target)
+        except OSError as error:
+            log.warning("%s is not deleted: %s", removed.directory, error)
+            log_closing.abandon(removed)
+            return
+        log_closing.moved_to(removed, target)
+        directory.names_changed = True
+        due_ms = self._now_ms() + removed.config.file_delete_delay_ms
+        self._deletions.add(due_ms, [target], directory)
+
+    # ---- taking the place of the older log
+
+    def is_named(self, copy: Log) -> bool:
+        """Whether a copy has the partition's own name already."""
+        return copy.directory.name == directory_name(copy.topic_partition)
+
+    async def give_name(self, copy: Log) -> None:
+        """Give a copy the partition's own name, durably. Raises OSError and `KafkaStorageError`."""
+        await copy.durable()
+        await asyncio.to_thread(self._mark, copy.directory)
+        while copy.commit.busy:  # a flush knows the files by their names
+            await copy.durable()
+        if self._all.get(copy.topic_partition) is not copy:
+            return  # dropped meanwhile
+        target = copy.directory.with_name(directory_name(copy.topic_partition))
+        self._files.rename(copy.directory, target)
+        log_closing.follow_rename(copy, target)
+        await asyncio.to_thread(self._files.sync_dir, target.parent)
+
+    def _mark(self, directory: Path) -> None:
+        write_atomically(self._files, directory / MARKER, b"")
+        self._files.sync_dir(directory)
+
+    def exchange(self, copy: Log, older: Log) -> None:
+        """Let a named copy be the partition's log; both hold the same records, and nothing is awaited.
+
+        The caller gives the high watermark on.
+        """
+        topic_partition = copy.topic_partition
+        for epoch, start_offset in older.leader_epochs.entries:
+            if epoch > copy.leader_epochs.latest:  # it has written nothing yet
+                copy.leader_epochs.assign(epoch, start_offset)
+        copy.log_end.leader_epoch = copy.leader_epochs.latest
+        copy.log_start_offset = older.log_start_offset
+        copy.leader_epochs.truncate_from_start(copy.log_start_offset)
+        copy.producers, copy.config = older.producers, older.config
+        source, target = self._directories.of(older), self._directories.of(copy)
+        del self._all[topic_partition], target.futures[topic_partition]
+        del source.logs[topic_partition]
+        target.logs[topic_partition] = copy
+
+    async def retire(self, copy: Log, older: Log) -> None:
+        """Remove the older log once all of the copy is on the disk. Raises OSError, `KafkaStorageError`."""
+        source, target = self._directories.of(older), self._directories.of(copy)
+        if older.offline is None:
+            await older.durable()  # produce requests may wait for it
+        await copy.durable()
+        await asyncio.to_thread(target.write_checkpoints)
+        if older.offline is None:
+            self._remove_files(source, older)
+            await asyncio.to_thread(self._files.sync_dir, source.path)
+        await asyncio.to_thread(self.unmark, copy)
+
+    # ---- at a start
+
+    def choose(self, one: Log, other: Log) -> tuple[Log, Log] | None:
+        """Of two logs of a partition, return the one to go on with and the other; None if none is a copy."""
+        marked = [self.is_marked(each) for each in (one, other)]
+        if not any(marked):
+            return None
+
+        def rank(each: Log, is_marked: bool) -> tuple[int, int, bool]:
+            return each.leader_epochs.latest, each.log_end_offset, is_marked
+
+        if rank(one, marked[0]) >= rank(other, marked[1]):
+            return one, other
+        return other, one
+
+    def discard(self, removed: Log) -> None:
+        """Remove a log that `choose` has not chosen."""
+        self._remove_files(self._directories.of(removed), removed)
+
+    def is_marked(self, one: Log) -> bool:
+        """Whether a log is a copy whose older log may still be somewhere. Blocks."""
+        return self._files.exists(one.directory / MARKER)
+
+    def unmark(self, one: Log) -> None:
+        """Forget that a log was a copy. Blocks."""
+        self._files.unlink(one.directory / MARKER)
+        self._files.sync_dir(one.directory)
+
+    def drop_orphans(self, current: Callable[[TopicPartition], Log | None]) -> None:
+        """Delete copies of partitions that are gone, or that are in the same directory."""
+        for topic_partition, copy in self:
+            of = current(topic_partition)
+            if of is None or of.directory.parent == copy.directory.parent:
+                self.drop(topic_partition)
