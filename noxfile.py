@@ -241,6 +241,13 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def simulation(session: nox.Session) -> None:
+    """Run the product's brokers in virtual time, a schedule for each seed (`-- --seeds 1:10000`)."""
+    _install(session, *TESTING)
+    session.run("python", "-m", "simulation", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+@nox.session
 def streams_chaos(session: nox.Session) -> None:
     """Kill and rebalance members of a streams group for a million records (`-- --records N --effect E`)."""
     _install(session, "psutil", "confluent-kafka", "psycopg[binary]")

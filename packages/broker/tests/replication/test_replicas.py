@@ -16,6 +16,7 @@ import pytest
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.metrics import Metrics
@@ -315,7 +316,7 @@ async def test_high_watermarks_survive_a_restart(plane: DataPlane) -> None:
     partition.append(batch_of(b"a", b"b", b"c"), now_ms=1)
     partition.fetched(2, 2, 0, now_ms=plane.environment.clock.now_ms())
     await plane.replicas.checkpoint_high_watermarks()
-    assert read_high_watermarks([plane.logs.root]) == {T0: 2}
+    assert read_high_watermarks(DiskFiles(), [plane.logs.root]) == {T0: 2}
     plane.logs.close()
 
     again = DataPlane(plane.logs.root)
@@ -343,13 +344,13 @@ async def test_checkpoints_of_high_watermarks_are_written_one_at_a_time_and_the_
     await asyncio.gather(*passes, return_exceptions=True)
 
     assert [one.getMessage() for one in caplog.records] == []
-    assert read_high_watermarks([plane.logs.root]) == {T0: 3}
+    assert read_high_watermarks(DiskFiles(), [plane.logs.root]) == {T0: 3}
 
 
 async def test_a_damaged_checkpoint_is_ignored(plane: DataPlane) -> None:
     (plane.logs.root / "replication-offset-checkpoint").write_bytes(b"0\n1\nnonsense\n")
 
-    assert read_high_watermarks([plane.logs.root]) == {}
+    assert read_high_watermarks(DiskFiles(), [plane.logs.root]) == {}
 
 
 async def again(logs: LogRegistry, request: LeaderAndIsrRequest) -> tuple[ErrorCode, Replicas]:

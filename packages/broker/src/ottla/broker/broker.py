@@ -42,6 +42,7 @@ from ottla.broker.handlers.services import Services
 from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.leadership_handover import LeadershipHandover
 from ottla.broker.local_control_requests import LocalSender
+from ottla.broker.log.files import DiskFiles, Files
 from ottla.broker.log.record_threads import RecordThreads
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import Metrics
@@ -84,9 +85,12 @@ class Broker:
     cannot start as configured.
     """
 
-    def __init__(self, config: BrokerConfig, environment: Environment | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, environment: Environment | None = None, files: Files | None = None
+    ) -> None:
         self.config = config
         self.environment = environment or Environment()
+        self._files: Files = files or DiskFiles()
         self.metrics = Metrics()
         self.broker_id = -1
         self.cluster_id = ""
@@ -137,7 +141,7 @@ class Broker:
 
     async def _start(self) -> None:
         enter = self._stack.enter_async_context
-        logs = LogRegistry(self.config, self.environment, self.metrics)
+        logs = LogRegistry(self.config, self.environment, self.metrics, self._files)
         await logs.lock()
         self._stack.push_async_callback(logs.unlock)
         session = await self._coordination(logs)
@@ -155,22 +159,7 @@ class Broker:
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
         await enter(services.groups)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
-        self._server = await enter(
-            Server(
-                Dispatcher(
-                    Routes(ROUTES),
-                    services,
-                    max_elements=services.config.request_max_elements,
-                    is_broker=services.inter_broker.admits,
-                ),
-                config=services.config,  # with the settings that were altered before this start
-                clock=self.environment.clock,
-                metrics=self.metrics,
-                produce_fast_path=services.produce_fast_path,
-                fetch_fast_path=services.fetch_fast_path,
-                is_broker=services.inter_broker.admits_now,
-            )
-        )
+        self._server = await enter(self._make_server(services))
         services.configs.on_broker_change.append(self._server.connections.set_limits)
         await self._bind()
         self._join_cluster(session, control)
@@ -180,7 +169,7 @@ class Broker:
                 session, self.broker_id, self._server.lease, self.environment.clock.monotonic_ms
             )
             scheduler.lasting(lease.run(), "session-lease")
-        schedule(scheduler, self.config, services, self.metrics)
+        self._schedule(scheduler, services)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)
 
@@ -333,6 +322,25 @@ class Broker:
         replicas.subscribe(groups)
         return groups
 
+    def _make_server(self, services: Services) -> Server:
+        return Server(
+            Dispatcher(
+                Routes(ROUTES),
+                services,
+                max_elements=services.config.request_max_elements,
+                is_broker=services.inter_broker.admits,
+            ),
+            config=services.config,  # with the settings that were altered before this start
+            clock=self.environment.clock,
+            metrics=self.metrics,
+            produce_fast_path=services.produce_fast_path,
+            fetch_fast_path=services.fetch_fast_path,
+            is_broker=services.inter_broker.admits_now,
+        )
+
+    def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:
+        schedule(scheduler, self.config, services, self.metrics)
+
     def _subscribe(self, services: Services) -> None:
         services.logs.on_directory_failed.append(self._directory_failed)
         services.configs.on_topic_change.append(self._topic_changed)
@@ -394,6 +402,7 @@ class Broker:
             broker_id=self.broker_id,
             endpoints=self._endpoints(),
             data_dirs=self._data_dirs,
+            files=self._files,
         )
         control.lasting(services.configs.follow(), "config-changes")
         control.lasting(services.controller.run(), "controller")

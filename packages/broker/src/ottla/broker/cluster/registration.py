@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.zookeeper_session import retrying
+from ottla.broker.log.files import Files, write_atomically
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import (
     NULL,
@@ -127,15 +128,17 @@ class Registration:
         broker_id: int,
         endpoints: Iterable[Endpoint],
         data_dirs: Sequence[Path],
+        files: Files,
     ) -> None:
         self._session = session
         self._config = config
         self._environment = environment
         self._broker_id = broker_id
         self._endpoints = tuple(endpoints)
+        self._files = files
         self._session_file = data_dirs[0] / SESSION_FILE
         # A directory put before the others has no file yet: that of the next one is this broker's, too.
-        known = (_read_session(directory / SESSION_FILE) for directory in data_dirs)
+        known = (_read_session(files, directory / SESSION_FILE) for directory in data_dirs)
         self._earlier_session = next((one for one in known if one is not None), None)
 
     async def register(self) -> int:
@@ -203,7 +206,7 @@ class Registration:
         if session_id != self._earlier_session:
             self._earlier_session = session_id
             try:
-                self._session_file.write_text(f"{session_id}\n")
+                write_atomically(self._files, self._session_file, f"{session_id}\n".encode(), sync=False)
             except OSError as error:
                 # A start after a kill then waits until this session expires.
                 _log.warning("the session is not remembered: %s", error)
@@ -216,8 +219,8 @@ async def _delete_quietly(bound: Operations, path: str, version: int) -> None:
         return
 
 
-def _read_session(path: Path) -> int | None:
+def _read_session(files: Files, path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(files.read(path))
     except (OSError, ValueError):
         return None

@@ -71,11 +71,11 @@ class LogRegistry:
     ) -> None:
         self.config = config
         self.environment = environment
-        self._files: Files = files or DiskFiles()
-        self.log_directories = LogDirectories(self._files)
-        self.deletions = PendingDeletions(self._files, self.retry_or_fail)
+        self.files: Files = files or DiskFiles()
+        self.log_directories = LogDirectories(self.files)
+        self.deletions = PendingDeletions(self.files, self.retry_or_fail)
         self.futures = FutureLogs(
-            self._files, self.log_directories, self.deletions, self._unique_id, environment.clock.now_ms
+            self.files, self.log_directories, self.deletions, self._unique_id, environment.clock.now_ms
         )
         self._gauges = LogMetrics(metrics)
         self._logs: dict[TopicPartition, Log] = {}
@@ -164,9 +164,9 @@ class LogRegistry:
         log.info("opened %d partitions in %s in %d ms", len(found), path, clock.monotonic_ms() - began_ms)
 
     def _partitions_in(self, directory: LogDirectory) -> Iterator[_Found]:
-        for name in self._files.list(directory.path):
+        for name in self.files.list(directory.path):
             path = directory.path / name
-            if not self._files.is_dir(path):
+            if not self.files.is_dir(path):
                 continue
             try:
                 parsed = parse_directory_name(name)
@@ -187,7 +187,7 @@ class LogRegistry:
         # The checkpoints know only logs under the partition's own name.
         is_future = found.name.kind is DirectoryKind.FUTURE
         opened = open_log(
-            self._files,
+            self.files,
             found.path,
             topic_partition,
             log_config(topic_partition.topic),
@@ -205,8 +205,8 @@ class LogRegistry:
             except KafkaStorageError:
                 return None
         opened.flushing.flushed_ms = self.environment.clock.now_ms()
-        for path in cut_bytes.kept_files(self._files, opened.directory):
-            due_ms = self._files.modified_ms(path) + cut_bytes.KEPT_MS
+        for path in cut_bytes.kept_files(self.files, opened.directory):
+            due_ms = self.files.modified_ms(path) + cut_bytes.KEPT_MS
             self.deletions.add(due_ms, [path], directory)
         return opened
 
@@ -371,7 +371,7 @@ class LogRegistry:
         config: LogConfig,
     ) -> Log:
         created = open_log(
-            self._files,
+            self.files,
             path,
             topic_partition,
             config,
@@ -389,8 +389,8 @@ class LogRegistry:
     def _remove_begun(self, path: Path) -> None:
         """Remove the files of a log that could not be created: the next start would open them as a log."""
         try:
-            if self._files.exists(path):
-                self._files.remove_tree(path)
+            if self.files.exists(path):
+                self.files.remove_tree(path)
         except OSError as error:
             log.warning("%s is not removed: %s", path, error)
 
@@ -430,7 +430,7 @@ class LogRegistry:
         directory = self.log_directories.of(found)
         target = directory.path / name_for(topic_partition, self._unique_id())
         try:
-            self._files.rename(found.directory, target)
+            self.files.rename(found.directory, target)
         except OSError as error:
             self.retry_or_fail(directory, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error

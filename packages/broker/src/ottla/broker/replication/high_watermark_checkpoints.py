@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ottla.broker.log.files import DiskFiles, write_atomically
+from ottla.broker.log.files import Files, write_atomically
 from ottla.protocol.storage.checkpoints import (
     HIGH_WATERMARKS_FILE,
     decode_offset_checkpoint,
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def read_high_watermarks(directories: Iterable[Path]) -> dict[TopicPartition, int]:
+def read_high_watermarks(files: Files, directories: Iterable[Path]) -> dict[TopicPartition, int]:
     """Read all checkpoints; a missing or unreadable file counts as empty."""
     saved: dict[TopicPartition, int] = {}
     for directory in directories:
         try:
-            saved.update(decode_offset_checkpoint((directory / HIGH_WATERMARKS_FILE).read_bytes()))
+            saved.update(decode_offset_checkpoint(files.read(directory / HIGH_WATERMARKS_FILE)))
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -40,7 +40,8 @@ class HighWatermarkCheckpoints:
     A pass that was cancelled leaves its thread behind, which may still write when the broker's stop does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, files: Files) -> None:
+        self._files = files
         self._lock = Lock()
         self._begun = 0
         self._written = 0
@@ -52,10 +53,10 @@ class HighWatermarkCheckpoints:
 
     def write(self, number: int, by_directory: Mapping[Path, Mapping[TopicPartition, int]]) -> None:
         """Replace each directory's file atomically, unless a newer content was written. Blocks."""
-        files = DiskFiles()
         with self._lock:
             if number < self._written:
                 return
             for directory, offsets in by_directory.items():
-                write_atomically(files, directory / HIGH_WATERMARKS_FILE, encode_offset_checkpoint(offsets))
+                content = encode_offset_checkpoint(offsets)
+                write_atomically(self._files, directory / HIGH_WATERMARKS_FILE, content)
             self._written = number

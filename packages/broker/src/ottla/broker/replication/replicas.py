@@ -127,7 +127,7 @@ class Replicas:
         self._offline: set[TopicPartition] = set()
         self._listeners: list[LeadershipListener] = []
         self._saved: dict[TopicPartition, int] = {}
-        self._checkpoints = HighWatermarkCheckpoints()
+        self._checkpoints = HighWatermarkCheckpoints(logs.files)
         self._one_at_a_time = asyncio.Lock()
         self._measure(metrics)
 
@@ -206,7 +206,9 @@ class Replicas:
 
     async def load(self) -> None:
         """Read the checkpointed high watermarks; call it once, after the logs were opened."""
-        self._saved = await asyncio.to_thread(read_high_watermarks, self._logs.directories())
+        self._saved = await asyncio.to_thread(
+            read_high_watermarks, self._logs.files, self._logs.directories()
+        )
 
     def is_stale_controller(self, controller_epoch: int) -> bool:
         """Return whether a request is from a replaced controller; remember the newest epoch."""

@@ -1,0 +1,191 @@
+"""A broker of the simulation: the product's `Broker`, whose disk, ZooKeeper and server are simulated."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import ottla.broker.cluster.peer_connection as peer_connection
+import ottla.broker.log.registry as registry
+from ottla.broker.background_tasks import BackgroundTasks
+from ottla.broker.broker import Broker
+from ottla.broker.cluster.registration import StartupRefused, make_roots
+from ottla.broker.config import BrokerConfig
+from ottla.broker.environment import Environment
+from ottla.broker.handlers.services import Services
+from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.network.dispatcher import Dispatcher, Routes
+from ottla.broker.periodic_tasks import schedule
+from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.replication.replicas import NoFollowers, Replicas
+from ottla.broker.routes import ROUTES
+from simulation.coordination import Coordination, SimulatedSession
+from simulation.network import Network, SimulatedConnection
+from simulation.server import SimulatedServer
+from simulation.stand_in_followers import StandInFollowers
+from simulation.virtual_time import ProcessLoop
+
+if TYPE_CHECKING:
+    from ottla.broker.log.registry import LogRegistry
+
+PORT = 9092
+UNWANTED = frozenset({"event-loop-lag", "metrics-tick", "producer-expiration", "log-retention"})
+"""Periodic tasks that would only take time here."""
+
+
+class LoopClock:
+    """Both clocks read the time of the process's loop."""
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._world = loop.world
+
+    def now_ms(self) -> int:
+        return 1_000_000 + int(self._world.now_s * 1000)
+
+    def monotonic_ms(self) -> float:
+        return self._world.now_s * 1000
+
+
+class SimulatedBroker(Broker):
+    """The product's broker in one process of the simulation."""
+
+    session: SimulatedSession
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        environment: Environment,
+        files: MemoryFiles,
+        coordination: Coordination,
+        network: Network,
+        loop: ProcessLoop,
+    ) -> None:
+        super().__init__(config, environment, files)
+        self.loop = loop
+        self._zookeeper = coordination
+        self._network = network
+
+    async def _coordination(self, logs: LogRegistry) -> SimulatedSession:
+        session = self._zookeeper.connect(self.loop, self.config.zookeeper_session_timeout_ms)
+        self.session = session
+        self._stack.callback(session.close)
+        await session.wait_connected()
+        await make_roots(session)
+        return session
+
+    def _replicas(self, logs: LogRegistry, *parts: Any) -> Replicas:
+        replicas = super()._replicas(logs, *parts)
+        if isinstance(replicas._followers, NoFollowers):
+            replicas._followers = StandInFollowers(self.broker_id, self.loop)
+        return replicas
+
+    def _make_server(self, services: Services) -> Any:
+        dispatcher = Dispatcher(Routes(ROUTES), services, is_broker=services.inter_broker.admits)
+        return SimulatedServer(dispatcher, self._network, self.loop.name, self.loop)
+
+    def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:
+        schedule(_Wanted(scheduler), self.config, services, self.metrics)  # type: ignore[arg-type]
+
+
+class _Wanted:
+    """Starts the periodic tasks that matter here."""
+
+    def __init__(self, tasks: BackgroundTasks) -> None:
+        self._tasks = tasks
+
+    def lasting(self, work: Any, name: str) -> None:
+        work.close()
+
+    def every(self, name: str, interval_ms: float, work: Any) -> None:
+        if name not in UNWANTED:
+            self._tasks.every(name, interval_ms, work)
+
+
+class Process:
+    """The life of one broker process, from its start to its end."""
+
+    def __init__(self, broker: SimulatedBroker, life: int) -> None:
+        self.broker = broker
+        self.life = life
+        """Counts the processes of all brokers."""
+        self.loop = broker.loop
+        self.is_serving = False
+        self.ended = False
+        self.failure: BaseException | None = None
+        self._main: asyncio.Task[None] | None = None
+        self.loop.post(0.0, self._begin)
+
+    def _begin(self) -> None:
+        self._main = self.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            async with self.broker:
+                self.is_serving = True
+                await self.broker.serve_forever()
+        except (StartupRefused, asyncio.CancelledError):
+            pass
+        except Exception as error:
+            self.failure = error
+        finally:
+            self.is_serving = False
+            self.ended = True
+
+    def stop(self) -> None:
+        """Stop as at SIGTERM: leaderships are handed over, logs closed."""
+        if self._main is not None:
+            self._main.cancel()
+
+
+class _Inline:
+    """Stands in for ThreadPoolExecutor where the product waits for its threads: the work is done here."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map(work, items)
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*arguments))
+        return future
+
+
+@contextmanager
+def simulated_machine() -> Iterator[None]:
+    """Replace what a broker takes from the machine: connections, threads, the page cache.
+
+    Tasks of killed brokers are collected at the end only, and what they say then is dropped.
+    """
+    replaced: list[tuple[Any, str, Any]] = [
+        (peer_connection, "Connection", SimulatedConnection),
+        (registry, "ThreadPoolExecutor", _Inline),
+        (HostedPartition, "is_cold", lambda *_: False),
+    ]
+    before = [getattr(owner, name) for owner, name, _ in replaced]
+    for owner, name, stand_in in replaced:
+        setattr(owner, name, stand_in)
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        sys.unraisablehook = hook
+        if collects:
+            gc.enable()
+        for (owner, name, _), original in zip(replaced, before, strict=True):
+            setattr(owner, name, original)

@@ -1,0 +1,206 @@
+"""What is done to a cluster, and when: a list drawn from the seed before the cluster starts.
+
+A list can be shortened, and the rest keeps its times: that is how a failing schedule is shrunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.log.fake_files import Loss
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper import paths
+from ottla.zookeeper.session import Create, Delete
+from ottla.zookeeper.znodes import ConfigChange, ConfigEntity, PreferredReplicaElection
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+CLIENTS: Final = "clients"
+LOSSES: Final = tuple(Loss)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is done at `at_s`; it lasts `for_s` where it ends by itself."""
+
+    at_s: float
+    kind: str
+    broker: int
+    other: int
+    for_s: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.broker}, {self.other}, {self.for_s:.2f} s)"
+
+
+WEIGHTS: Final = {
+    "crash": 18, "pause": 16, "cut": 14, "cut one way": 8, "cut zookeeper": 12, "expire": 5,
+    "delete controller": 6, "preferred": 6, "shutdown": 8, "lose replies": 6, "break connections": 6,
+    "delete topic": 3, "create topic": 3, "malformed": 2, "config": 4, "all crash": 2,
+}  # fmt: skip
+
+
+def draw(chance: Random, count: int, horizon_s: float, session_timeout_s: float) -> list[Fault]:
+    """Draw the faults of one schedule; each schedule favours some kinds."""
+    kinds = list(WEIGHTS)
+    weights = [WEIGHTS[one] * chance.choice((0, 1, 1, 3)) for one in kinds]
+    if not any(weights):
+        weights = [WEIGHTS[one] for one in kinds]
+    between_s = chance.choice((0.4, 1.0, 2.0))
+    faults, at_s = [], 1.5
+    while at_s < horizon_s:
+        kind = chance.choices(kinds, weights)[0]
+        broker = chance.randrange(count)
+        other = (broker + chance.randrange(1, count)) % count
+        for_s = session_timeout_s * chance.choice((0.05, 0.2, 0.5, 0.9, 1.3, 3.0)) * chance.uniform(0.7, 1.2)
+        faults.append(Fault(at_s, kind, broker, other, for_s))
+        at_s += chance.uniform(0.05, 2 * between_s)
+    return faults
+
+
+class Faults:
+    """Applies faults to a cluster, and undoes them all in the end."""
+
+    def __init__(self, cluster: Cluster, faults: Sequence[Fault]) -> None:
+        self._cluster = cluster
+        self._topics = 0
+        self.healed = False
+        self._loop = cluster.world.loop("faults")
+        for fault in faults:
+            self._loop.post(fault.at_s, self._apply, fault)
+
+    def _apply(self, fault: Fault) -> None:
+        if self.healed:
+            return
+        self._cluster.note(str(fault))
+        getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
+
+    def _later(self, delay_s: float, act: Callable[[], object]) -> None:
+        self._loop.post(delay_s, lambda: None if self.healed else act())
+
+    # ---- processes
+
+    def _crash(self, fault: Fault) -> None:
+        if fault.broker in self._cluster.processes:
+            self._cluster.kill(fault.broker)
+            self._later(min(fault.for_s, 4.0), lambda: self._cluster.start(fault.broker))
+
+    def _all_crash(self, fault: Fault) -> None:
+        for broker_id in self._cluster.ids:
+            self._cluster.kill(broker_id)
+            self._later(
+                self._cluster.chance.uniform(0.0, 2.0),
+                partial(self._cluster.start, broker_id),
+            )
+
+    def _shutdown(self, fault: Fault) -> None:
+        self._cluster.stop(fault.broker)
+
+    def _pause(self, fault: Fault) -> None:
+        process = self._cluster.processes.get(fault.broker)
+        if process is not None and not process.loop.paused:
+            process.loop.pause()
+            self._loop.post(min(fault.for_s, 8.0), lambda: self._resume(fault.broker))
+
+    def _resume(self, broker_id: int) -> None:
+        process = self._cluster.processes.get(broker_id)
+        if process is not None and process.loop.paused:
+            self._cluster.note(f"resume {broker_id}")
+            process.loop.resume()
+
+    # ---- networks
+
+    def _cut(self, fault: Fault) -> None:
+        self._cut_ways(fault, [(fault.broker, fault.other), (fault.other, fault.broker)])
+
+    def _cut_one_way(self, fault: Fault) -> None:
+        self._cut_ways(fault, [(fault.broker, fault.other)])
+
+    def _cut_ways(self, fault: Fault, ways: list[tuple[int, int]]) -> None:
+        names = {(f"b{source}", f"b{target}") for source, target in ways}
+        self._cluster.network.cuts |= names
+        self._later(fault.for_s, lambda: self._cluster.network.cuts.difference_update(names))
+
+    def _cut_zookeeper(self, fault: Fault) -> None:
+        process = self._cluster.processes.get(fault.broker)
+        session = getattr(process.broker, "session", None) if process is not None else None
+        if session is not None:
+            session.cut()
+            self._later(fault.for_s, session.heal)
+
+    def _expire(self, fault: Fault) -> None:
+        process = self._cluster.processes.get(fault.broker)
+        session = getattr(process.broker, "session", None) if process is not None else None
+        if session is not None and session in self._cluster.zookeeper.clients:
+            self._cluster.zookeeper.expire_now(session)
+
+    def _lose_replies(self, fault: Fault) -> None:
+        self._cluster.zookeeper.lost_replies = 0.15
+        self._later(fault.for_s, lambda: setattr(self._cluster.zookeeper, "lost_replies", 0.0))
+
+    def _break_connections(self, fault: Fault) -> None:
+        self._cluster.network.broken_connections = 0.2
+        self._later(fault.for_s, lambda: setattr(self._cluster.network, "broken_connections", 0.0))
+
+    # ---- operators
+
+    def _delete_controller(self, fault: Fault) -> None:
+        self._cluster.delete_controller()
+
+    def _preferred(self, fault: Fault) -> None:
+        partitions = [
+            TopicPartition(name, number)
+            for name, node in self._cluster.assignments().items()
+            for number in node.partitions
+        ]
+        if partitions:
+            node = PreferredReplicaElection(tuple((one.topic, one.partition) for one in partitions))
+            self._cluster.write(Create(paths.PREFERRED_REPLICA_ELECTION, node.encode()))
+
+    def _create_topic(self, fault: Fault) -> None:
+        self._topics += 1
+        ids = self._cluster.ids
+        replicas = tuple(ids[(fault.broker + one) % len(ids)] for one in range(len(ids)))
+        self._cluster.create_topic(f"more{self._topics % 2}", [replicas])
+
+    def _delete_topic(self, fault: Fault) -> None:
+        names = [one for one in self._cluster.assignments() if one.startswith("more")]
+        if names:
+            self._cluster.delete_topic(names[0])
+
+    def _malformed(self, fault: Fault) -> None:
+        path = paths.topic(f"malformed{fault.broker}")
+        self._cluster.write(Create(path, b"{not json"))
+        self._later(fault.for_s, lambda: self._cluster.write(Delete(path)))
+
+    def _config(self, fault: Fault) -> None:
+        names = list(self._cluster.assignments())
+        if not names:
+            return
+        least = str(1 + (fault.broker % 2))
+        settings = ConfigEntity(f"topics/{names[0]}", {"min.insync.replicas": least})
+        change = ConfigChange(f"topics/{names[0]}")
+        self._cluster.set(settings.path, settings.encode())
+        self._cluster.write(Create(change.path, change.encode(), sequential=True))
+
+    # ---- the end
+
+    def heal(self) -> None:
+        """Undo everything and start what is down."""
+        self.healed = True
+        cluster = self._cluster
+        cluster.note("heal")
+        cluster.network.cuts.clear()
+        cluster.network.broken_connections = cluster.zookeeper.lost_replies = 0.0
+        for session in list(cluster.zookeeper.clients):
+            session.heal()
+        for broker_id in cluster.ids:
+            self._resume(broker_id)
+            cluster.start(broker_id)
+        for broker_id in cluster.ids:
+            cluster.write(Delete(paths.topic(f"malformed{broker_id}")))

@@ -1,0 +1,111 @@
+"""What the logs of a simulated cluster hold, record by record; a dead broker's log counts as it was left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from ottla.protocol.records import iter_records, validate_batches
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.log.fake_files import MemoryFiles
+    from ottla.broker.log.log import Log
+
+
+class Entry(NamedTuple):
+    """One record of a log."""
+
+    epoch: int
+    value: bytes
+    producer: tuple[int, int, int]
+    """Producer id, epoch and sequence of the record."""
+
+
+@dataclass
+class LogCopy:
+    """The records of one replica from offset `start` on, and the bytes that they were read from."""
+
+    topic_id: UUID | None
+    start: int = 0
+    data: bytes = b""
+    entries: list[Entry] = field(default_factory=list)
+    checked: int = 0
+    """Acknowledged records that were found in it, of those in the order of their acknowledgement."""
+
+    @property
+    def end(self) -> int:
+        """The log end offset."""
+        return self.start + len(self.entries)
+
+    def at(self, offset: int) -> Entry | None:
+        """The record at an offset."""
+        index = offset - self.start
+        return self.entries[index] if 0 <= index < len(self.entries) else None
+
+    def read(self, log: Log) -> None:
+        """Read what is new in a log; after a truncation read it anew."""
+        self.take(
+            next(iter(log.segments)).base_offset,
+            b"".join(one.file.pread(one.size, 0) for one in log.segments),
+        )
+
+    def take(self, start: int, data: bytes) -> None:
+        """Take over what the segments hold now."""
+        if len(data) == len(self.data) and data == self.data:
+            return
+        if not data.startswith(self.data):
+            self.entries, self.data, self.checked = [], b"", 0
+        if not self.data:
+            self.start = start
+        self.entries += entries_of(data[len(self.data) :])
+        self.data = data
+
+
+def entries_of(batches: bytes) -> list[Entry]:
+    """Read whole batches."""
+    if not batches:
+        return []
+    found = []
+    for header in validate_batches(batches):
+        batch = batches[header.position : header.position + header.size_in_bytes]
+        for number, record in enumerate(iter_records(batch)):
+            sequence = header.base_sequence + number if header.producer_id >= 0 else -1
+            producer = (header.producer_id, header.producer_epoch, sequence)
+            found.append(Entry(header.partition_leader_epoch, bytes(record.value or b""), producer))
+    return found
+
+
+class LogCopies:
+    """The copies of all replicas, by broker and partition."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[int, TopicPartition], LogCopy] = {}
+
+    def of(self, broker_id: int, partition: TopicPartition) -> LogCopy | None:
+        """The last known content of a replica."""
+        return self._copies.get((broker_id, partition))
+
+    def update(self, broker_id: int, log: Log) -> LogCopy:
+        """Read a log that may have changed."""
+        key = (broker_id, log.topic_partition)
+        copy = self._copies.get(key)
+        if copy is None or copy.topic_id != log.topic_id:
+            copy = self._copies[key] = LogCopy(log.topic_id)
+        if not log.is_truncating:
+            copy.read(log)
+        return copy
+
+    def read_disk(self, broker_id: int, disk: MemoryFiles) -> None:
+        """Read the replicas of a broker that is down from its disk."""
+        for key, copy in list(self._copies.items()):
+            if key[0] != broker_id:
+                continue
+            directory = Path("/data") / f"{key[1].topic}-{key[1].partition}"
+            if not disk.is_dir(directory):
+                del self._copies[key]
+                continue
+            segments = [one for one in disk.list(directory) if one.endswith(".log")]
+            copy.take(int(segments[0][:-4]), b"".join(disk.read(directory / one) for one in segments))
