@@ -36,13 +36,13 @@ from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
 class World:
     """What a broker among three others would have at hand."""
 
-    def __init__(self, session: MemorySession, most_replicas: int = 3, **settings: str) -> None:
+    def __init__(self, session: MemorySession, **settings: str) -> None:
         self.session = session
         self.metadata = MetadataCache(0)
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         config = broker_config_from(dotted)
         environment = Environment(clock=LoopClock(), random=Random(7))
-        self.topics = Topics(session, config, environment, self.metadata, most_replicas=most_replicas)
+        self.topics = Topics(session, config, environment, self.metadata)
         self.tell()
 
     def tell(self, *topics: str) -> None:
@@ -92,38 +92,6 @@ async def test_counts_that_are_not_given_are_the_brokers_defaults(session: Memor
     created = await world.topics.create(NewTopic("orders"))
 
     assert (created.partitions, created.replication_factor) == (3, 2)
-
-
-@pytest.mark.parametrize(
-    "topic", [NewTopic("orders", 1, 2), NewTopic("orders", assignments={0: [3, 1], 1: [1, 2]})]
-)
-async def test_several_replicas_are_refused_as_long_as_followers_copy_nothing(
-    session: MemorySession, topic: NewTopic
-) -> None:
-    world = World(session, most_replicas=1)
-
-    with pytest.raises(errors.InvalidReplicationFactor, match=r"2 larger than 1.* replication factor 1\."):
-        await world.topics.create(topic)
-
-    assert await session.children(paths.BROKER_TOPICS) == []
-
-
-async def test_defaults_of_several_replicas_are_one_as_long_as_followers_copy_nothing(
-    session: MemorySession, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World(session, most_replicas=1, default_replication_factor="3", offsets_topic_num_partitions="1")
-
-    created = await world.topics.create(NewTopic("orders"))
-    ensured = asyncio.ensure_future(world.topics.ensure_internal(GROUP_METADATA_TOPIC))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    world.tell(GROUP_METADATA_TOPIC)
-    await ensured
-
-    assert created.replication_factor == 1
-    internal = await world.assignment(GROUP_METADATA_TOPIC)
-    assert {len(replicas) for replicas in internal.partitions.values()} == {1}
-    assert [one.__dict__["asked"] for one in caplog.records if hasattr(one, "asked")] == [3]
 
 
 async def test_replicas_can_be_placed_by_hand(session: MemorySession) -> None:
@@ -287,10 +255,22 @@ async def test_a_lost_reply_does_not_make_a_created_topic_look_like_another_ones
         assert (await world.assignment("orders")).topic_id == created.id
 
 
-async def test_the_offsets_topic_takes_the_replication_that_live_brokers_allow(
+async def test_the_offsets_topic_waits_for_enough_brokers(session: MemorySession) -> None:
+    world = World(
+        session, zookeeper_connect="there:2181", offsets_topic_num_partitions="5",
+        offsets_topic_replication_factor="5",
+    )  # fmt: skip
+
+    errors_of = await world.topics.auto_create([GROUP_METADATA_TOPIC])
+
+    assert isinstance(errors_of[GROUP_METADATA_TOPIC], errors.InvalidReplicationFactor)
+    assert await session.children(paths.BROKER_TOPICS) == []
+
+
+async def test_the_offsets_topic_gets_its_replicas_when_enough_brokers_are_there(
     session: MemorySession,
 ) -> None:
-    world = World(session, offsets_topic_num_partitions="5", offsets_topic_replication_factor="5")
+    world = World(session, zookeeper_connect="there:2181", offsets_topic_num_partitions="5")
 
     errors_of = await world.topics.auto_create([GROUP_METADATA_TOPIC])
 
@@ -298,6 +278,16 @@ async def test_the_offsets_topic_takes_the_replication_that_live_brokers_allow(
     assert errors_of == {}
     assert (len(node.partitions), len(node.partitions[0])) == (5, 3)
     assert (await world.settings(GROUP_METADATA_TOPIC))["cleanup.policy"] == "compact"
+
+
+async def test_a_broker_that_is_a_cluster_of_its_own_gives_the_offsets_topic_one_replica(
+    session: MemorySession,
+) -> None:
+    world = World(session, offsets_topic_num_partitions="5")
+
+    await world.topics.auto_create([GROUP_METADATA_TOPIC])
+
+    assert len((await world.assignment(GROUP_METADATA_TOPIC)).partitions[0]) == 1
 
 
 def test_topics_without_leaders_are_waited_for_together() -> None:

@@ -21,7 +21,7 @@ NOT_THERE = "there is no TLS, login or access control here yet"
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("replica.fetch.max.bytes", "1000", "not implemented yet"),
+        ("replica.socket.receive.buffer.bytes", "1000", "not implemented yet"),
         ("log.cleaner.enable", "true", "not implemented yet"),
         ("num.network.threads", "3", "one event loop serves the network"),
         ("offsets.commit.required.acks", "-1", "commits wait for all replicas"),

@@ -21,6 +21,7 @@ from ottla.broker.config import broker_config_from
 from ottla.broker.controller.events import AlterPartition, Answers
 from ottla.broker.handlers.testing import batch_of
 from ottla.broker.replication.partition import Role
+from ottla.broker.replication.replicas import NoFollowers
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import Address
 from ottla.client.errors import ClientError
@@ -98,6 +99,13 @@ class Cluster:
         broker = self.brokers[broker_id] = await stack.enter_async_context(Broker(config))
         return broker
 
+    async def start_all(self, *, copies: bool = True, **more: str) -> None:
+        """Start three brokers; without `copies` they leave their logs as they are where they follow."""
+        for broker_id in (1, 2, 3):
+            broker = await self.start(broker_id, **more)
+            if not copies:
+                broker.services.replicas._followers = NoFollowers()
+
     async def stop(self, broker_id: int) -> None:
         """Stop a broker without moving its leaderships first."""
         del self.brokers[broker_id]
@@ -119,7 +127,7 @@ class Cluster:
         return PartitionState.decode(*partition, data)
 
     async def create(self, topic: str, partitions: dict[int, tuple[int, ...]], **topic_settings: str) -> None:
-        """Create a topic with several replicas, which CreateTopics refuses so far, as it would."""
+        """Create a topic as CreateTopics does, without a check."""
         session = self.any.services.zookeeper
         dotted = {name.replace("_", "."): value for name, value in topic_settings.items()}
         config = ConfigEntity(f"topics/{topic}", dotted)
@@ -170,8 +178,7 @@ async def described(broker: Broker, topic: str) -> dict[str, str | None]:
 
 
 async def test_every_broker_describes_a_topic_alike(cluster: Cluster) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id)
+    await cluster.start_all()
     topics = cluster.brokers[2].services.topics
     for retention in ("77", "88"):
         await topics.create(NewTopic("orders", assignments={0: [2]}, configs={"retention.ms": retention}))
@@ -194,8 +201,8 @@ async def with_one_in_sync(cluster: Cluster, *, default: str, topic: str) -> Non
 
     `default` and `topic` say whether the brokers and the topic allow unclean elections.
     """
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id, replica_lag_time_max_ms="500", unclean_leader_election_enable=default)
+    lag_ms = {"replica_lag_time_max_ms": "500"}
+    await cluster.start_all(copies=False, unclean_leader_election_enable=default, **lag_ms)
     await cluster.create("orders", {0: (2, 3)}, unclean_leader_election_enable=topic)
     await cluster.until_led(T0, 2)
     cluster.brokers[2].services.replicas.leader(T0).append(batch_of(b"x"), now_ms=0)
@@ -264,8 +271,7 @@ class LosesReplies:
 async def test_after_a_lost_reply_no_record_is_acknowledged_without_a_member_of_the_isr(
     cluster: Cluster,
 ) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id, replica_lag_time_max_ms="1000")
+    await cluster.start_all(copies=False, replica_lag_time_max_ms="1000")
     await cluster.create("orders", {0: (2, 3)})
     await cluster.until_led(T0, 2)
     leader = cluster.brokers[2]
@@ -299,8 +305,7 @@ async def _isr_is(cluster: Cluster, *members: int) -> bool:
 
 
 async def test_a_leader_that_lost_a_reply_reads_the_isr_from_the_next_controller(cluster: Cluster) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id, replica_lag_time_max_ms="1000")
+    await cluster.start_all(copies=False, replica_lag_time_max_ms="1000")
     await cluster.create("orders", {0: (2, 3)})
     await cluster.until_led(T0, 2)
     replies = LosesReplies(cluster.brokers[2])
@@ -323,8 +328,7 @@ async def test_a_leader_that_lost_a_reply_reads_the_isr_from_the_next_controller
 async def test_an_unreadable_state_is_named_once_and_the_next_controller_serves_the_rest(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id)
+    await cluster.start_all()
     await cluster.create("orders", {0: (3, 2), 1: (3, 2)})
     await cluster.until_led(T0, 3)
     await cluster.any.services.zookeeper.set(paths.partition_state(*T0), b"{nonsense")
@@ -344,8 +348,7 @@ async def test_an_unreadable_state_is_named_once_and_the_next_controller_serves_
 
 
 async def test_a_controller_that_fails_is_elected_again(cluster: Cluster) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id)
+    await cluster.start_all()
     await cluster.create("orders", {0: (1, 2), 1: (2, 1)})
     await cluster.until_led(TopicPartition("orders", 1), 2)
     node = TopicAssignment("orders", {0: (1, 2)}, cluster.any.services.metadata.topic_id("orders"))
@@ -405,8 +408,7 @@ async def _knows(broker: BrokerProcess, topics: set[str]) -> bool:
 async def test_a_broker_that_a_dead_controller_did_not_tell_of_a_deletion_forgets_the_topic(
     cluster: Cluster,
 ) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id)
+    await cluster.start_all()
     for topic in ("orders", "stays"):
         await cluster.create(topic, {0: (1,)})
         await cluster.until_led(TopicPartition(topic, 0), 1)
@@ -456,8 +458,7 @@ def _occupied(cluster: Cluster, broker_id: int, partition: TopicPartition) -> No
 
 
 async def test_another_replica_leads_when_the_leader_cannot_make_its_log(cluster: Cluster) -> None:
-    for broker_id in (1, 2, 3):
-        await cluster.start(broker_id)
+    await cluster.start_all()
     _occupied(cluster, 2, T0)
 
     await cluster.create(T0.topic, {0: (2, 3)})

@@ -50,6 +50,8 @@ from ottla.broker.network.dispatcher import Dispatcher, Routes
 from ottla.broker.network.listener import Server
 from ottla.broker.periodic_tasks import schedule
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
+from ottla.broker.replication.fetcher import Peer
+from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.routes import ROUTES
@@ -157,6 +159,7 @@ class Broker:
         self._stack.callback(services.record_threads.close)
         await services.replicas.load()
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
+        await enter(self._followers)
         await enter(services.groups)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
@@ -279,6 +282,13 @@ class Broker:
         )
 
     def _replicas(self, logs: LogRegistry, metadata: MetadataCache, configs: Configs) -> Replicas:
+        self._followers = Followers(
+            broker_id=self.broker_id,
+            config=self.config,
+            clock=self.environment.clock,
+            connect=partial(self._connect_to_leader, metadata),
+            metrics=self.metrics,
+        )
         return Replicas(
             broker_id=self.broker_id,
             config=self.config,
@@ -287,6 +297,7 @@ class Broker:
             log_config=configs.log_config,
             metrics=self.metrics,
             propose_isr=self._alter_partition_requests.propose,
+            followers=self._followers,
             is_known=lambda partition: metadata.partition(partition) is not None,
         )
 
@@ -381,6 +392,7 @@ class Broker:
         services.config = services.topics.config = config
         services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
+        self._followers.configure(config)
         if config.unclean_leader_election_enable:
             services.controller.unclean_election_allowed(None)
 
@@ -477,6 +489,11 @@ class Broker:
 
         timeout_ms = self.config.controller_socket_timeout_ms
         return RemoteSender(broker, self.config.interbroker_listener, self.broker_id, timeout_ms)
+
+    def _connect_to_leader(self, metadata: MetadataCache, leader: int) -> Peer:
+        from ottla.broker.cluster.leader_connection import connect
+
+        return connect(metadata, self.config, leader)
 
     # ---- running
 

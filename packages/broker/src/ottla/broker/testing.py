@@ -314,6 +314,7 @@ def settings_for_tests(data_dir: Path, host: str, port: int, settings: Mapping[s
         "listeners": f"PLAINTEXT://{host}:{port}",
         "log.dirs": str(data_dir),
         "offsets.topic.num.partitions": "4",
+        "offsets.topic.replication.factor": "1",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "100",
         **settings,

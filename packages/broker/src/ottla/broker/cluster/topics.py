@@ -19,7 +19,6 @@ from ottla.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
-    InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopicException,
     KafkaError,
@@ -104,19 +103,7 @@ class Topics:
         environment: Environment,
         metadata: MetadataCache,
         room: Room | None = None,
-        *,
-        most_replicas: int = 1,
     ) -> None:
-        """`most_replicas` is how many replicas a topic may have: 1, as long as followers copy nothing.
-
-        More would promise what they do not keep, and hold up `acks=all` until the others leave the ISR.
-        """
-        self._most_replicas = most_replicas
-        if config.default_replication_factor > most_replicas:
-            _log.warning(
-                "topics get fewer replicas than default.replication.factor: records are not copied to others",
-                extra={"asked": config.default_replication_factor, "replicas": most_replicas},
-            )
         self._session = session
         self.config = config
         self._environment = environment
@@ -195,21 +182,11 @@ class Topics:
     def _place(self, topic: NewTopic) -> Assignments:
         if topic.assignments:
             self._check_assignments(topic.assignments)
-            self._check_copied(len(topic.assignments[0]))
             return {partition: list(brokers) for partition, brokers in sorted(topic.assignments.items())}
         factor = topic.replication_factor
         if factor == DEFAULT:
-            factor = min(self.config.default_replication_factor, self._most_replicas)
-        assignments = self._assign(self._partitions(topic), factor)
-        self._check_copied(factor)
-        return assignments
-
-    def _check_copied(self, factor: int) -> None:
-        if factor > self._most_replicas:
-            raise InvalidReplicationFactor(
-                f"Replication factor: {factor} larger than {self._most_replicas}: this release does not copy "
-                "records to other brokers. Create the topic with replication factor 1."
-            )
+            factor = self.config.default_replication_factor
+        return self._assign(self._partitions(topic), factor)
 
     def _assign(self, partitions: int, factor: int, **more: int) -> Assignments:
         brokers = self._metadata.brokers
@@ -295,21 +272,21 @@ class Topics:
         """Create an internal topic if it is missing, and wait a moment for its leaders."""
         if name not in self._metadata:
             await self._create_quietly(name)
-        partitions = internal_topic(name, self.config, self._internal_replicas).partitions
+        partitions = internal_topic(name, self.config, self._most_replicas).partitions
         await self.wait_until_led(name, partitions, INTERNAL_CREATION_WAIT_MS)
 
     async def _create_quietly(self, name: str) -> None:
         is_internal = name in INTERNAL_TOPICS
-        topic = internal_topic(name, self.config, self._internal_replicas) if is_internal else NewTopic(name)
+        topic = internal_topic(name, self.config, self._most_replicas) if is_internal else NewTopic(name)
         try:
             await self.create(topic)
         except TopicAlreadyExists:
             return
 
     @property
-    def _internal_replicas(self) -> int:
-        """How many replicas an internal topic may have now."""
-        return min(len(self._metadata.brokers), self._most_replicas)
+    def _most_replicas(self) -> int | None:
+        """The bound of an internal topic's replicas."""
+        return 1 if self.config.zookeeper_connect is None else None
 
     # ---- deleting and enlarging
 
@@ -451,8 +428,12 @@ class Topics:
                 return False
 
 
-def internal_topic(name: str, config: BrokerConfig, most_replicas: int) -> NewTopic:
-    """Return what an internal topic is created with, where it may have that many replicas."""
+def internal_topic(name: str, config: BrokerConfig, most_replicas: int | None = None) -> NewTopic:
+    """Return what an internal topic is created with, with no more than `most_replicas` replicas.
+
+    A broker that is a cluster of its own gives it one. In a cluster, as with Kafka, it is created when enough
+    brokers are there for its replicas.
+    """
     partitions, factor, segment_bytes = {
         GROUP_METADATA_TOPIC: (
             config.offsets_topic_num_partitions,
@@ -465,7 +446,8 @@ def internal_topic(name: str, config: BrokerConfig, most_replicas: int) -> NewTo
             config.transaction_state_log_segment_bytes,
         ),
     }[name]
-    factor = max(1, min(factor, most_replicas))
+    if most_replicas is not None:
+        factor = max(1, min(factor, most_replicas))
     configs: dict[str, str | None] = {
         "cleanup.policy": "compact",
         "segment.bytes": str(segment_bytes),

@@ -316,25 +316,21 @@ class BrokerConfig(NetworkSettings, RequestLimits):
         30_000, "How long a follower may lag before it is removed from the ISR.", at_least(1), long=True
     )
     replica_socket_timeout_ms: int = setting(
-        30_000, "No effect yet: how long a follower waits for a response of its leader.", at_least(1)
+        30_000, "How long a follower waits for a response of its leader.", at_least(1)
     )
     replica_socket_receive_buffer_bytes: int = setting(65_536, "No effect yet: SO_RCVBUF of a follower.")
-    replica_fetch_max_bytes: int = setting(
-        1_048_576, "No effect yet: bytes a follower fetches per partition.", at_least(0)
-    )
+    replica_fetch_max_bytes: int = setting(1_048_576, "Bytes a follower fetches per partition.", at_least(0))
     replica_fetch_wait_max_ms: int = setting(
         500, "How long a leader may delay a follower's fetch.", at_least(0)
     )
     replica_fetch_min_bytes: int = setting(
-        1, "No effect yet: the minimum bytes of the response to a follower's fetch.", at_least(0)
+        1, "The minimum bytes of the response to a follower's fetch.", at_least(0)
     )
     replica_fetch_response_max_bytes: int = setting(
-        10_485_760, "No effect yet: the maximum bytes of the response to a follower's fetch.", at_least(0)
+        10_485_760, "The maximum bytes of the response to a follower's fetch.", at_least(0)
     )
-    replica_fetch_backoff_ms: int = setting(1_000, "No effect yet: pause after a failed fetch.", at_least(0))
-    num_replica_fetchers: int = setting(
-        1, "No effect yet: fetchers per leader.", at_least(1), update=_CLUSTER
-    )
+    replica_fetch_backoff_ms: int = setting(1_000, "The longest pause after a failed fetch.", at_least(0))
+    num_replica_fetchers: int = setting(1, "Fetchers per leader.", at_least(1), update=_CLUSTER)
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5_000, "How often high watermarks are checkpointed.", at_least(1), long=True
     )

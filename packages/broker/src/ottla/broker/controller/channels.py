@@ -19,11 +19,18 @@ Replied = Callable[[LiveBroker, ControlRequest, ControlResponse], None]
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
+class IncompatibleBroker(Exception):
+    """A broker does not serve the versions that this controller speaks; the message says what to change."""
+
+
 class Sender(Protocol):
     """Sends requests to one broker."""
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        """Send a request and return the response. Raises OSError when the broker does not respond."""
+        """Send a request and return the response.
+
+        Raises OSError when the broker does not respond, and `IncompatibleBroker`.
+        """
         ...
 
     async def close(self) -> None:
@@ -82,7 +89,7 @@ class Channel:
             _log.log(
                 logging.INFO if expected else logging.WARNING,
                 "request to broker failed",
-                exc_info=not expected,
+                exc_info=not (expected or isinstance(error, IncompatibleBroker)),
                 extra={"broker": self.broker.id, "reason": str(error)},
             )
 

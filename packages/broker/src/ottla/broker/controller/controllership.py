@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
+
+from ottla.broker.cluster.inter_broker_versions import ADVICE, LEVEL
 from ottla.broker.frozen_classes import frozen
 from ottla.zookeeper import paths
+from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import (
     BadVersion,
     ConnectionLoss,
@@ -16,6 +21,8 @@ from ottla.zookeeper.session import (
     Watch,
 )
 from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode, FeatureNode
+
+_log = logging.getLogger("controller")
 
 NO_CONTROLLER = -1
 
@@ -82,11 +89,23 @@ async def run_for_election(
 async def _enable_features(session: Operations) -> None:
     """Say, once for the cluster, that features can be finalized (KIP-584); none has been."""
     node = FeatureNode()
-    if await session.exists(node.path) is None:
-        try:
+    try:
+        data, _ = await session.get(node.path)
+    except NoNode:
+        with suppress(NodeExists):
             await session.create(node.path, node.encode())
-        except NodeExists:
-            return
+        return
+    try:
+        version = FeatureNode.decode(data).version
+    except MalformedZnode as error:
+        _log.error("features not read", extra={"path": node.path, "reason": str(error)})
+        return
+    if version > node.version:
+        _log.error(
+            "a broker has run with an inter.broker.protocol.version above %s: %s",
+            LEVEL,
+            f"{ADVICE}, and remove the znode {node.path}",
+        )
 
 
 async def resign(session: Operations, session_id: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ottla.broker.cluster.inter_broker_versions import ADVICE, MOST
 from ottla.broker.cluster.peer_connection import PeerConnection
+from ottla.broker.controller.channels import IncompatibleBroker
 from ottla.broker.controller.control_request_batch import ControlRequest, endpoint_of
 from ottla.broker.controller.controller_context import Leadership
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown, ControlResponse
 from ottla.client.config import Address
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -42,17 +44,20 @@ class RemoteSender:
         """Send the request and return the response; raises ConnectionError when there is none."""
         try:
             return await self._send(request)
+        except UnsupportedByBroker as error:
+            raise IncompatibleBroker(f"{error}: {ADVICE}, or run a release that has this level") from error
         except ClientError as error:
             raise ConnectionError(str(error)) from error
 
     async def _send(self, request: ControlRequest) -> ControlResponse:
+        most = MOST[request.API_KEY]
         match request:
             case LeaderAndIsrRequest():
-                return await self._peer.send(request, LeaderAndIsrResponse)
+                return await self._peer.send(request, LeaderAndIsrResponse, max_version=most)
             case UpdateMetadataRequest():
-                return await self._peer.send(request, UpdateMetadataResponse)
+                return await self._peer.send(request, UpdateMetadataResponse, max_version=most)
             case StopReplicaRequest():
-                return await self._peer.send(request, StopReplicaResponse)
+                return await self._peer.send(request, StopReplicaResponse, max_version=most)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -76,8 +81,11 @@ class RemoteController:
         peer = await self._connected()
         if isinstance(event, ControlledShutdown):
             request = ControlledShutdownRequest(broker_id=event.broker_id, broker_epoch=event.broker_epoch)
-            return _shutdown_answers(await peer.send(request, ControlledShutdownResponse))
-        return _alter_answers(await peer.send(_alter_request(event), AlterPartitionResponse))
+            most = MOST[request.API_KEY]
+            return _shutdown_answers(await peer.send(request, ControlledShutdownResponse, max_version=most))
+        asked = _alter_request(event)
+        most = MOST[asked.API_KEY]
+        return _alter_answers(await peer.send(asked, AlterPartitionResponse, max_version=most))
 
     async def _connected(self) -> PeerConnection:
         broker = self._metadata.broker(self._metadata.controller_id)

@@ -145,6 +145,8 @@ def _answering(
             terms.services.topic_metrics.of(topic).bytes_out.mark(result.size)
             terms.services.topic_metrics.all_topics.bytes_out.mark(result.size)
     fetch.answered(carried)
+    if terms.is_follower:
+        terms.services.topic_metrics.replication_bytes_out.mark(answer.size)
     if len(carried) == 1 and carried[0][1].size and not terms.is_follower:
         partition = terms.services.replicas.hosted(carried[0][0].topic_partition)
         if partition is not None:

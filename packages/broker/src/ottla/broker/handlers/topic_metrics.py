@@ -53,6 +53,7 @@ class TopicMetrics:
         self._by_topic: dict[str, TopicMeters] = {}
         self._led: defaultdict[str, set[int]] = defaultdict(set)
         self.all_topics = self._make({})
+        self.replication_bytes_out = metrics.meter(*_KIND, "ReplicationBytesOutPerSec")
 
     def of(self, topic: str) -> TopicMeters:
         """Return the meters of one topic."""

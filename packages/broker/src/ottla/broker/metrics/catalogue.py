@@ -108,7 +108,11 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "BytesInPerSec": ("meter", "Bytes read from all connections."),
         "BytesOutPerSec": ("meter", "Bytes written to all connections."),
     },
-    ("kafka.server", "BrokerTopicMetrics", ()): _TOPIC,
+    ("kafka.server", "BrokerTopicMetrics", ()): {
+        **_TOPIC,
+        "ReplicationBytesInPerSec": ("meter", "Bytes that this broker copied from leaders."),
+        "ReplicationBytesOutPerSec": ("meter", "Bytes sent to followers."),
+    },
     ("kafka.server", "BrokerTopicMetrics", ("topic",)): _TOPIC,
     ("kafka.server", "FetchSessionCache", ()): {
         "NumIncrementalFetchSessions": ("gauge", "Cached fetch sessions."),
@@ -127,6 +131,18 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "ReassigningPartitions": ("gauge", "Partitions led here that move to other brokers."),
         "IsrShrinksPerSec": ("meter", "Replicas that fell out of sync, counted by partition."),
         "IsrExpandsPerSec": ("meter", "Replicas that came back in sync, counted by partition."),
+    },
+    ("kafka.server", "FetcherLagMetrics", ("clientId", "partition", "topic")): {
+        "ConsumerLag": ("gauge", "Records below the leader's high watermark that this follower lacks."),
+    },
+    ("kafka.server", "FetcherStats", ("brokerId", "clientId")): {
+        "RequestsPerSec": ("meter", "Requests of one fetcher to its leader."),
+        "BytesPerSec": ("meter", "Bytes that one fetcher copied."),
+    },
+    ("kafka.server", "ReplicaFetcherManager", ("clientId",)): {
+        "MaxLag": ("gauge", "The largest lag of a partition that this broker copies, in records."),
+        "FailedPartitionsCount": ("gauge", "Partitions that are not copied any more, because of an error."),
+        "MinFetchRate": ("gauge", "Requests per second of the slowest fetcher."),
     },
     ("kafka.server", "SessionExpireListener", ()): {
         "ZooKeeperSyncConnectsPerSec": ("meter", "Connections made to ZooKeeper."),

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from ottla.broker.cluster.inter_broker_versions import beyond_level
 from ottla.broker.environment import SystemClock
 from ottla.broker.handlers.pacing import Disconnected, Turns
 from ottla.broker.handlers.request_context import CloseConnection, RequestContext, S
@@ -172,7 +173,8 @@ class Dispatcher(Generic[S]):
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:
         if api_key != ApiKey.API_VERSIONS:
-            raise BadRequest(f"version {version} of {ApiKey(api_key).name} is not served")
+            name, advice = ApiKey(api_key).name, beyond_level(api_key, version)
+            raise BadRequest(f"version {version} of {name} is not served{advice}")
         # A client that asks in a newer version parses this response as version 0 and retries (KIP-511).
         ranges = [
             ApiVersion(api_key=int(one.api_key), min_version=one.min_version, max_version=one.max_version)

@@ -22,6 +22,7 @@ from ottla.broker.replication.partition import (
 from ottla.protocol.errors import NotEnoughReplicasAfterAppend, NotLeaderOrFollower
 
 if TYPE_CHECKING:
+    from ottla.broker.log.append_rules import Buffer
     from ottla.broker.log.log import Appended, Log, Slice
     from ottla.protocol.topics import TopicPartition
 
@@ -123,6 +124,25 @@ class HostedPartition(PartitionAppends):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting_low.append((offset, future))
             await future
+
+    # ---- a follower's work
+
+    def append_from_leader(
+        self, batches: Buffer, high_watermark: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """Append what the leader answered, perhaps nothing, and take over its high watermark and log start.
+
+        Raises `NotLeaderOrFollower` unless this broker follows, and what `Log.append_as_follower` raises.
+        """
+        if self.core.role is not Role.FOLLOWER:
+            raise NotLeaderOrFollower
+        log = self.log
+        if len(batches):
+            log.append_as_follower(batches, now_ms)
+        self.perform(self.core.copied(log.log_end_offset, high_watermark))
+        if log.log_start_offset < log_start_offset <= self.core.high_watermark:
+            log.advance_log_start(log_start_offset)
+            self.core.log_start_moved(log_start_offset)
 
     # ---- truncation
 

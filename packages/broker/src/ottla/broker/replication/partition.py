@@ -238,6 +238,17 @@ class Partition:
         if self.watermark.offset < log_start_offset:
             self.watermark.offset = log_start_offset
 
+    # ---- a follower's events
+
+    def copied(self, log_end_offset: int, leader_high_watermark: int) -> list[Effect]:
+        """A follower's log has the leader's records below `log_end_offset`: those may be committed here."""
+        self.log_end_offset = log_end_offset
+        committed = min(log_end_offset, leader_high_watermark)
+        if self.role is not Role.FOLLOWER or committed <= self.watermark.offset:
+            return []
+        self.watermark.offset = committed
+        return [HighWatermarkAdvanced(committed)]
+
     # ---- a leader's events
 
     def appended(self, log_end_offset: int, now_ms: int) -> list[Effect]:

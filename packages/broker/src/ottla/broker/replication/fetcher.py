@@ -1,0 +1,360 @@
+"""One fetcher: copies partitions from one leader. A loop around the decisions of `follower_rules`.
+
+A fetcher has one request in flight. It takes the answer partition by partition, so that an error of one does
+not stop the others, and lets other tasks run in between. Between the request and the answer, and wherever the
+fetcher waits, a partition may get another role: it is looked up again before anything is done to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from ottla.broker.limited_warnings import LimitedWarnings
+from ottla.broker.replication import leader_requests
+from ottla.broker.replication.fetch_session import FetchSession
+from ottla.broker.replication.follower_rules import (
+    Append,
+    AskBounds,
+    AskEpochEnd,
+    BackOff,
+    Decision,
+    Ignore,
+    PartitionFetch,
+    RestartAt,
+    TruncateTo,
+    backoff_ms,
+)
+from ottla.broker.replication.replicas import BusyTurn
+from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, error_for
+from ottla.protocol.messages.fetch import FetchResponse
+from ottla.protocol.messages.list_offsets import ListOffsetsResponse
+from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochResponse
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.environment import Clock
+    from ottla.broker.replication.hosted_partition import HostedPartition
+    from ottla.broker.replication.replication_metrics import FetcherMeters
+    from ottla.protocol.messages.fetch import FetchRequest, PartitionData
+    from ottla.protocol.schema import Message
+
+_log = logging.getLogger(__name__)
+_R = TypeVar("_R", bound="Message")
+
+SESSION_ENDED: Final = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
+
+
+class Peer(Protocol):
+    """A connection to a leader."""
+
+    async def send(self, request: Message, response_type: type[_R]) -> _R:
+        """Return the response. Raises OSError when there is none, and `KafkaError`."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+Connect = Callable[[int], Peer]
+"""Returns a connection to a broker. Raises `KafkaError` when its address is not known."""
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A partition that is copied, from one change of its role to the next."""
+
+    partition: HostedPartition
+    fetch: PartitionFetch
+
+    @property
+    def name(self) -> TopicPartition:
+        """The topic and number of the partition."""
+        return self.partition.topic_partition
+
+
+class Fetcher:
+    """Copies partitions from broker `leader` while `run` runs."""
+
+    def __init__(
+        self,
+        name: str,
+        leader: int,
+        *,
+        broker_id: int,
+        config: BrokerConfig,
+        clock: Clock,
+        connect: Connect,
+        meters: FetcherMeters,
+    ) -> None:
+        self.name = name
+        self.leader = leader
+        self.partitions: dict[TopicPartition, Followed] = {}
+        self._broker_id = broker_id
+        self._config = config
+        self._clock = clock
+        self._connect = connect
+        self._meters = meters
+        self._warnings = LimitedWarnings(_log, clock.monotonic_ms)
+        self._peer: Peer | None = None
+        self._session = FetchSession()
+        self._unsettled: dict[TopicPartition, None] = {}
+        """Partitions of which the session does not know what to ask for next: changed, or paused."""
+        self._reassigned: set[TopicPartition] = set()
+        """Partitions that were added or removed since the last request was made."""
+        self._changed = asyncio.Event()
+        self._due_ms = 0.0
+        self._failures = 0
+
+    # ---- roles
+
+    def add(self, followed: Followed) -> None:
+        """Copy a partition from now on, or in a new leader epoch."""
+        self.partitions[followed.name] = followed
+        self._note(followed.name)
+        self._due_ms = 0.0  # the leader has its role from the same controller: it is there
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Stop copying a partition."""
+        if self.partitions.pop(partition, None) is not None:
+            self._note(partition)
+
+    def _note(self, partition: TopicPartition) -> None:
+        self._unsettled[partition] = None
+        self._reassigned.add(partition)
+        self._changed.set()
+
+    # ---- the loop
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        try:
+            while True:
+                await self._until_due()
+                await self._fetch_or_pause()
+        finally:
+            await self._disconnect()
+
+    async def _until_due(self) -> None:
+        """Wait until there is a partition to fetch, and no pause after a failure."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            now_ms = self._clock.monotonic_ms()
+            self._settle(now_ms)
+            if self._due_ms <= now_ms and len(self._session):
+                return
+            next_ms = self._next_due_ms(now_ms)
+            until_s = None if next_ms is None else loop.time() + (next_ms - now_ms) / 1000
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _settle(self, now_ms: float) -> None:
+        """Tell the session what to ask for; paused partitions stay unsettled."""
+        for name in list(self._unsettled):
+            followed = self.partitions.get(name)
+            if followed is None or followed.fetch.failed:
+                self._session.drop(name)
+                del self._unsettled[name]
+            elif followed.fetch.is_due(now_ms):
+                self._session.want(name, followed.fetch.position(followed.partition.log))
+                del self._unsettled[name]
+            else:
+                self._session.drop(name)
+
+    def _next_due_ms(self, now_ms: float) -> float | None:
+        if self._due_ms > now_ms:
+            return self._due_ms
+        paused = (self.partitions[one].fetch.due_ms for one in self._unsettled if one in self.partitions)
+        return min(paused, default=None)
+
+    async def _fetch_or_pause(self) -> None:
+        try:
+            await self._fetch()
+            self._failures = 0
+        except (KafkaError, OSError) as error:
+            self._session.lost()
+            await self._disconnect()
+            pause_ms = backoff_ms(self._failures, self._config.replica_fetch_backoff_ms)
+            self._due_ms = self._clock.monotonic_ms() + pause_ms
+            self._failures += 1
+            self._warnings.warn("leader", "%s cannot fetch from broker %d: %s", self.name, self.leader, error)
+
+    async def _fetch(self) -> None:
+        request = self._request()
+        self._reassigned.clear()
+        self._meters.requests.mark()
+        response = await self._send(request, FetchResponse)
+        if response.error_code in SESSION_ENDED:
+            self._session.lost(unknown=response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return
+        if response.error_code:
+            raise error_for(response.error_code)
+        self._session.answered(response.session_id)
+        await self._take(response)
+
+    def _request(self) -> FetchRequest:
+        return leader_requests.fetch(self._session.next_request(), self._broker_id, self._config)
+
+    async def _send(self, request: Message, response_type: type[_R]) -> _R:
+        if self._peer is None:
+            self._peer = self._connect(self.leader)
+        return await self._peer.send(request, response_type)
+
+    async def _disconnect(self) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            await peer.close()
+
+    # ---- answers
+
+    async def _take(self, response: FetchResponse) -> None:
+        """Apply an answer: records at once, then what needs further questions, or threads."""
+        turn = BusyTurn(self._clock.monotonic_ms)
+        later: list[tuple[Followed, Decision]] = []
+        for topic in response.responses:
+            for answer in topic.partitions:
+                await turn.maybe_yield()
+                name = TopicPartition(topic.topic, answer.partition_index)
+                followed, asked = self.partitions.get(name), self._session.asked(name)
+                if followed is None or asked is None or name in self._reassigned:
+                    continue
+                self._unsettled[name] = None
+                decision = followed.fetch.on_answer(asked, followed.partition.log, answer)
+                if isinstance(decision, Append):
+                    self._append(followed, decision, answer)
+                else:
+                    self._decided(followed, decision, later)
+        if later:
+            await self._finish(later)
+
+    def _decided(
+        self, followed: Followed, decision: Decision, later: list[tuple[Followed, Decision]]
+    ) -> None:
+        match decision:
+            case BackOff(code):
+                self._pause(followed, ErrorCode(code).name)
+            case Ignore() | Append():
+                pass
+            case _:
+                later.append((followed, decision))
+
+    def _append(self, followed: Followed, decision: Append, answer: PartitionData) -> None:
+        partition = followed.partition
+        try:
+            records = leader_requests.whole_batches(answer.records or b"")
+            partition.append_from_leader(
+                records, decision.high_watermark, decision.log_start_offset, self._clock.now_ms()
+            )
+        except Exception as error:
+            self._fail(followed, error)
+            return
+        followed.fetch.appended(partition.log)
+        followed.fetch.lag = max(0, decision.high_watermark - partition.log.log_end_offset)
+        self._meters.bytes.mark(len(records))
+        self._meters.all_bytes.mark(len(records))
+
+    def _fail(self, followed: Followed, error: Exception) -> None:
+        """Pause after an error of one partition, or give it up where the next try cannot end otherwise.
+
+        Damaged records may be whole the next time; a full disk may have room again.
+        """
+        log = followed.partition.log
+        if log.offline is None and isinstance(error, KafkaError | ValueError):
+            self._pause(followed, str(error))
+            return
+        followed.fetch.failed = True
+        known = isinstance(error, KafkaStorageError)
+        _log.error("%s is not copied any more: %s", followed.name, error, exc_info=None if known else error)
+
+    def _pause(self, followed: Followed, reason: str) -> None:
+        followed.fetch.back_off(self._clock.monotonic_ms(), self._config.replica_fetch_backoff_ms)
+        self._warnings.warn(
+            str(followed.name),
+            "%s is not copied from broker %d for a moment: %s",
+            followed.name,
+            self.leader,
+            reason,
+        )
+
+    # ---- questions and truncations
+
+    async def _finish(self, decided: list[tuple[Followed, Decision]]) -> None:
+        """Ask the leader what decisions still need, then truncate."""
+        bounds = [one for one, decision in decided if isinstance(decision, AskBounds)]
+        if bounds:
+            await self._ask_bounds(bounds, decided)
+        ends = [(one, decision.epoch) for one, decision in decided if isinstance(decision, AskEpochEnd)]
+        if ends:
+            await self._ask_epoch_ends(ends, decided)
+        async with asyncio.TaskGroup() as tasks:
+            for one, decision in decided:
+                if isinstance(decision, TruncateTo | RestartAt):
+                    tasks.create_task(self._truncate(one, decision), name=f"{self.name}-truncate")
+
+    async def _ask_bounds(self, asked: list[Followed], decided: list[tuple[Followed, Decision]]) -> None:
+        starts = await self._offsets(asked, leader_requests.EARLIEST)
+        ends = await self._offsets(asked, leader_requests.LATEST)
+        for one in self._still(asked):
+            start, end = starts.get(one.name, _NOTHING), ends.get(one.name, _NOTHING)
+            if code := start[0] or end[0]:
+                self._pause(one, ErrorCode(code).name)
+            else:
+                self._decided(one, one.fetch.on_bounds(one.partition.log, start[1], end[1]), decided)
+
+    async def _offsets(self, asked: list[Followed], timestamp: int) -> dict[TopicPartition, tuple[int, int]]:
+        wanted = [(one.name, one.fetch.leader_epoch) for one in asked]
+        request = leader_requests.list_offsets(wanted, timestamp, self._broker_id)
+        return leader_requests.found_offsets(await self._send(request, ListOffsetsResponse))
+
+    async def _ask_epoch_ends(
+        self, asked: list[tuple[Followed, int]], decided: list[tuple[Followed, Decision]]
+    ) -> None:
+        wanted = [(one.name, one.fetch.leader_epoch, epoch) for one, epoch in asked]
+        request = leader_requests.epoch_ends(wanted, self._broker_id)
+        found = leader_requests.found_epoch_ends(await self._send(request, OffsetForLeaderEpochResponse))
+        for one in self._still(one for one, _ in asked):
+            code, epoch, end = found.get(one.name, (*_NOTHING, -1))
+            if code:
+                self._pause(one, ErrorCode(code).name)
+            else:
+                self._decided(one, one.fetch.on_epoch_end(one.partition.log, epoch, end), decided)
+
+    def _still(self, asked: Iterable[Followed]) -> Iterable[Followed]:
+        """Yield those that have kept their role."""
+        return (one for one in asked if self.partitions.get(one.name) is one)
+
+    async def _truncate(self, one: Followed, decision: TruncateTo | RestartAt) -> None:
+        # Nothing is awaited from this look to the begin of the truncation, for which changes of roles wait.
+        if self.partitions.get(one.name) is not one:
+            return
+        log, before = one.partition.log, one.partition.high_watermark
+        level = logging.WARNING if decision.offset < before else logging.INFO
+        _log.log(
+            level,
+            "%s ends at %d and is truncated to %d; its high watermark is %d",
+            one.name,
+            log.log_end_offset,
+            decision.offset,
+            before,
+        )
+        try:
+            if isinstance(decision, TruncateTo):
+                await one.partition.truncate_to(decision.offset)
+            else:
+                await one.partition.truncate_fully_and_start_at(decision.offset)
+        except KafkaError as error:
+            self._fail(one, error)
+
+
+_NOTHING: Final = (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1)
