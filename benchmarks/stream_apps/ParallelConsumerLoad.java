@@ -7,6 +7,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Properties;
@@ -19,7 +20,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 
 /** Confluent's Parallel Consumer in key order, measured as meter.py measures: same load, same result file. */
 public class ParallelConsumerLoad {
-    static final long WARM_UP_LIMIT_MS = 3000;
+    static final long WARM_UP_LIMIT_MS = 2000;
     static final AtomicInteger count = new AtomicInteger();
     static final AtomicInteger disordered = new AtomicInteger();
     static final ConcurrentHashMap<String, Long> last = new ConcurrentHashMap<>();
@@ -67,7 +68,7 @@ public class ParallelConsumerLoad {
         }
         int handled = count.incrementAndGet();
         if (!noop && handled <= total) {
-            latenciesMs[handled - 1] = System.currentTimeMillis() - record.timestamp();
+            latenciesMs[handled - 1] = (nowUs() - sentUs(record)) / 1e3;
         }
         if (handled == 1) {
             Thread watch = new Thread(ParallelConsumerLoad::watch);
@@ -99,6 +100,15 @@ public class ParallelConsumerLoad {
             }
         }
         running.remove(key);
+    }
+
+    static long sentUs(ConsumerRecord<String, byte[]> record) {
+        return Long.parseLong(new String(record.value(), 21, 16));
+    }
+
+    static long nowUs() {
+        Instant now = Instant.now();
+        return now.getEpochSecond() * 1_000_000 + now.getNano() / 1_000;
     }
 
     static void watch() {

@@ -28,7 +28,7 @@ async def one_by_one(task: Task, meter: Meter) -> None:
             async for record in records:
                 await meter.nothing(record)
         async for record in records:
-            await meter.sleep(record.key, record.value, record.timestamp)
+            await meter.sleep(record.key, record.value)
 
 
 async def polled(task: Task, meter: Meter) -> None:
@@ -40,7 +40,7 @@ async def polled(task: Task, meter: Meter) -> None:
                     if task.is_noop:
                         await meter.nothing(record)
                     else:
-                        await meter.sleep(record.key, record.value, record.timestamp)
+                        await meter.sleep(record.key, record.value)
 
 
 async def gathered(task: Task, meter: Meter) -> None:
@@ -52,7 +52,7 @@ async def gathered(task: Task, meter: Meter) -> None:
             if task.is_noop:
                 await asyncio.gather(*map(meter.nothing, batch))
             else:
-                await asyncio.gather(*(meter.sleep(one.key, one.value, one.timestamp) for one in batch))
+                await asyncio.gather(*(meter.sleep(one.key, one.value) for one in batch))
             if batch:
                 await records.commit()
 
@@ -65,7 +65,7 @@ async def gathered_by_key(task: Task, meter: Meter) -> None:
             if task.is_noop:
                 await meter.nothing(record)
             else:
-                await meter.sleep(record.key, record.value, record.timestamp)
+                await meter.sleep(record.key, record.value)
 
     async with consumer(task, commits=False) as records:
         while True:

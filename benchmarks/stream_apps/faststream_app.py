@@ -36,7 +36,7 @@ def application(task: Task, meter: Meter) -> Any:
             await meter.nothing(message)
         else:
             record: Any = message.raw_message
-            await meter.sleep(record.key, record.value, record.timestamp)
+            await meter.sleep(record.key, record.value)
 
     subscriber(handle)
     return FastStream(broker, logger=None)

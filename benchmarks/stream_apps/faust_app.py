@@ -32,7 +32,7 @@ def application(task: Task, meter: Meter) -> Any:
                 await meter.nothing(value)
         async for event in stream.events():
             message = event.message
-            await meter.sleep(message.key, message.value, message.timestamp * 1000)
+            await meter.sleep(message.key, message.value)
 
     app.agent(topic, concurrency=task.concurrency if task.style == "many actors" else 1)(handle)
     return app

@@ -30,10 +30,10 @@ class Load:
     slow_every: int = 0
     first: int = 0
 
-    def record(self, number: int) -> tuple[bytes, bytes]:
-        """Return the key and the value of a record."""
+    def record(self, number: int, sent_us: int = 0) -> tuple[bytes, bytes]:
+        """Return the key and the value of a record that is sent at a time."""
         turn, key = divmod(number, self.keys)
-        head = b"%010d %09d " % (turn, self._handler_us(number))
+        head = b"%010d %09d %016d " % (turn, self._handler_us(number), sent_us)
         return b"customer-%07d" % key, head.ljust(VALUE_BYTES, b"v")
 
     def _handler_us(self, number: int) -> int:
@@ -81,5 +81,6 @@ async def send_steadily(servers: str, topic: str, load: Load, total: int, per_s:
 
 
 async def _send(producer: Producer, topic: str, load: Load, numbers: range) -> None:
-    records = [load.record(number) for number in numbers]
+    sent_us = time.time_ns() // 1_000
+    records = [load.record(number, sent_us) for number in numbers]
     await producer.send_many(topic, [value for _, value in records], keys=[key for key, _ in records])

@@ -14,7 +14,7 @@ def handler(task: Task, meter: Meter) -> Callable[[ConsumerRecord], Awaitable[No
     """Return the handler of a task."""
 
     async def sleep(record: ConsumerRecord) -> None:
-        await meter.sleep(record.key, record.value, record.timestamp_ms)
+        await meter.sleep(record.key, record.value)
 
     return meter.nothing if task.is_noop else sleep
 

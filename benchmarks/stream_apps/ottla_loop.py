@@ -24,7 +24,7 @@ async def polled(task: Task, meter: Meter) -> None:
                     if task.is_noop:
                         await meter.nothing(record)
                     else:
-                        await meter.sleep(record.key, record.value, record.timestamp_ms)
+                        await meter.sleep(record.key, record.value)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def application(task: Task, meter: Meter) -> Any:
     else:
 
         def handle(value: bytes, key: bytes, timestamp_ms: int, headers: Any) -> None:
-            meter.sleep_sync(key, value, timestamp_ms)
+            meter.sleep_sync(key, value)
 
         stream.update(handle, metadata=True)
     return app

@@ -13,7 +13,7 @@ async def sleepers(task: Task, meter: Meter, handler_us: int) -> None:
 
     async def of_a_key(key: bytes) -> None:
         for number in count():
-            await meter.sleep(key, b"%010d %09d" % (number, handler_us), 0.0)
+            await meter.sleep(key, b"%010d %09d" % (number, handler_us))
 
     async with asyncio.TaskGroup() as group:
         for number in range(task.concurrency):
