@@ -16,9 +16,9 @@ import pytest
 from ottla.client.admin import Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
-from ottla.protocol.errors import TransactionalIdAuthorizationFailed
 from ottla.streams import App, Context, Processor
 from ottla.streams.dedupe import Dedupe, MemoryStore, by_function
+from ottla.streams.errors import TransactionsRefused
 from ottla.streams.exactly_once.outcome import TransactionsFenced
 
 if TYPE_CHECKING:
@@ -265,5 +265,5 @@ async def test_a_cluster_without_transactions_refuses_exactly_once_at_the_start(
     async def image(record: ConsumerRecord) -> None:
         pytest.fail("it was let in")
 
-    with pytest.raises(TransactionalIdAuthorizationFailed):
+    with pytest.raises(TransactionsRefused, match=r'processing_guarantee="exactly-once" needs.*Leave out'):
         await app.run_async()

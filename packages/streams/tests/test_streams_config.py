@@ -45,6 +45,8 @@ def test_a_properties_file_has_kafkas_dotted_names(tmp_path: Any) -> None:
     [
         ({"order": "keys"}, "order must be 'key', 'partition', 'none' or a function"),
         ({"retrys": 3}, "did you mean 'retries'"),
+        ({"bootstrap_server": "a:1"}, "did you mean 'bootstrap_servers'"),
+        ({"linger": 1}, "did you mean 'linger_ms'"),
         ({"value_deserializer": "json"}, "annotate the handler"),
         ({"enable_auto_commit": True}, "finished offsets are always committed"),
         ({"drain_timeout_ms": 300_000}, "must be below max_poll_interval_ms"),

@@ -15,7 +15,14 @@ import pytest
 
 from ottla.broker.testing import BrokerThread
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.dedupe import Dedupe, RedisStore, SqliteStore, StoreUnavailable, TopicStore
+from ottla.streams.dedupe import (
+    Dedupe,
+    DedupeMisconfigured,
+    RedisStore,
+    SqliteStore,
+    StoreUnavailable,
+    TopicStore,
+)
 from ottla.streams.dedupe.store import Scope
 from ottla.streams.seams import Retry
 from peers.dedupe_work import Clock, Member, SomeWork, until
@@ -134,10 +141,13 @@ async def test_a_damaged_file_is_reported_and_a_good_one_in_its_place_is_used(tm
         assert await store.seen(SCOPE, [b"a"]) == {b"a"}
 
 
-async def test_a_folder_that_does_not_exist_is_reported(tmp_path: Path) -> None:
-    async with SqliteStore(tmp_path / "missing" / "marks.db") as store:
-        with pytest.raises(StoreUnavailable, match=r"missing/marks\.db is unavailable: unable to open"):
-            await store.mark(SCOPE, [b"a"])
+async def test_a_folder_that_does_not_exist_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(
+        DedupeMisconfigured, match=r"the folder of .*missing/marks\.db does not exist: make it"
+    ):
+        await SqliteStore(tmp_path / "missing" / "marks.db").__aenter__()
+    with pytest.raises(DedupeMisconfigured, match="is a folder: name a file in it"):
+        await SqliteStore(tmp_path).__aenter__()
 
 
 MARKING = """
@@ -174,8 +184,10 @@ async def test_a_crash_of_the_process_keeps_every_mark_that_was_acknowledged(tmp
 
 
 async def test_a_time_out_while_the_store_is_unavailable_is_no_failure_of_the_record(tmp_path: Path) -> None:
-    path = tmp_path / "missing" / "marks.db"
+    path = tmp_path / "unmounted" / "marks.db"
+    path.parent.mkdir()
     async with Dedupe(SqliteStore(path)) as dedupe:
+        path.parent.rmdir()
         member, work = Member(dedupe), SomeWork(b"a")
         running = asyncio.ensure_future(member.guard.handler(work))
         await asyncio.sleep(0.2)

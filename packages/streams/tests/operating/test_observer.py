@@ -10,7 +10,9 @@ import pytest
 
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.errors import DeadLetterDelayed
+from ottla.streams.errors import DeadLetterDelayed, HandlerFailed, RecordUndecodable
+from ottla.streams.handlers.arguments import arguments_of
+from ottla.streams.handlers.context import Context
 from ottla.streams.operating.health import HealthLimits, judge
 from ottla.streams.operating.line_limit import LineLimit
 from ottla.streams.operating.log_format import FactsFormatter, JsonFormatter
@@ -211,3 +213,53 @@ def test_every_sample_is_announced() -> None:
 
     assert {each.description for each in metrics.samples()} <= set(StreamsMetrics.all_descriptions())
     assert metrics.snapshot()["in_flight"] == 0
+
+
+def test_what_only_grows_is_exported_as_a_counter() -> None:
+    kinds = {each.name: each.kind for each in StreamsMetrics.all_descriptions()}
+
+    totals = ("dedupe_hit_total", "late_total", "keyless_total", "valueless_total", "retry_total")
+    assert {kinds[each] for each in totals} == {"counter"}
+    assert {kinds[each] for each in ("lanes", "handler_latency_avg", "records_lag_max")} == {"gauge"}
+
+
+def test_a_record_that_cannot_be_decoded_has_one_line_that_says_where_it_goes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    observer = ProcessorObserver("billing", now_ms=lambda: 10_000, dead_letter_topic="orders.failed")
+    error = RecordUndecodable(P0, 7, ValueError("no JSON"), "as Order from JSON")
+
+    observer.on_failed(HandlerCall(7), error, DeadLetter())
+    observer.on_failed(HandlerCall(7), error, Skip())
+    observer.on_failed(HandlerCall(7), error, Stop())  # raised by the processor
+
+    assert caplog.messages == [
+        "a record cannot be decoded, it goes to orders.failed",
+        "a record cannot be decoded, it is skipped",
+    ]
+    assert str(error) == (
+        "the value of a record cannot be decoded as Order from JSON (topic orders, partition 0, offset 7): "
+        "ValueError: no JSON"
+    )
+    assert str(HandlerFailed(P0, 7, error)) == (
+        f"{error}; to go on after such records set dead_letter_topic, or "
+        "on_error={RecordUndecodable: 'skip'}"
+    )
+
+
+def test_the_traceback_of_a_failure_begins_in_the_handler(
+    observer: ProcessorObserver, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(record: ConsumerRecord) -> None:
+        raise KeyError("no customer")
+
+    call = arguments_of(handle).call_of(handle)
+    with pytest.raises(KeyError) as raised:
+        call([ConsumerRecord("orders", 0, 1)], Context((), 1, None))
+    frames = raised.value.__traceback__
+    assert frames is not None
+    error = raised.value.with_traceback(frames.tb_next)  # as a worker catches it
+    observer.on_failed(HandlerCall(1), error, Stop())
+
+    assert "arguments.py" not in caplog.text
+    assert 'raise KeyError("no customer")' in caplog.text

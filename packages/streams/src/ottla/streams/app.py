@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -22,6 +23,7 @@ from ottla.streams.handlers.worker_process import is_starting
 from ottla.streams.language.topology import Plan, Topology
 from ottla.streams.operating.health import HealthLimits
 from ottla.streams.operating.log_format import set_up_logging
+from ottla.streams.operating.loop_watch import LoopWatch
 from ottla.streams.operating.pages import AppPages
 from ottla.streams.operating.status_server import DEFAULT_PORT, StatusServer
 from ottla.streams.stop_signals import StopSignals
@@ -127,10 +129,28 @@ class App(Topology):
         self._shutdown.append(_checked_hook(hook))
         return hook
 
-    def override(self, *, status: str | None = None, **settings: Any) -> None:
-        """Set what wins over all that is declared, as a command line does. Raises SettingError."""
+    def override(
+        self,
+        *,
+        status: str | None = None,
+        dedupe: Mapping[str, Dedupe | None] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Set what wins over all that is declared, as a command line does. Raises SettingError and AppError.
+
+        `dedupe` replaces that of handlers by their names, None takes it away: so that a test has a file of
+        its own, `app.override(dedupe={"charge": Dedupe(SqliteStore(tmp_path / "marks.db"))})`.
+        """
         if status is not None:
             self.status_address = status
+        for name in dedupe or {}:
+            if all(each.name != name for each in self._declared):
+                known = ", ".join(each.name for each in self._declared)
+                raise AppError(f"there is no handler {name!r} whose dedupe could be replaced, only {known}")
+        self._declared = [
+            replace(each, dedupe=dedupe[each.name]) if dedupe and each.name in dedupe else each
+            for each in self._declared
+        ]
         self._overrides.update(settings)
         self._config({})
 
@@ -287,7 +307,7 @@ class App(Topology):
                 self._is_cancelled_by_signal = True
                 task.cancel()
 
-        with StopSignals(stop, self._say_stopping()):
+        with StopSignals(stop, self._say_stopping()), LoopWatch():
             await self.run_async()
 
     def _say_stopping(self) -> str:

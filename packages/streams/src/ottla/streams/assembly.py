@@ -52,7 +52,9 @@ class HandlerProcessor:
         self._dedupe = dedupe
         self._limits = health_limits
         self.config = config if self._streams is None else _for_streams(config)
-        self.observer = ProcessorObserver(config.group_id, now_ms=self._now_ms)
+        self.observer = ProcessorObserver(
+            config.group_id, now_ms=self._now_ms, dead_letter_topic=config.dead_letter_topic
+        )
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
         self._processor: Processor | None = None

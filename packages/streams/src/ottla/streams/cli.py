@@ -87,7 +87,7 @@ def run(
         return
     set_up_logging(log_level, as_json=json_logs)
     app = _loaded(program)
-    settings = {} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}
+    settings: dict[str, Any] = {} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}
     try:
         app.override(status=status, **settings)
         App.run(app, loop=loop)

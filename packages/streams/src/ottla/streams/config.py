@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
@@ -204,7 +205,7 @@ class StreamsConfig:
 
 
 class _Split:
-    """Settings by the config class that has them; unknown ones are left to StreamsConfig, which raises."""
+    """Settings by the config class that has them. Raises SettingError for those that none has."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.own: dict[str, Any] = {}
@@ -219,13 +220,24 @@ class _Split:
             name = spelling.replace(".", "_")
             if name in _REASONS:
                 raise SettingError(_REASONS[name])
-            if name in own or name not in reading | writing:
+            if name in own:
                 self.own[spelling] = value
                 continue
+            if name not in reading | writing:
+                raise SettingError(_unknown(spelling, own | reading | writing))
             if name in reading:
                 self.consumer[spelling] = value
             if name in writing:
                 self.producer[spelling] = value
+
+
+def _unknown(spelling: str, known: Collection[str]) -> str:
+    """Return the message about a name that is no setting, with the nearest one that is."""
+    near = get_close_matches(spelling.replace(".", "_").lower(), sorted(known), 1, 0.7)
+    if not near:
+        return f"there is no setting {spelling!r}; the reference lists all settings"
+    meant = near[0].replace("_", ".") if "." in spelling else near[0]
+    return f"there is no setting {spelling!r}; did you mean {meant!r}?"
 
 
 def _over_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

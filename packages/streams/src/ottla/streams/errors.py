@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from ottla.client.errors import ClientError
 from ottla.protocol.topics import TopicPartition
@@ -27,6 +28,11 @@ class RecordError(StreamsError):
         self.cause = cause
 
 
+_AFTER_UNDECODABLE = (
+    "to go on after such records set dead_letter_topic, or on_error={RecordUndecodable: 'skip'}"
+)
+
+
 class HandlerFailed(RecordError):
     """A handler failed and its failure stops the processor. Nothing is committed at or past the record."""
 
@@ -34,6 +40,8 @@ class HandlerFailed(RecordError):
         self, partition: TopicPartition, offset: int, cause: BaseException, attempts: int = 1
     ) -> None:
         super().__init__(f"the handler failed in attempt {attempts}", partition, offset, cause)
+        if isinstance(cause, RecordUndecodable):  # the handler was not called
+            self.args = (f"{cause}; {_AFTER_UNDECODABLE}",)
         self.attempts = attempts
 
 
@@ -79,6 +87,19 @@ class OffsetsNotCommitted(StreamsError):
         super().__init__(f"not committed: {where}: {type(cause).__name__}: {cause}")
 
 
+class TransactionsRefused(StreamsError):
+    """The brokers refused the transactions that exactly-once needs: they have none, or an ACL is missing."""
+
+    def __init__(self, transactional_id: str, servers: str, cause: BaseException) -> None:
+        super().__init__(
+            f'processing_guarantee="exactly-once" needs transactions, and {servers} refused those of '
+            f"transactional id {transactional_id!r}: {cause} Leave out processing_guarantee to handle "
+            "records at least once, or use brokers with transactions; on Apache Kafka an ACL may be missing"
+        )
+        self.transactional_id = transactional_id
+        self.cause = cause
+
+
 class InvalidHandler(StreamsError):
     """A function cannot be a handler as it is declared; the message says what to change."""
 
@@ -88,13 +109,26 @@ class ContextMisused(StreamsError):
 
 
 class RecordUndecodable(RecordError):
-    """The value of a record is not what the handler's annotation says. It is never retried."""
+    """A record cannot be decoded as its handler or stream says. It is never retried, nor given to a handler.
 
-    def __init__(self, partition: TopicPartition, offset: int, cause: BaseException) -> None:
-        super().__init__("the value of a record cannot be decoded", partition, offset, cause)
+    `how` completes the message, such as "as Order from JSON"; `part` is the key or the value of the record.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        cause: BaseException,
+        how: str = "",
+        part: Literal["key", "value"] = "value",
+    ) -> None:
+        what = f"the {part} of a record cannot be decoded {how}".rstrip()
+        super().__init__(what, partition, offset, cause)
+        self.how = how
+        self.part = part
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.partition, self.offset, self.cause)
+        return type(self), (self.partition, self.offset, self.cause, self.how, self.part)
 
 
 class BatchUndecodable(StreamsError):

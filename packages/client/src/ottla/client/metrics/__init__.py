@@ -63,7 +63,8 @@ def average(total: float, count: float) -> float:
 class Metrics:
     """The base of dataclasses whose fields are metrics.
 
-    `derived` names properties that are gauges too, with their meaning.
+    `derived` names properties that are metrics too, with their meaning: counters if the name ends in
+    `_total`, gauges otherwise.
     """
 
     __slots__ = ()
@@ -78,7 +79,11 @@ class Metrics:
             for each in dataclasses.fields(cls)  # type: ignore[arg-type]
             if "kind" in each.metadata
         ]
-        return (*own, *(Description(name, "gauge", meaning, tags) for name, meaning in cls.derived.items()))
+        derived = (
+            Description(name, "counter" if name.endswith("_total") else "gauge", meaning, tags)
+            for name, meaning in cls.derived.items()
+        )
+        return (*own, *derived)
 
     @classmethod
     def all_descriptions(cls) -> tuple[Description, ...]:

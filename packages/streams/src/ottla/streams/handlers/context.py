@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
+from typing import Any, Final, Protocol, TypeGuard
 
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
@@ -30,7 +32,7 @@ class Sender(Protocol):
 class Context:
     """What one attempt of a handler knows and may do, beside its records; a parameter `Context` gets it."""
 
-    __slots__ = ("_attempt", "_emitted", "_log", "_records", "_send")
+    __slots__ = ("_attempt", "_emitted", "_log", "_records", "_send", "_sends")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Context:
         self._attempt = attempt
         self._send = send
         self._emitted: list[ProducerRecord] = []
+        self._sends: list[tuple[str, Awaitable[None]]] = []
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
     def __repr__(self) -> str:
@@ -97,7 +100,9 @@ class Context:
             raise ContextMisused(
                 "context.send is awaited, so it is for async functions; in a plain function call context.emit"
             )
-        return self._send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+        sent = self._send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+        self._sends.append((topic, sent))
+        return sent
 
     def emit(
         self,
@@ -112,6 +117,19 @@ class Context:
         """Send a record after the handler has returned; nothing is sent if it raises. For all handlers."""
         self._emitted.append(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
 
+    def check_awaited(self) -> None:
+        """Raise ContextMisused if the handler returned before a send began: its record would be lost."""
+        forgotten = [(topic, sent) for topic, sent in self._sends if _is_unstarted(sent)]
+        self._sends.clear()
+        for _, sent in forgotten:
+            sent.close()
+        if forgotten:
+            raise ContextMisused(
+                f"context.send to {forgotten[0][0]!r} was not awaited for the record of topic "
+                f"{self.record.topic}, partition {self.record.partition}, offset {self.record.offset}, so "
+                "nothing was sent: write await context.send(...)"
+            )
+
     def of_part(self, records: Sequence[ConsumerRecord]) -> Context:
         """Return the context of the same attempt for some of its records."""
         return Context(records, self._attempt, self._send)
@@ -120,6 +138,10 @@ class Context:
     def emitted(self) -> Sequence[ProducerRecord]:
         """What the attempt has emitted so far, in order."""
         return self._emitted
+
+
+def _is_unstarted(sent: Awaitable[None]) -> TypeGuard[CoroutineType[Any, Any, None]]:
+    return isinstance(sent, CoroutineType) and getcoroutinestate(sent) == CORO_CREATED
 
 
 def log_fields(record: ConsumerRecord, attempt: int) -> dict[str, object]:

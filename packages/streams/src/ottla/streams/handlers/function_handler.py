@@ -181,6 +181,7 @@ class _OnLoop:
         self, work: Work, records: Sequence[ConsumerRecord], context: Context
     ) -> Sequence[ProducerRecord]:
         await self._call(records, context)
+        context.check_awaited()
         return context.emitted
 
 

@@ -32,6 +32,7 @@ def value_decoder(kind: Any, value_format: ValueFormat = "auto") -> Decode:
     without_none, allows_none = _without_none(kind)
     decode = _bytes_decoder(without_none, value_format)
     convert = _converter(without_none)
+    how = _how(without_none, value_format)
 
     def value_of(record: ConsumerRecord) -> Any:
         value = record.value
@@ -40,9 +41,17 @@ def value_decoder(kind: Any, value_format: ValueFormat = "auto") -> Decode:
                 return _no_value(allows_none)
             return decode(value) if isinstance(value, bytes) else convert(value)
         except (ValueError, TypeError, RecursionError) as error:
-            raise RecordUndecodable(record.topic_partition, record.offset, error) from error
+            raise RecordUndecodable(record.topic_partition, record.offset, error, how) from error
 
     return value_of
+
+
+def _how(kind: Any, value_format: ValueFormat) -> str:
+    """Return how values are decoded, for messages."""
+    if kind in (bytes, str):
+        return "as bytes" if kind is bytes else "as UTF-8 text"
+    source = {"auto": "JSON or msgpack", "json": "JSON", "msgpack": "msgpack"}[value_format]
+    return f"as {getattr(kind, '__name__', None) or repr(kind)} from {source}"
 
 
 def _no_value(allows_none: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,6 +21,11 @@ class Serde(Generic[T]):
 
     serialize: Callable[[T], bytes]
     deserialize: Callable[[bytes], T]
+    name: str = field(default="", compare=False)
+    """How messages name the form, such as "Order from JSON"; by default the deserializer's name."""
+
+    def __str__(self) -> str:
+        return self.name or str(getattr(self.deserialize, "__qualname__", self.deserialize))
 
 
 TypeOrSerde = type[T] | Serde[T]
@@ -34,7 +39,7 @@ def named_serde(name: str) -> Serde[Any]:
     def serialize(value: Any) -> bytes:
         return write(value) or b""
 
-    return Serde(serialize, read or bytes)
+    return Serde(serialize, read or bytes, name)
 
 
 def serde_of(kind: TypeOrSerde[T]) -> Serde[T]:
@@ -54,7 +59,7 @@ def serde_of(kind: TypeOrSerde[T]) -> Serde[T]:
         raise TopologyError(
             f"{shown} has no form in JSON ({error}); give a msgspec.Struct, a dataclass, a builtin or a Serde"
         ) from error
-    return Serde(_json.encode, read.decode)
+    return Serde(_json.encode, read.decode, f"{getattr(kind, '__name__', repr(kind))} from JSON")
 
 
 def write_any(value: Any) -> bytes:
@@ -67,5 +72,5 @@ def write_any(value: Any) -> bytes:
 
 
 _json = msgspec.json.Encoder()
-_BYTES: Serde[Any] = Serde(bytes, bytes)
-_STR: Serde[Any] = Serde(str.encode, bytes.decode)
+_BYTES: Serde[Any] = Serde(bytes, bytes, "bytes")
+_STR: Serde[Any] = Serde(str.encode, bytes.decode, "UTF-8 text")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ottla.producer import ProducerRecord
 from ottla.streams.errors import RecordUndecodable
@@ -54,11 +54,14 @@ class Compiler:
             if value is None:
                 run.counters.without_value += 1
                 return None
+            part: Literal["key", "value"] = "key"
             try:
                 key = None if key is None else read_key(key)
+                part = "value"
                 value = read_value(value)
             except Exception as error:
-                raise RecordUndecodable(record.topic_partition, record.offset, error) from error
+                how = f"as {source.key if part == 'key' else source.value}"
+                raise RecordUndecodable(record.topic_partition, record.offset, error, how, part) from error
             return following(run, key, value)
 
         return step

@@ -10,15 +10,16 @@ MOST_SUBJECTS: Final = 1_000
 
 
 class LineLimit:
-    """Admits one line per subject and second, and counts those between.
+    """Admits one line per subject and second, or `every_ms`, and counts those between.
 
     A subject is what lines have in common, the type of an exception for example. Of more than 1,000 subjects
     the oldest is forgotten, with its count.
     """
 
-    def __init__(self, now_ms: Callable[[], float]) -> None:
+    def __init__(self, now_ms: Callable[[], float], *, every_ms: int = EVERY_MS) -> None:
         """`now_ms` is a clock that never goes back."""
         self._now_ms = now_ms
+        self._every_ms = every_ms
         self._next_ms: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
@@ -28,7 +29,7 @@ class LineLimit:
         if now_ms < self._next_ms.get(subject, now_ms):
             self._left_out[subject] = self._left_out.get(subject, 0) + 1
             return None
-        self._next_ms[subject] = now_ms + EVERY_MS
+        self._next_ms[subject] = now_ms + self._every_ms
         if len(self._next_ms) > MOST_SUBJECTS:
             oldest = next(iter(self._next_ms))
             del self._next_ms[oldest]

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.errors import DeadLetterDelayed
+from ottla.streams.errors import DeadLetterDelayed, RecordUndecodable
 from ottla.streams.handlers.context import key_hash
 from ottla.streams.operating.line_limit import LineLimit
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 log = logging.getLogger("ottla.streams")
+_PACKAGE: Final = str(Path(__file__).parent.parent)
 
 
 class LogLines:
     """Logs assignments, failures and the recovery of commits of one processor, named by its group."""
 
-    def __init__(self, group_id: str, *, now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, group_id: str, *, now_ms: Callable[[], float], dead_letter_topic: str | None = None
+    ) -> None:
         self._group_id = group_id
+        self._dead_letter_topic = dead_letter_topic
         self._limit = LineLimit(now_ms)
         self._commits_fail = False
 
@@ -39,7 +45,10 @@ class LogLines:
             log.info("partition revoked", extra=self._of_partition(partition))
 
     def failed(self, work: Work, error: BaseException, verdict: Verdict) -> None:
-        """An attempt failed. Attempts between the first and the last are logged at INFO."""
+        """Log an attempt that failed. Attempts between the first and the last are logged at INFO."""
+        if isinstance(error, RecordUndecodable):
+            self._undecodable(work, error, verdict)
+            return
         match verdict:
             case Retry() if isinstance(error, DeadLetterDelayed):
                 self._failure(logging.WARNING, "a dead letter is sent again later", work, error)
@@ -54,6 +63,16 @@ class LogLines:
                 self._failure(logging.WARNING, "the handler failed, the record is skipped", work, error)
             case _:
                 self._failure(logging.ERROR, "the handler failed, the processor stops", work, error)
+
+    def _undecodable(self, work: Work, error: RecordUndecodable, verdict: Verdict) -> None:
+        """Log that a record was not handled, and where it goes; if it stops the processor, that is raised."""
+        match verdict:
+            case DeadLetter():
+                topic = self._dead_letter_topic or "the dead-letter topic"
+                event = f"a record cannot be decoded, it goes to {topic}"
+                self._failure(logging.WARNING, event, work, error)
+            case Skip():
+                self._failure(logging.WARNING, "a record cannot be decoded, it is skipped", work, error)
 
     def set_aside(self, work: Work) -> None:
         """Dead letters were acknowledged."""
@@ -76,7 +95,8 @@ class LogLines:
     ) -> None:
         left_out = self._limit.admit(f"{level} {event} {kind}")
         if left_out is not None:
-            log.log(level, event, extra=facts | ({"left_out": left_out} if left_out else {}), exc_info=error)
+            facts = facts | ({"left_out": left_out} if left_out else {})
+            log.log(level, event, extra=facts, exc_info=None if error is None else _own_frames(error))
 
     def _of_partition(self, partition: TopicPartition) -> dict[str, Any]:
         return {"group": self._group_id, "topic": partition.topic, "partition": partition.partition}
@@ -84,3 +104,11 @@ class LogLines:
     def _of_work(self, work: Work) -> dict[str, Any]:
         record = {"offset": work.offset, "key_hash": key_hash(work.record.key), "attempt": work.attempt}
         return self._of_partition(work.partition) | record
+
+
+def _own_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType] | None:
+    """Return an error with the frames of the handler, without those that called it; None without any."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frames = frames.tb_next
+    return None if frames is None else (type(error), error, frames)

@@ -66,12 +66,14 @@ class PartitionState:
 class ProcessorObserver:
     """Implements `Observer` of a processor, and the gauges of its metrics."""
 
-    def __init__(self, group_id: str, *, now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, group_id: str, *, now_ms: Callable[[], float], dead_letter_topic: str | None = None
+    ) -> None:
         self.metrics = StreamsMetrics()
         self.metrics.gauges = self
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self._now_ms = now_ms
-        self._log = LogLines(group_id, now_ms=now_ms)
+        self._log = LogLines(group_id, now_ms=now_ms, dead_letter_topic=dead_letter_topic)
         self._running: dict[Work, None] = {}
         self._parked: dict[Work, None] = {}
         self._sizes: Sizes | None = None

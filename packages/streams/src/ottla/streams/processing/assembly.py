@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast, runtime_checkable
 from ottla.client.settings import SettingError
 from ottla.consumer import Consumer
 from ottla.producer import Producer, ProducerConfig, ProducerRecord
+from ottla.protocol.errors import TransactionalIdAuthorizationFailed
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
-from ottla.streams.errors import ContextMisused
+from ottla.streams.errors import ContextMisused, TransactionsRefused
 from ottla.streams.exactly_once.settings import check
 from ottla.streams.failures.dead_letters import Send
 from ottla.streams.failures.failure_handling import FailureHandling
@@ -23,6 +24,7 @@ from ottla.streams.handlers.context import Sender
 from ottla.streams.handlers.direct_outputs import DirectOutputs
 from ottla.streams.handlers.function_handler import takes_work
 from ottla.streams.processing.defaults import ConsumerCommits
+from ottla.streams.processing.missing_topics import shown_servers
 from ottla.streams.processing.parts import make_failures, make_function
 from ottla.streams.processing.transactions import Transactions
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, PartitionStates, Work
@@ -99,8 +101,10 @@ class Assembly:
         async with AsyncExitStack() as stack:
             if self.dedupe is not None:
                 await stack.enter_async_context(self.dedupe)
-            for each in (*self._producers, *self._opened):
-                await stack.enter_async_context(each)
+            for each in self._producers:
+                await self._open_producer(stack, each)
+            for opened in self._opened:
+                await stack.enter_async_context(opened)
             self._stack = stack.pop_all()
         return self
 
@@ -108,6 +112,14 @@ class Assembly:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    async def _open_producer(self, stack: AsyncExitStack, producer: Producer) -> None:
+        try:
+            await stack.enter_async_context(producer)
+        except TransactionalIdAuthorizationFailed as error:
+            settings = self.config.producer
+            servers = shown_servers(settings.client)
+            raise TransactionsRefused(settings.transactional_id or "", servers, error) from error
 
     def commits(self, consumer: Consumer) -> Commits:
         """Return what commits offsets; with dedupe and transactions, marks are written after those."""

@@ -14,6 +14,7 @@ from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
 from ottla.streams.processing.assembly import Assembly, Program
 from ottla.streams.processing.committing import Committer
+from ottla.streams.processing.missing_topics import warn_of_missing_topics
 from ottla.streams.processing.rebalancing import Rebalancing
 from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import STEP_RECORDS, IntakeLimits
@@ -135,7 +136,7 @@ class Processor:
         except BaseException:
             await self._leave()
             raise
-        for run in (self._take_in, self._apply_budgets, self._committer.run):
+        for run in (self._take_in, self._apply_budgets, self._committer.run, self._warn_of_missing_topics):
             self._start(run)
         if self.config.handler_timeout_ms is not None:
             self._start(self._workers.watch)
@@ -206,6 +207,9 @@ class Processor:
                 await self._tasks.__aexit__(None, None, None)
             finally:
                 await self.parts.__aexit__(None, None, None)
+
+    async def _warn_of_missing_topics(self) -> None:
+        await warn_of_missing_topics(self.consumer, self._topics, self.config.consumer.client)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None

@@ -177,6 +177,10 @@ class MemoryConsumer:
         position = self._positions[self._assigned(partition)]
         return self._cluster.log.partition(partition).end_offset - position
 
+    async def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partition numbers of a topic."""
+        return set(range(len(self._cluster.log.partitions(topic))))
+
     async def end_offsets(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:

@@ -66,6 +66,7 @@ class SqliteStore:
         return str(self._file)
 
     async def __aenter__(self) -> Self:
+        self._file.check_folder()
         self._thread = ThreadPoolExecutor(1, "ottla-dedupe-sqlite")
         self._open.callback(self._thread.shutdown)
         self._open.push_async_callback(self._on_thread, self._file.close)

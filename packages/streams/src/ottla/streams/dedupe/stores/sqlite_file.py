@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.streams.dedupe.errors import StoreUnavailable
+from ottla.streams.dedupe.errors import DedupeMisconfigured, StoreUnavailable
 from ottla.streams.dedupe.store import Claim
 from ottla.streams.dedupe.window import WindowLimits
 
@@ -57,6 +57,15 @@ class MarksFile:
 
     def __str__(self) -> str:
         return str(self._path)
+
+    def check_folder(self) -> None:
+        """Raise DedupeMisconfigured if there is no folder for the file: it would not come by waiting."""
+        if not self._path.parent.is_dir():
+            raise DedupeMisconfigured(
+                f"the folder of the dedupe store {self._path} does not exist: make it, or choose another file"
+            )
+        if self._path.is_dir():
+            raise DedupeMisconfigured(f"the dedupe store {self._path} is a folder: name a file in it")
 
     def run(self, operations: Sequence[Operation]) -> list[Any]:
         """Run operations in one transaction; after an error none of them has had an effect.
