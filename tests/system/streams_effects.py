@@ -44,7 +44,7 @@ def database(address: str) -> Database:
 
 
 class _Tables:
-    """What both have in common; `place` is the driver's placeholder."""
+    """The statements of both databases; `place` is the driver's placeholder."""
 
     def __init__(self, place: str) -> None:
         self._marks = SqlMarks()

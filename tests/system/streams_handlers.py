@@ -23,7 +23,7 @@ IMAGES = "images"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a member is told by its environment."""
+    """The settings of a member, from its environment."""
 
     member: int
     servers: str
@@ -39,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Image(msgspec.Struct, array_like=True, frozen=True):
-    """What a handler sends, twice for each record: when it begins, and when it is about to finish."""
+    """The output of a handler, sent twice for each record: at its begin, and right before its end."""
 
     key: int
     number: int

@@ -19,7 +19,7 @@ _READ_EVENTS = 20_000
 
 
 class Kind(IntEnum):
-    """What happened."""
+    """The kind of an event."""
 
     STARTED = 1
     """A handler was called with a record."""
@@ -41,7 +41,7 @@ class Kind(IntEnum):
 
 
 class Event(NamedTuple):
-    """What happened in one member; records have a key and their number among the records of that key."""
+    """The events of one member; records have a key and their number among the records of that key."""
 
     kind: int
     member: int

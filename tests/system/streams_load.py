@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """What it does with the row of its key."""
+        """The statement for the row of its key."""
         place = self.change % _LIFE
         return "insert" if not place else "delete" if place == _LIFE - 1 else "update"
 

@@ -1,4 +1,4 @@
-"""What a group wrote, read by an independent client, and compared with what its members finished."""
+"""The outputs of a group, read by an independent client, and compared with the finished records."""
 
 from __future__ import annotations
 

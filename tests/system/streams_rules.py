@@ -1,4 +1,4 @@
-"""What must hold of the events of a group, whatever is killed. Pure: events go in, violations come out.
+"""The rules that the events of a group keep under all kills. Pure: events go in, violations come out.
 
 The rules, for the order of events in the journal:
 
@@ -45,7 +45,7 @@ class Assignment:
 
 @dataclass(eq=False)
 class Partition:
-    """What is known of a partition."""
+    """The state of a partition, as its events tell it."""
 
     number: int
     finished_by: array[int] = field(default_factory=lambda: array("I"))
@@ -55,7 +55,7 @@ class Partition:
     frontier: int = 0
     """All offsets below have finished."""
     known: tuple[int, Ranges] = (0, ())
-    """What a commit named as finished when it was read last."""
+    """The offsets that the last commit read named as finished."""
     owner: Assignment | None = None
     overtaken: dict[int, Assignment] = field(default_factory=dict)
     """Members that do not know yet that others have the partition."""

@@ -25,7 +25,7 @@ Fresh = Callable[[str], str]
 
 @dataclass
 class Order:
-    """What the tests sell."""
+    """The value of the tests' records."""
 
     number: int
 

@@ -201,7 +201,7 @@ def test_insert_update_and_delete_end_right_whatever_is_repeated_and_killed(
         )  # fmt: skip
         assert done.returncode in (0, 9), done.stderr
         attempts += 1
-        # What was committed before a kill is behind what was handled.
+        # The committed offset before a kill is behind the handled records.
         position = len(changes) if done.returncode == 0 else position + chance.randrange(crash_after)
 
     assert rows_in(database) == expected

@@ -1,4 +1,4 @@
-"""What every store does for a guarded handler."""
+"""Every store keeps its promises to a guarded handler."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
 class Sent(NamedTuple):
-    """What a handler sends."""
+    """A record that a handler sends."""
 
     topic: str
     value: Any = None

@@ -1,4 +1,4 @@
-"""What a function gets is decided by its annotations, before any record."""
+"""The annotations of a function decide its arguments, before any record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def record(value: bytes | None, offset: int = 5) -> ConsumerRecord:
 
 
 def given(function: Callable[..., Any], *values: bytes | None) -> Any:
-    """What a function returns for records with these values."""
+    """Return the result of a function for records with these values."""
     records = [record(value, offset) for offset, value in enumerate(values)]
     return arguments_of(function).call_of(function)(records, Context(records, 1, None))
 

@@ -19,7 +19,7 @@ WAIT_S = 60
 
 
 class Order(msgspec.Struct):
-    """What is in the topic of orders."""
+    """The value of the records of orders."""
 
     item: str
     amount: int

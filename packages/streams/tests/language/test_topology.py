@@ -1,4 +1,4 @@
-"""What can be declared, and the one line that says why something cannot."""
+"""Declarations that are valid, and the one line about those that are not."""
 
 from __future__ import annotations
 

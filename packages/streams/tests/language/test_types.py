@@ -1,4 +1,4 @@
-"""What mypy knows of streams: `nox -s types` fails if it misses one of these errors, or loses a type."""
+"""The types of streams in mypy: `nox -s types` fails if it misses one of these errors, or loses a type."""
 
 from __future__ import annotations
 

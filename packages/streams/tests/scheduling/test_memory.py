@@ -19,7 +19,7 @@ class Lane:
 
 
 class Attached:
-    """What a handler attaches to its work, which refers to the work."""
+    """State that a handler attaches to its work, and that refers to the work."""
 
     def __init__(self, work: WorkItem) -> None:
         self.work = work

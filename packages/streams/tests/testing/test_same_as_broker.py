@@ -220,7 +220,7 @@ PAIRS = [
     (MemoryOffsets, Offsets),
 ]
 OWN = {"give_up", "take", "owned", "write", "fence"}
-"""What the fakes have for each other."""
+"""Members that the fakes have for each other."""
 
 
 @pytest.mark.parametrize(("fake", "real"), PAIRS, ids=lambda each: each.__name__)

@@ -125,7 +125,7 @@ class _Streams:
         self._plan = plan
         self._app_id = app_id
         self.counters = Counters()
-        """What happened to records that left no trace."""
+        """Counters of records that were dropped."""
 
     def handler_for(self, config: StreamsConfig, outputs: SendingOutputs) -> TopologyRuntime:
         """Return the handler of their records."""

@@ -55,7 +55,7 @@ class StreamsConfig:
     """Settings of a processor. Those of its consumer and producer are given beside them, by `of`."""
 
     order: Ordering | OrderFunction = "key"
-    """What keeps its order: records with the same key, all of a partition, none, or those for which a
+    """Records that keep their order: those with the same key, all of a partition, none, or those for which a
     function of the record returns the same. Records without a key (or with the result None) have no order."""
     max_concurrency: int = setting(1_000, at_least=1)
     """The most handlers that run at once."""
@@ -103,7 +103,7 @@ class StreamsConfig:
     retry_jitter: float = setting(0.2, at_least=0, at_most=1)
     """The share of a wait by which it is varied at random."""
     on_error: Mapping[type[BaseException], FailureAction] = field(default_factory=dict)
-    """What happens by type of exception; the nearest base class counts. All others: retry."""
+    """The action for each type of exception; the nearest base class counts. All others: retry."""
     dead_letter_topic: str | None = None
     """Where records go that failed for good; None: the processor stops at such a record."""
     poison_keys: Literal["set-aside"] | None = None

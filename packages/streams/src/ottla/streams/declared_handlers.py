@@ -1,4 +1,4 @@
-"""What an app has declared, and how its handlers share one consumer group. Pure.
+"""The handlers that an app has declared, and how they share one consumer group. Pure.
 
 All handlers are members of one group, whose offsets belong to topics and partitions. So a handler that is
 added, removed or renamed leaves the offsets of all others where they are, and its own too. Members of a group

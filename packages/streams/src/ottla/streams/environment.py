@@ -1,4 +1,4 @@
-"""What a processor has around it: clients of a cluster, the time of day, and chance.
+"""The environment of a processor: clients of a cluster, the time of day, and chance.
 
 Tests put others in their place, for code that runs in a context (`contextvars`) of its own: an in-memory log
 and virtual time (`ottla.streams.testing`). Tasks measure time by the loop's clock, which a test replaces
@@ -20,7 +20,7 @@ from ottla.producer import Producer, ProducerConfig
 
 
 class Environment(Protocol):
-    """What is around a processor."""
+    """The clients, the clock and the chance of a processor."""
 
     def consumer(self, config: ConsumerConfig) -> Consumer:
         """Return a consumer that is not started."""

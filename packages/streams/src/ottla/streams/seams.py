@@ -15,7 +15,7 @@ from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 
 Order = Literal["key", "partition", "none"] | Callable[[ConsumerRecord], Hashable]
-"""What keeps its order: records of one key, of one partition, nothing, or those with equal results."""
+"""The records that keep their order: those of a key, of a partition, none, or those with equal results."""
 
 
 class Work(Protocol):
@@ -45,7 +45,7 @@ class Work(Protocol):
 
     @property
     def lane(self) -> Hashable:
-        """What the order is kept for: the key, with `order="key"`; None for records without any order."""
+        """The value whose records keep their order, with `order="key"` the key; None: they have no order."""
 
     @property
     def attempt(self) -> int:
@@ -53,7 +53,7 @@ class Work(Protocol):
 
 
 class Plan(Protocol):
-    """What a commit of one partition would make durable, fixed at the moment it was made."""
+    """The offset and metadata that a commit of one partition would write, fixed when the plan is made."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -131,7 +131,7 @@ class FailurePolicy(Protocol):
 
 
 class Outputs(Protocol):
-    """What handlers send."""
+    """The records that handlers send."""
 
     def settle(self, work: Work) -> asyncio.Future[None] | None:
         """The handler succeeded. Return when its outputs are acknowledged; None: it sent nothing.

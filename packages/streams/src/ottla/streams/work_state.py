@@ -1,4 +1,4 @@
-"""What handlers, outputs and failures keep for a work over all its attempts."""
+"""The state of a work over all its attempts, for handlers, outputs and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WorkState:
     """The state of a work, made when one of its parts first needs it."""
 
     outputs: list[Any] = field(default_factory=list)
-    """What the current attempt has sent, as the `Outputs` keep it."""
+    """The sends of the current attempt, as the `Outputs` keep them."""
     final: FinalFailure | None = None
     """Set once the work goes to the dead letters."""
     set_aside_offsets: set[int] = field(default_factory=set)

@@ -40,7 +40,7 @@ class MissingIdentity(DedupeError):
     partition: int
     offset: int
     identity: str
-    """What the identity is read from, such as "header 'message-id'"."""
+    """The source of the identity, such as "header 'message-id'"."""
 
     def __str__(self) -> str:
         return (

@@ -24,7 +24,7 @@ class Identity:
     """The identity of a record: a name for messages, and the function that reads it."""
 
     name: str
-    """What it is read from, such as "header 'message-id'"."""
+    """Its source in the record, such as "header 'message-id'"."""
     read: Callable[[ConsumerRecord], object]
     """Returns bytes, text or an integer; None for a record without an identity."""
 

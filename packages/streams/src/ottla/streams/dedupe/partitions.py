@@ -1,4 +1,4 @@
-"""What a guard knows of each assigned partition: whether its store is ready, and its prefilter."""
+"""The state of each assigned partition in a guard: whether its store is ready, and its prefilter."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from ottla.streams.seams import Plan
 Headers = tuple[tuple[str, bytes | None], ...]
 
 RECORD_OVERHEAD_BYTES: Final = 96
-"""What an output holds beside its key, value and headers, roughly."""
+"""The bytes of memory that an output takes beside its key, value and headers, roughly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """What is committed for an assigned partition."""
+    """The committed offsets of an assigned partition."""
 
     offset: int
     metadata: str

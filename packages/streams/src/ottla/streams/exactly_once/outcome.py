@@ -1,4 +1,4 @@
-"""What the errors of a transaction mean: repeat it, or stop. Pure."""
+"""Decide by the error of a transaction whether to repeat it or to stop. Pure."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class TransactionalProducer(Protocol):
-    """What a transaction needs of `ottla.producer.Producer`."""
+    """The part of `ottla.producer.Producer` that a transaction needs."""
 
     async def begin_transaction(self) -> None:
         """Begin a transaction."""
@@ -55,7 +55,7 @@ class TransactionalProducer(Protocol):
 
 
 class _Left(Enum):
-    """What the last transaction still needs."""
+    """The step that the last transaction still needs."""
 
     NOTHING = 0
     ABORT = 1

@@ -1,4 +1,4 @@
-"""What handlers send, kept until their handler finished and a transaction takes it.
+"""Outputs of handlers, kept until their handler finished and a transaction takes them.
 
 Memory is bounded by `max_bytes` of finished outputs: above it `send` waits, handlers stand still, and the
 budgets of records that are handled fill, so that partitions are paused. Waiting cannot last for ever: of each
@@ -31,11 +31,11 @@ class SentRecord(Protocol):
 
     @property
     def value(self) -> Any:
-        """What the serializer of values takes."""
+        """The type that the serializer of values takes."""
 
     @property
     def key(self) -> Any:
-        """What the serializer of keys takes."""
+        """The type that the serializer of keys takes."""
 
     @property
     def partition(self) -> int | None:

@@ -1,1 +1,1 @@
-"""What happens to records whose handler failed: retries, dead letters, poison keys."""
+"""Records whose handler failed: retries, dead letters, poison keys."""

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 Headers = tuple[tuple[str, bytes | None], ...]
 
 MAX_MESSAGE_CHARS: Final = 1_000
-"""What is kept of an exception's text."""
+"""The longest text of an exception in a header."""
 MAX_SHORT_BYTES: Final = 1_024
-"""What is kept of a key and a value, each, if the whole record is too large for the topic."""
+"""The bytes of a key and of a value that are kept if the whole record is too large for the topic."""
 
 _TOO_LARGE: Final = (RecordTooLarge, errors.MessageTooLarge, errors.RecordListTooLarge)
 _FOR_GOOD: Final = (

@@ -27,7 +27,7 @@ _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWOR
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a function is given for a work."""
+    """The arguments of a function for a work."""
 
     decode: Decode | None
     """Decodes the value of a record; None gives the record itself."""

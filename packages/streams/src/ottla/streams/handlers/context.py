@@ -30,7 +30,7 @@ class Sender(Protocol):
 
 
 class Context:
-    """What one attempt of a handler knows and may do, beside its records; a parameter `Context` gets it."""
+    """The attempt of a handler beside its records: its facts and its sends; a parameter `Context` gets it."""
 
     __slots__ = ("_attempt", "_emitted", "_log", "_records", "_send", "_sends")
 
@@ -136,7 +136,7 @@ class Context:
 
     @property
     def emitted(self) -> Sequence[ProducerRecord]:
-        """What the attempt has emitted so far, in order."""
+        """Records that the attempt has emitted so far, in order."""
         return self._emitted
 
 

@@ -13,7 +13,7 @@ from ottla.streams.work_state import WorkState, state_of
 
 
 class SendingProducer(Protocol):
-    """What is needed of a producer."""
+    """The part of a producer that outputs need."""
 
     async def send(
         self,

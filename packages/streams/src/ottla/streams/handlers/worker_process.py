@@ -20,7 +20,7 @@ from ottla.streams.handlers.value_decoding import ValueFormat
 
 
 class Outcome(NamedTuple):
-    """What a call in a worker process came to: what it emitted, or the pickled exception."""
+    """The result of a call in a worker process: the records that it emitted, or the pickled exception."""
 
     emitted: tuple[ProducerRecord, ...]
     error: bytes | None

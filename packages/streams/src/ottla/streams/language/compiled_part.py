@@ -10,7 +10,7 @@ from ottla.streams.language.topology import SubTopology
 
 
 class CompiledPart:
-    """What happens to a record: all streams of its topic, and then windows of idle keys close."""
+    """The steps for a record: all streams of its topic, and then windows of idle keys close."""
 
     def __init__(self, part: SubTopology) -> None:
         compiler = Compiler()

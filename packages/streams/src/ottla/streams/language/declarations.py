@@ -1,4 +1,4 @@
-"""What a topology has declared: the origin of streams, tables, and the names of stores. Pure."""
+"""The declarations of a topology: the origin of streams, tables, and the names of stores. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STORE_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass
 class Declarations:
-    """What one topology has declared so far. `store` is the kind of stores that name none."""
+    """The declarations of one topology so far. `store` is the kind of stores that name none."""
 
     store: StoreKind = "memory"
     sources: list[Source] = field(default_factory=list)

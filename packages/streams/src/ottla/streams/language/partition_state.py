@@ -1,4 +1,4 @@
-"""What a sub-topology keeps for one assigned partition: its stores, its tables, and its time."""
+"""The state of a sub-topology for one assigned partition: its stores, its tables, and its time."""
 
 from __future__ import annotations
 

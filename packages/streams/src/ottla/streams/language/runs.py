@@ -38,7 +38,7 @@ class Lookup(Protocol):
 
 @dataclass
 class Counters:
-    """What happened to records that left no trace."""
+    """Counters of records that were dropped."""
 
     late: int = 0
     """Records that came after their window was closed."""
@@ -146,7 +146,7 @@ class Run:
         if len(cells) > 1:
             cells.sort(key=lambda cell: -cell.partition.level)
         for cell in cells:
-            # What is known is written again: its changelog record may not have been acknowledged before.
+            # The known entry is written again: its changelog record may not have been acknowledged before.
             entry = cell.after or (cell.before if cell.is_known else None)
             if entry is None:
                 continue

@@ -35,7 +35,7 @@ CLOSING_S: Final = 10.0
 
 
 class Outputs(Protocol):
-    """What takes the outputs of handlers: the producer, or the next transaction."""
+    """The outputs of handlers: they go to the producer, or into the next transaction."""
 
     async def send(self, work: Work, record: ProducerRecord) -> None:
         """Take a record; the work is not finished before it is acknowledged."""

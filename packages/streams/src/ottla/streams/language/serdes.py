@@ -29,7 +29,7 @@ class Serde(Generic[T]):
 
 
 TypeOrSerde = type[T] | Serde[T]
-"""What `key=` and `value=` take. bytes are kept, str is UTF-8, every other type is JSON."""
+"""The argument of `key=` and `value=`. bytes are kept, str is UTF-8, every other type is JSON."""
 
 
 def named_serde(name: str) -> Serde[Any]:

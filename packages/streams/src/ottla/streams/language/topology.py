@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class SubTopology:
-    """What happens to the records of one topic, up to where they are written to another."""
+    """The steps of the records of one topic, up to where they are written to another."""
 
     topic: str
     sources: tuple[Source, ...]

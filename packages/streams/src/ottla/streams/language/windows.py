@@ -51,7 +51,7 @@ class WindowValue(Generic[A]):
 
 
 class KeyWindows(msgspec.Struct, array_like=True):
-    """What is kept for a key: its time, and its open windows by their start."""
+    """The state of a key: its time, and its open windows by their start."""
 
     time_ms: int = NO_TIME
     """The highest timestamp of the key's records."""

@@ -1,1 +1,1 @@
-"""What operators see: metrics, health, log lines and status."""
+"""Metrics, health, log lines and status, for operators."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFacts:
-    """What the health of a processor is judged by. Times are milliseconds that something has lasted."""
+    """The facts by which a processor's health is judged. Times are milliseconds that something has lasted."""
 
     failure: str | None = None
     """The error that stopped it, or that makes it stop."""

@@ -11,7 +11,7 @@ from ottla.protocol.topics import TopicPartition
 
 
 class Gauges(Protocol):
-    """What is counted when it is asked for."""
+    """Metrics that are read on demand."""
 
     def lanes(self) -> int:
         """Lanes with records."""

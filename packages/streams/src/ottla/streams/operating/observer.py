@@ -18,7 +18,7 @@ from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 
 class Sizes(Protocol):
-    """What only the processor's parts know; read when somebody asks."""
+    """Sizes that only the processor's parts know; read on demand."""
 
     def lanes(self) -> int:
         """Lanes with records."""
@@ -53,7 +53,7 @@ class Sizes(Protocol):
 
 @dataclass(slots=True)
 class PartitionState:
-    """What is known of an assigned partition."""
+    """The state of an assigned partition, as its events tell it."""
 
     offset: int | None
     """The committed offset."""

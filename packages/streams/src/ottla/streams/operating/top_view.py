@@ -1,4 +1,4 @@
-"""What `ottla streams top` shows, made of two statuses: tables and lines. Pure."""
+"""The tables and lines of `ottla streams top`, made of two statuses. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROCESSOR_COLUMNS = (
     "retries", "dead", "dupes", "commit errors",
 )  # fmt: skip
 STREAM_COLUMNS = ("late", "no key", "no value")
-"""What streams dropped; shown once they did."""
+"""Counters of records that streams dropped; shown when they are not 0."""
 _DROPPED = ("late_total", "keyless_total", "valueless_total")
 PARTITION_COLUMNS = (
     "topic", "partition", "offset", "lag", "rec/s", "in flight", "failed", "paused", "metadata",

@@ -71,7 +71,7 @@ class Processor:
         self.parts = parts = Assembly(
             config, handler, failures=failures, outputs=outputs, commits=commits, wrap=wrap, dedupe=dedupe
         )
-        """What the settings have chosen; observers read counts of it."""
+        """The parts that the settings have chosen; observers read counts of them."""
         self.config = config = parts.config
         states = parts.states or states
         self.consumer = environment().consumer(config.reading())
@@ -81,7 +81,7 @@ class Processor:
         self._topics = topics
         self._observer = observer
         self.outputs = parts.outputs
-        """What handlers send through; its `send(work, record)` is for handlers of `Work`."""
+        """The outputs of handlers; `send(work, record)` is for handlers of `Work`."""
         self._workers = self._make_workers(parts)
         self._committer = self._make_committer(parts, states)
         self._rebalancing = Rebalancing(

@@ -1,4 +1,4 @@
-"""What a processor does when partitions are assigned, revoked or lost, and when it stops."""
+"""Follow the assignment: begin, drain and give up partitions, and drain all at the stop."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from ottla.streams.scheduling.frontier import Frontier
 from ottla.streams.scheduling.phase import Phase
 
 RECORD_OVERHEAD_BYTES: int
-"""What a record counts in budgets beside its key and its value."""
+"""The bytes that a record counts in budgets beside its key and its value."""
 
 def encode_runs(offset: int, finished: Sequence[tuple[int, int]]) -> bytes:
     """Return the lengths of runs as varints: unfinished and finished in turns, from an offset on.
@@ -86,10 +86,10 @@ class WorkItem:
         """The offset of the first record."""
     @property
     def lane(self) -> Hashable:
-        """What the order is kept for; None for records without any order."""
+        """The value whose records keep their order; None for records without order."""
     @property
     def size(self) -> int:
-        """What the records count in budgets, in bytes."""
+        """The bytes that the records count in budgets."""
 
 class Assignment:
     """The state of one assigned partition: lanes, frontier and counts."""
@@ -132,7 +132,7 @@ class Assignment:
         """Forget all work that is not active; lanes stay taken."""
 
 class Totals:
-    """What all assignments hold together."""
+    """The sums over all assignments."""
 
     buffered: int
     buffered_bytes: int

@@ -1,4 +1,4 @@
-"""What one commit of a partition makes durable. Pure."""
+"""The offset and metadata that one commit of a partition writes. Pure."""
 
 from __future__ import annotations
 

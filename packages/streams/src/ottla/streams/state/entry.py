@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders two entries of a key: the later one has the larger."""
+        """The order of two entries of a key: the later one has the larger."""
         return self.stamp, self.revision
 
 

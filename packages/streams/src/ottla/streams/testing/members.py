@@ -39,7 +39,7 @@ class Member:
 
     @property
     def failure(self) -> BaseException | None:
-        """What it failed with."""
+        """The error that ended it."""
         if self.task is None or not self.task.done() or self.task.cancelled():
             return None
         return self.task.exception()

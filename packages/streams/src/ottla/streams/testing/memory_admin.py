@@ -15,7 +15,7 @@ from ottla.streams.testing.memory_log import MemoryLog
 
 @dataclass(frozen=True)
 class MemoryTopic:
-    """What is said of a topic."""
+    """The description of a topic."""
 
     name: str
     id: UUID

@@ -15,7 +15,7 @@ from ottla.streams.testing.memory_log import MemoryLog
 
 
 class GroupMember(Protocol):
-    """What a group needs of its members."""
+    """The part of a member that its group needs."""
 
     @property
     def member_id(self) -> str:

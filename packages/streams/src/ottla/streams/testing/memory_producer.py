@@ -226,7 +226,7 @@ class MemoryProducer:
 
 
 class _Transaction:
-    """What a transaction will write."""
+    """The records and offsets that a transaction will write."""
 
     def __init__(self) -> None:
         self.records: list[tuple[TopicPartition, bytes | None, bytes | None, int, Headers]] = []

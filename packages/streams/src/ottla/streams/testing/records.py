@@ -1,4 +1,4 @@
-"""What tests give as keys and values, and what they get to see."""
+"""Keys and values as tests give them, and records as tests read them."""
 
 from __future__ import annotations
 
