@@ -40,6 +40,7 @@ from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_se
 from ottla.broker.handlers.produce_fast_path import ProduceFastPath
 from ottla.broker.handlers.services import Services
 from ottla.broker.handlers.topic_metrics import TopicMetrics
+from ottla.broker.lazy_connections import connect_to_leader, sender_to
 from ottla.broker.leadership_handover import LeadershipHandover
 from ottla.broker.local_control_requests import LocalSender
 from ottla.broker.log.files import DiskFiles, Files
@@ -50,7 +51,6 @@ from ottla.broker.network.dispatcher import Dispatcher, Routes
 from ottla.broker.network.listener import Server
 from ottla.broker.periodic_tasks import schedule
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
-from ottla.broker.replication.fetcher import Peer
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.replicas import Replicas
@@ -286,7 +286,7 @@ class Broker:
             broker_id=self.broker_id,
             config=self.config,
             clock=self.environment.clock,
-            connect=partial(self._connect_to_leader, metadata),
+            connect=partial(connect_to_leader, metadata, self.config),
             metrics=self.metrics,
         )
         return Replicas(
@@ -484,16 +484,7 @@ class Broker:
     def _connect(self, broker: LiveBroker) -> Sender:
         if broker.id == self.broker_id:
             return LocalSender(self.services)
-        # Imported with the second broker: a single broker never needs a client.
-        from ottla.broker.controller.remote_requests import RemoteSender
-
-        timeout_ms = self.config.controller_socket_timeout_ms
-        return RemoteSender(broker, self.config.interbroker_listener, self.broker_id, timeout_ms)
-
-    def _connect_to_leader(self, metadata: MetadataCache, leader: int) -> Peer:
-        from ottla.broker.cluster.leader_connection import connect
-
-        return connect(metadata, self.config, leader)
+        return sender_to(broker, self.config, self.broker_id)
 
     # ---- running
 
