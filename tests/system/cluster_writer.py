@@ -22,7 +22,7 @@ from typing import IO, Any
 
 FLUSH_S = 150.0
 PADDING = b"x" * 80
-Acknowledged = Callable[[int, int, int], None]
+Acknowledged = Callable[[int, int | None, int], None]
 
 
 def main() -> None:
@@ -44,8 +44,10 @@ def record(options: argparse.Namespace, number: int) -> bytes:
 
 
 def acknowledge(journal: IO[str]) -> Acknowledged:
-    def write(partition: int, offset: int, number: int) -> None:
-        journal.write(f"{time.time() * 1000:.0f} {partition} {offset} {number}\n")
+    def write(partition: int, offset: int | None, number: int) -> None:
+        # A batch that the broker had already may be acknowledged without an offset.
+        known = -1 if offset is None or offset < 0 else offset
+        journal.write(f"{time.time() * 1000:.0f} {partition} {known} {number}\n")
 
     return write
 
@@ -93,8 +95,7 @@ def kafka_python(options: argparse.Namespace, stopping: threading.Event, journal
     acknowledged = acknowledge(journal)
 
     def placed(number: int, done: Any) -> None:
-        # A batch that the broker had already answers without an offset.
-        acknowledged(done.partition, -1 if done.offset is None else done.offset, number)
+        acknowledged(done.partition, done.offset, number)
 
     producer = KafkaProducer(
         bootstrap_servers=options.servers.split(","), acks="all" if options.acks == "all" else 1,
