@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from chaos_log import Log, read_back
 from cluster_checks import (
     Acknowledgements,
@@ -259,5 +261,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE.parent))
     sys.exit(main())

@@ -1,0 +1,35 @@
+"""A few rounds of chaos in a real cluster; `nox -s chaos -- --cluster` runs them at length."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SYSTEM = Path(__file__).resolve().parents[1] / "system"
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--profile", "kills", "--rounds", "4"], id="three brokers that are killed"),
+        pytest.param(
+            ["--fault", "kill any", "--rounds", "2", "--brokers", "ottla,apache,ottla"],
+            id="two of ours and one of Apache Kafka",
+        ),
+    ],
+)
+def test_nothing_acknowledged_is_lost_in_a_cluster(options: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SYSTEM / "cluster_chaos.py"), "--per-s", "50", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -1,0 +1,141 @@
+"""The checks of cluster_chaos.py: each finds what it is for."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from cluster_checks import (
+    Acknowledgements,
+    acknowledgements,
+    differing,
+    disordered,
+    doubled,
+    longest_gaps_ms,
+    lost,
+    misread,
+    out_of_sequence,
+    unhandled,
+)
+from cluster_faults import CUTS, PROFILES, plan
+
+LOG = {0: {0: ("w", 0), 1: ("w", 2), 2: ("v", 0)}, 1: {0: ("w", 1)}}
+
+
+def batch(offset: int, producer_id: int, epoch: int, sequence: int, records: int) -> bytes:
+    header = bytearray(61)
+    struct.pack_into(">qi", header, 0, offset, 49)
+    struct.pack_into(">qhii", header, 43, producer_id, epoch, sequence, records)
+    return bytes(header)
+
+
+def segment(folder: Path, *batches: bytes) -> Path:
+    directory = folder / "t-0"
+    directory.mkdir(parents=True)
+    (directory / "00000000000000000000.log").write_bytes(b"".join(batches))
+    return folder
+
+
+def journal(folder: Path, *lines: str) -> Path:
+    file = folder / "reader.journal"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+def test_an_acknowledged_record_that_is_not_at_its_offset_is_lost() -> None:
+    writer = Acknowledgements("w", places={(0, 0): 0, (0, 1): 2, (1, 0): 1})
+    assert lost(LOG, writer) == []
+
+    writer.places[(1, 1)] = 3
+
+    assert "w LOST record 3: acknowledged at 1/1" in lost(LOG, writer)[0]
+
+
+def test_a_record_acknowledged_without_an_offset_must_be_somewhere_in_its_partition() -> None:
+    assert lost(LOG, Acknowledgements("w", somewhere={(0, 2)})) == []
+    assert lost(LOG, Acknowledgements("w", somewhere={(1, 2)}))
+
+
+def test_another_record_at_an_acknowledged_offset_is_a_loss() -> None:
+    assert lost(LOG, Acknowledgements("w", places={(0, 2): 4}))
+
+
+def test_order_counts_within_a_partition_and_without_repetitions() -> None:
+    assert disordered(LOG, "w") == []
+    assert disordered({0: {0: ("w", 0), 1: ("w", 1), 2: ("w", 0)}}, "w") == []
+    assert disordered({0: {0: ("w", 1), 1: ("w", 0)}}, "w")
+
+
+def test_repeated_records_are_counted() -> None:
+    assert doubled({0: {0: ("w", 0), 1: ("w", 1), 2: ("w", 0), 3: ("v", 1)}}, "w") == 1
+
+
+def test_sequences_of_a_producer_epoch_have_no_gap_and_no_repetition(tmp_path: Path) -> None:
+    good = (batch(0, 7, 0, 0, 3), batch(3, 7, 0, 3, 1), batch(4, 7, 1, 0, 1), batch(5, -1, -1, -1, 1))
+    assert out_of_sequence(segment(tmp_path / "good", *good), "t", 1) == []
+
+    twice = segment(tmp_path / "twice", batch(0, 7, 0, 0, 3), batch(3, 7, 0, 0, 3))
+    gap = segment(tmp_path / "gap", batch(0, 7, 0, 0, 3), batch(3, 7, 0, 4, 1))
+
+    assert "sequence 0 of producer (7, 0) at offset 3, after 2" in out_of_sequence(twice, "t", 1)[0]
+    assert out_of_sequence(gap, "t", 1)
+
+
+def test_a_follower_must_be_given_every_record_in_order(tmp_path: Path) -> None:
+    assert misread(LOG, journal(tmp_path, "0 0 w 0", "1 0 w 1", "0 1 w 2", "end"), follows=True) == []
+    assert misread(LOG, journal(tmp_path, "0 1 w 2"), follows=True)
+    assert misread(LOG, journal(tmp_path, "0 0 w 0", "0 0 w 0"), follows=False) == []
+
+
+def test_a_record_that_was_read_must_stay(tmp_path: Path) -> None:
+    assert misread(LOG, journal(tmp_path, "0 1 w 9"), follows=False)
+    assert misread(LOG, journal(tmp_path, "0 3 w 9"), follows=False)
+
+
+def test_a_group_must_be_given_every_record(tmp_path: Path) -> None:
+    every = journal(tmp_path, "0 0 w 0", "0 1 w 2", "0 2 v 0", "1 0 w 1")
+    assert unhandled(LOG, [every]) == []
+    assert "SKIPPED 1" in unhandled(LOG, [journal(tmp_path, "0 0 w 0", "0 1 w 2", "0 2 v 0")])[0]
+
+
+def test_replicas_with_other_bytes_differ(tmp_path: Path) -> None:
+    one = segment(tmp_path / "one", batch(0, 7, 0, 0, 3))
+    same = segment(tmp_path / "same", batch(0, 7, 0, 0, 3))
+    other = segment(tmp_path / "other", batch(0, 8, 0, 0, 3))
+    longer = segment(tmp_path / "longer", batch(0, 7, 0, 0, 3), batch(3, 7, 0, 3, 1))
+
+    assert differing({"one": one, "same": same}, "t", 1) == []
+    assert "one and other at byte 50" in differing({"one": one, "other": other}, "t", 1)[0]
+    assert "one is shorter" in differing({"one": one, "longer": longer}, "t", 1)[0]
+
+
+def test_a_journal_has_acknowledgements_failures_and_an_end(tmp_path: Path) -> None:
+    found = acknowledgements("w", journal(tmp_path, "100 0 5 6", "120 0 -1 7", "failed Fatal", "end 0"))
+
+    assert found.places == {(0, 5): 6}
+    assert found.somewhere == {(0, 7)}
+    assert found.times_ms == {0: [100, 120]}
+    assert found.wrong == ["w: failed Fatal"]
+    assert found.ended
+
+
+def test_gaps_reach_from_the_beginning_to_the_end_of_a_window() -> None:
+    writer = Acknowledgements("w", times_ms={0: [50, 100, 400], 1: [390]})
+
+    assert longest_gaps_ms([writer], 90, 500) == {0: 300, 1: 300}
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_equal_seeds_give_equal_plans(profile: str) -> None:
+    first = plan(profile, 50, 7, session_s=6, can_cut=True)
+
+    assert first == plan(profile, 50, 7, session_s=6, can_cut=True)
+    assert first != plan(profile, 50, 8, session_s=6, can_cut=True)
+    assert {fault.kind for fault in first} <= set(PROFILES[profile])
+
+
+def test_nothing_is_cut_where_nothing_can_be() -> None:
+    faults = plan("mixed", 300, 1, session_s=6, can_cut=False)
+
+    assert not {fault.kind for fault in faults} & set(CUTS)
