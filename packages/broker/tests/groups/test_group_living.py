@@ -369,3 +369,18 @@ def test_a_pending_member_id_is_forgotten_when_the_group_is_full() -> None:
 
     assert driver.joined(refused).error is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert driver.joined(rejoin).generation == driver.joined(second).generation == 2
+
+
+def test_members_that_await_the_assignment_of_a_leader_that_dies_join_again() -> None:
+    """All sessions began when the joins were answered, and end together: theirs begin anew by that."""
+    driver = GroupDriver()
+    tokens = [driver.join() for _ in range(3)]
+    driver.wait(0)
+    _, *others = [driver.joined(each).member_id for each in tokens]
+    waiting = [driver.sync(each) for each in others]
+
+    driver.wait(SESSION_MS)
+
+    assert [driver.synced(each).error for each in waiting] == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
+    again = [driver.join(each) for each in others]
+    assert [driver.joined(each).error for each in again] == [ErrorCode.NONE] * 2
