@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -15,7 +16,10 @@ from typing import Any, Protocol
 import pytest
 from click.testing import CliRunner, Result
 
+from ottla.client.admin import Admin
 from ottla.client.cli import main
+from ottla.consumer import Consumer
+from ottla.protocol.topics import TopicPartition
 
 
 class Servers(Protocol):
@@ -186,3 +190,30 @@ def test_a_range_of_time_and_the_tail_are_read(ottla: Command, fresh: Callable[[
     assert ottla("consume", topic, "--tail", "1", "--from-beginning").exit_code == 2
     assert ottla("consume", topic, "--tail", "1", "--group", "g").exit_code == 2
     assert "2026-01-31" in ottla("consume", topic, "--since", "yesterday").output
+
+
+async def test_offsets_of_a_group_are_shown_with_their_owners_and_its_rebalance_is_verified(
+    cluster: Servers, ottla: Command, fresh: Callable[[str], str], admin: Admin
+) -> None:
+    topic, group = fresh("orders"), fresh("billing")
+    await admin.topics.create(topic, partitions=2)
+    await admin.groups.commit(group, {TopicPartition(topic, 0): 0})
+    idle = await asyncio.to_thread(ottla, "group", "verify-rebalance", group)
+    assert (idle.exit_code, idle.stdout) == (1, f"group {group} is Empty, not Stable\n")
+
+    async with Consumer(
+        topic, bootstrap_servers=cluster.bootstrap_servers, group_id=group, group_instance_id="one"
+    ) as consumer:
+        async with asyncio.timeout(60):
+            while len(consumer.assignment()) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        shown = await asyncio.to_thread(ottla, "group", "offsets", group, "--json")
+        verified = await asyncio.to_thread(ottla, "group", "verify-rebalance", group)
+
+    rows = json.loads(shown.stdout)
+    assert [(each["group"], each["partition"], each["owner"]) for each in rows] == [
+        (group, 0, "one"),
+        (group, 1, "one"),
+    ]
+    assert (rows[0]["offset"], rows[0]["log_end"], rows[0]["lag"]) == (0, 0, 0)
+    assert verified.stdout == f"Every partition that {group} reads has an owner.\n"

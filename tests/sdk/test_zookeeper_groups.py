@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import Admin
+from ottla.client.cli import main
 from ottla.consumer import NoOffset
 from ottla.consumer.zookeeper import (
     MessageStream,
@@ -69,6 +70,10 @@ class Place:
 
     def command(self, *arguments: str) -> tuple[int, str]:
         done = CliRunner().invoke(zookeeper_group, [*arguments, "--zookeeper", self.hosts])
+        return done.exit_code, done.output
+
+    def ottla(self, *arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(main, [*arguments, "--zookeeper", self.hosts])
         return done.exit_code, done.output
 
 
@@ -170,6 +175,32 @@ async def test_a_broker_that_restarts_interrupts_and_loses_nothing(place: Place)
         await connector.commit_offsets()
 
     assert len(seen) == 40
+
+
+async def test_offsets_and_owners_are_shown_with_the_commands_of_other_groups(
+    place: Place, tmp_path: Path
+) -> None:
+    topic, group = await place.topic(1), f"g-{secrets.token_hex(4)}"
+    seen: list[str] = []
+    async with place.member(group, consumer_id="me") as connector:
+        (stream,) = (await connector.create_message_streams({topic: 1}))[topic]
+        written = await place.write(topic, 1, range(10))
+        await take(stream, seen, lambda: set(seen) == written)
+        await connector.commit_offsets()
+        status, shown = await asyncio.to_thread(place.ottla, "group", "offsets", group, "--json")
+        verified = await asyncio.to_thread(place.ottla, "group", "verify-rebalance", group)
+
+    assert status == 0, shown
+    (row,) = json.loads(shown)
+    assert (row["offset"], row["log_end"], row["lag"], row["owner"]) == (10, 10, 0, f"{group}_me-0")
+    assert verified == (0, f"Every partition that {group} reads has an owner.\n")
+    status, lines = await asyncio.to_thread(place.ottla, "zookeeper", "export-offsets", "--group", group)
+    assert (status, lines) == (0, f"/consumers/{group}/offsets/{topic}/0:10\n")
+    (tmp_path / "offsets").write_text(lines.replace(":10", ":4"))
+    done = await asyncio.to_thread(place.ottla, "zookeeper", "import-offsets", str(tmp_path / "offsets"))
+    assert done == (0, f"Set 1 offset of group {group}.\n")
+    _, shown = await asyncio.to_thread(place.ottla, "group", "offsets", group, "--json")
+    assert json.loads(shown)[0]["lag"] == 6
 
 
 async def test_the_tools_show_verify_export_import_and_move_offsets(place: Place, tmp_path: Path) -> None:

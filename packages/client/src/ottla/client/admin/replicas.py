@@ -95,8 +95,10 @@ class Replicas:
         end = min(ends[each, partition] for each in state.replicas)
         offset, count = start, 0
         while offset < end:
-            read = await self._read(partition, state.replicas, offset)
-            step = compare(read, offset, end)
+            try:
+                step = compare(await self._read(partition, state.replicas, offset), offset, end)
+            except (ClientError, KafkaError) as error:
+                step = Step(offset, 0, str(error))
             offset, count = step.next_offset, count + step.batches
             if step.difference is not None:
                 return Verified(partition, state.replicas, start, offset, count, step.difference)
@@ -146,8 +148,11 @@ class Replicas:
     async def _read(
         self, partition: TopicPartition, brokers: Iterable[int], offset: int
     ) -> dict[int, list[StoredBatch]]:
-        async with asyncio.TaskGroup() as tasks:
-            reads = {each: tasks.create_task(self._fetch(each, partition, offset)) for each in brokers}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reads = {each: tasks.create_task(self._fetch(each, partition, offset)) for each in brokers}
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
         return {broker: list(_batches(read.result())) for broker, read in reads.items()}
 
     async def _fetch(self, broker: int, partition: TopicPartition, offset: int) -> bytes | memoryview:

@@ -16,6 +16,7 @@ from ottla.client.commands import (
     show_json,
     with_admin,
 )
+from ottla.client.commands.extensible_group import ExtensibleGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from ottla.protocol.topics import TopicPartition
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup, entry_point_group="ottla.group.commands")
 def group() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset and delete consumer groups; show offsets and owners."""
 
 
 @group.command(name="list")

@@ -76,7 +76,7 @@ def describe(
     config = load_config(properties)
 
     async def use(session: Session) -> tuple[list[PartitionLag], list[str]]:
-        return await _progress(session, name, topics, config)
+        return await progress(session, name, topics, config)
 
     found, brokers = with_session(hosts, use)
     if not found:
@@ -89,9 +89,10 @@ def describe(
             click.echo(broker)
 
 
-async def _progress(
+async def progress(
     session: Session, group: str, topics: tuple[str, ...], config: ClientConfig
 ) -> tuple[list[PartitionLag], list[str]]:
+    """Return how far a group has read each partition, and the brokers with their addresses."""
     from ottla.client.admin import LATEST, Admin
     from ottla.consumer.zookeeper import group_admin
     from ottla.protocol.topics import TopicPartition

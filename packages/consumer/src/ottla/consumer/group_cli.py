@@ -1,0 +1,146 @@
+"""`ottla group offsets` and `ottla group verify-rebalance`: for groups in Kafka and in ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from ottla.client.commands import cluster_options, json_option, load_config, show, with_admin
+
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin
+    from ottla.client.config import ClientConfig
+    from ottla.protocol.topics import TopicPartition
+    from ottla.zookeeper.session import Session
+
+F = TypeVar("F", bound=Callable[..., object])
+Row = tuple[object, ...]
+_COLUMNS = ("group", "topic", "partition", "offset", "log end", "lag", "owner")
+
+
+def _zookeeper_option(command: F) -> F:
+    return click.option(
+        "--zookeeper", "hosts", metavar="HOST:PORT[/CHROOT]",
+        help="For groups that use ZooKeeper: its address, instead of --bootstrap-server.",
+    )(command)  # fmt: skip
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ottla group offsets billing
+  ottla group offsets --json
+  ottla group offsets billing --zookeeper localhost:2181/kafka
+"""
+)
+@click.argument("names", nargs=-1)
+@_zookeeper_option
+@json_option
+@cluster_options
+def offsets(
+    names: tuple[str, ...], hosts: str | None, as_json: bool, bootstrap_server: str, properties: str | None
+) -> None:
+    """Show offset, log end, lag and owner of each partition that groups read. Default: all groups."""
+    if hosts is not None:
+        rows = _from_zookeeper(hosts, names, load_config(properties))
+    else:
+        rows = with_admin(bootstrap_server, properties, lambda admin: _of_groups(admin, names))
+    show(_COLUMNS, rows, as_json=as_json)
+
+
+async def _of_groups(admin: Admin, names: tuple[str, ...]) -> list[Row]:
+    chosen = names or [each.name for each in await admin.groups.list()]
+    return [row for name in chosen for row in await _of_group(admin, name)]
+
+
+async def _of_group(admin: Admin, name: str) -> list[Row]:
+    """Return a row for each partition with a commit or an owner."""
+    from ottla.client.admin import LATEST
+
+    committed = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
+    owners = await _owners(admin, name)
+    partitions = sorted({*committed, *owners})
+    there = {each.name: each.partitions for each in await admin.topics.list(internal=True)}
+    existing = [each for each in partitions if each.partition in there.get(each.topic, ())]
+    ends = await admin.offsets.find(dict.fromkeys(existing, LATEST)) if existing else {}
+    return [_row(name, each, committed.get(each), ends.get(each), owners.get(each)) for each in partitions]
+
+
+def _row(
+    group: str, partition: TopicPartition, offset: int | None, end: int | None, owner: str | None
+) -> Row:
+    lag = None if offset is None or end is None else max(0, end - offset)
+    return group, *partition, offset, end, lag, owner
+
+
+async def _owners(admin: Admin, name: str) -> dict[TopicPartition, str]:
+    found = await admin.groups.describe(name)
+    return {
+        partition: member.instance_id or member.id
+        for member in found.members
+        for partition in member.partitions
+    }
+
+
+def _from_zookeeper(hosts: str, names: tuple[str, ...], config: ClientConfig) -> list[Row]:
+    from ottla.consumer.zookeeper import group_admin
+    from ottla.consumer.zookeeper.cli import progress, with_session
+
+    async def use(session: Session) -> list[Row]:
+        rows: list[Row] = []
+        for name in names or await group_admin.groups(session):
+            found, _ = await progress(session, name, (), config)
+            rows += [_row(name, one.partition, one.offset, one.end_offset, one.owner) for one in found]
+        return rows
+
+    return with_session(hosts, use)
+
+
+@click.command(
+    name="verify-rebalance",
+    epilog="""\b
+Examples:
+  ottla group verify-rebalance billing
+  ottla group verify-rebalance billing --zookeeper localhost:2181/kafka
+""",
+)
+@click.argument("name")
+@_zookeeper_option
+@cluster_options
+def verify_rebalance(name: str, hosts: str | None, bootstrap_server: str, properties: str | None) -> None:
+    """Check that each partition of the topics that a group reads has one owner; exit with 1 if not."""
+    if hosts is not None:
+        from ottla.consumer.zookeeper import group_admin
+        from ottla.consumer.zookeeper.cli import with_session
+
+        wrong = with_session(hosts, lambda session: group_admin.verify(session, name))
+    else:
+        wrong = with_admin(bootstrap_server, properties, lambda admin: _faults(admin, name))
+    for each in wrong:
+        click.echo(each)
+    if wrong:
+        raise click.ClickException(f"the rebalance of {name} has not succeeded")
+    click.echo(f"Every partition that {name} reads has an owner.")
+
+
+async def _faults(admin: Admin, name: str) -> list[str]:
+    """Return what is wrong with the assignment of a Kafka group."""
+    from ottla.protocol.topics import TopicPartition
+
+    found = await admin.groups.describe(name)
+    if found.state != "Stable":
+        return [f"group {name} is {found.state}, not Stable"]
+    owned = [partition for member in found.members for partition in member.partitions]
+    twice = sorted({each for each in owned if owned.count(each) > 1})
+    topics = sorted({each.topic for each in (*owned, *await admin.groups.committed(name))})
+    there = {each.name: each for each in await admin.topics.list(internal=True)}
+    wanted = [
+        TopicPartition(topic, index)
+        for topic in topics
+        if topic in there
+        for index in there[topic].partitions
+    ]
+    free = sorted(set(wanted) - set(owned))
+    return [f"{each} has no owner" for each in free] + [f"{each} has several owners" for each in twice]
