@@ -13,7 +13,6 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -244,6 +243,8 @@ def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: b
 
 def _owner_of(name: str, cls: type[Any]) -> str | None:
     """Return the name of another installed client that has a setting, or None."""
+    from importlib.metadata import entry_points  # 20 ms: most programs do not come here
+
     for entry in entry_points(group=SETTINGS):
         other = entry.load()
         if other is not cls and dataclasses.is_dataclass(other):

@@ -103,3 +103,14 @@ class Options:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {names[near[0]]!r}?" if near else ""
             raise OptionError(f"there is no option {name!r}{hint}")
+
+
+def client_settings(options: Options, taken: Mapping[str, str | None]) -> dict[str, str]:
+    """Return Kafka's settings among the options. Raises OptionError for those that no option may set."""
+    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
+    settings = options.passed_on()
+    for name, instead in taken.items():
+        if name in settings and instead is not None:
+            raise OptionError(f"option 'kafka.{name}' cannot be set: {instead}")
+    settings.pop("group.id", None)  # a label only: nothing is committed and no group is joined
+    return settings

@@ -8,9 +8,8 @@ from typing import Literal
 
 from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options
+from ottla.pipeline.options import Options, client_settings
 from ottla.pipeline.sink.options import MARKERS_TOPIC, OPTIONS, TRANSACTIONAL_ID_PREFIX
-from ottla.pipeline.source.config import client_settings
 from ottla.producer.config import ProducerConfig
 
 Delivery = Literal["at-least-once", "dedupe", "exactly-once"]

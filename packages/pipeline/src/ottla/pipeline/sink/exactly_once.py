@@ -24,7 +24,6 @@ for all of them. In an unchanged query such a task does no harm.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -37,24 +36,12 @@ from ottla.pipeline.sink.markers import Marker, Markers, is_begun, is_written, m
 from ottla.pipeline.sink.row_sender import RowSender
 from ottla.pipeline.sink.sink_client import PendingTransaction, SinkClient, sink_client_for
 from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.pipeline.sink.task_result import TaskResult
 from ottla.producer import Producer
 from ottla.protocol.errors import InvalidTxnState
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """The result of a task, for the driver."""
-
-    task: TaskIdentity
-    rows: int
-    """The rows of the task that are written, now or by an earlier run."""
-    is_replay: bool = False
-    """Whether an earlier run has written part of the batch."""
-    pending: PendingTransaction | None = None
-    """The open transaction with the rows, if the driver has to commit it."""
 
 
 # --- in tasks

@@ -1,4 +1,8 @@
-"""The writers that Spark calls."""
+"""The writers that Spark calls.
+
+Each Python worker that Spark starts imports this module, so transactions, and the consumer that reads their
+markers, are imported only where delivery is exactly once.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,9 @@ from ottla.pipeline.errors import NotSupported
 from ottla.pipeline.sink.at_least_once import write_rows
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
-from ottla.pipeline.sink.exactly_once import (
-    TaskResult,
-    abort_all,
-    commit_all,
-    forget_tasks,
-    write_exactly_once,
-)
 from ottla.pipeline.sink.task_identity import TaskIdentity, batch_task, stream_task
 from ottla.pipeline.sink.task_input import whole
+from ottla.pipeline.sink.task_result import TaskResult
 from ottla.pipeline.worker_memory import exclude_modules_from_collections
 from ottla.protocol.errors import KafkaError
 
@@ -71,6 +69,8 @@ class BatchWriter(DataSourceArrowWriter):
         """Commit the transactions that wait for all tasks; delete the markers of this unnamed write."""
         if self.config.delivery != "exactly-once":
             return
+        from ottla.pipeline.sink.exactly_once import commit_all, forget_tasks
+
         done = _done(messages)
         commit_all(done, self.config)
         tasks = [each.task for each in done if each.rows and each.task.query == self._run]
@@ -101,7 +101,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Commit the transactions that wait for all tasks."""
-        commit_all(_done(messages), self.config)
+        if self.config.delivery == "exactly-once":
+            from ottla.pipeline.sink.exactly_once import commit_all
+
+            commit_all(_done(messages), self.config)
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Abort the transactions that wait for all tasks."""
@@ -113,6 +116,8 @@ def _write(
 ) -> Written:
     config = config.for_attempt(_task().attemptNumber())
     if config.delivery == "exactly-once":
+        from ottla.pipeline.sink.exactly_once import write_exactly_once
+
         done = write_exactly_once(whole(batches), columns, config, task, run)
     else:
         marked = task if config.delivery == "dedupe" else None
@@ -126,6 +131,10 @@ def _done(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:
 
 
 def _abort(messages: list[WriterCommitMessage | None], config: SinkConfig) -> None:
+    if config.delivery != "exactly-once":
+        return
+    from ottla.pipeline.sink.exactly_once import abort_all
+
     try:
         abort_all(_done(messages), config)
     except (ClientError, KafkaError, TimeoutError) as error:

@@ -11,7 +11,7 @@ from typing import Literal
 from ottla.client.settings import SettingError
 from ottla.consumer.config import ConsumerConfig
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options
+from ottla.pipeline.options import Options, client_settings
 from ottla.pipeline.source.offset_bounds import Bound, Edge, ending, starting
 from ottla.pipeline.source.offset_json import parse_partitions
 from ottla.pipeline.source.options import OPTIONS
@@ -120,17 +120,6 @@ class SourceConfig:
             )
         except SettingError as error:
             raise OptionError(f"an option kafka.*: {error}") from None
-
-
-def client_settings(options: Options, taken: Mapping[str, str | None]) -> dict[str, str]:
-    """Return Kafka's settings among the options. Raises OptionError for those that no option may set."""
-    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
-    settings = options.passed_on()
-    for name, instead in taken.items():
-        if name in settings and instead is not None:
-            raise OptionError(f"option 'kafka.{name}' cannot be set: {instead}")
-    settings.pop("group.id", None)  # a label only: nothing is committed and no group is joined
-    return settings
 
 
 def _wanted(options: Options) -> TopicSelection:

@@ -1,4 +1,8 @@
-"""The data source `ottla`: the class that Spark registers."""
+"""The data source `ottla`: the class that Spark registers.
+
+Spark starts a Python worker for each step of planning, and each imports this module. So it imports readers
+and writers only where they are made.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from ottla.pipeline.options import Options
-from ottla.pipeline.sink.reachability import require_brokers
-from ottla.pipeline.sink.spark_writers import BatchWriter, StreamWriter
-from ottla.pipeline.source.batch_reader import BatchReader
 from ottla.pipeline.source.spark_rows import ddl
-from ottla.pipeline.source.stream_reader import StreamReader
 from ottla.pipeline.values import value_format
 from ottla.pipeline.worker_memory import exclude_modules_from_collections
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from ottla.pipeline.sink.spark_writers import BatchWriter, StreamWriter
+    from ottla.pipeline.source.batch_reader import BatchReader
+    from ottla.pipeline.source.stream_reader import StreamReader
 
 
 class OttlaDataSource(DataSource):
@@ -41,14 +45,21 @@ class OttlaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the batch reader."""
+        from ottla.pipeline.source.batch_reader import BatchReader
+
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return the stream reader."""
+        from ottla.pipeline.source.stream_reader import StreamReader
+
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the batch writer. Raises BrokersUnreachable, instead of each task."""
+        from ottla.pipeline.sink.reachability import require_brokers
+        from ottla.pipeline.sink.spark_writers import BatchWriter
+
         writer = BatchWriter(self.options, schema, overwrite=overwrite)
         require_brokers(writer.config)
         exclude_modules_from_collections()
@@ -59,6 +70,9 @@ class OttlaDataSource(DataSource):
 
         Spark asks for one before the tasks of each batch. Raises BrokersUnreachable, instead of each task.
         """
+        from ottla.pipeline.sink.reachability import require_brokers
+        from ottla.pipeline.sink.spark_writers import StreamWriter
+
         writer = StreamWriter(self.options, schema)
         require_brokers(writer.config)
         exclude_modules_from_collections()
