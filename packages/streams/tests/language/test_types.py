@@ -29,6 +29,10 @@ async def looked_up(order: Order) -> Priced:
     return Priced(order.customer, order.amount)
 
 
+async def added(total: float, order: Order) -> float:
+    return total + order.amount
+
+
 def test_types_follow_maps_joins_and_aggregates() -> None:
     topology = Topology()
     customers = topology.table("customers", key=str, value=Customer)
@@ -50,6 +54,9 @@ def test_types_follow_maps_joins_and_aggregates() -> None:
     assert_type(joined, Stream[str, str | None])
     totals = orders.window(tumbling(60_000)).aggregate(lambda: 0.0, lambda total, order: total + order.amount)
     assert_type(totals, Stream[str, WindowValue[float]])
+    assert_type(orders.aggregate(float, added, name="sums"), Stream[str, float])
+    sums = orders.window(tumbling(60_000)).aggregate(float, added, name="sums-of-minutes")
+    assert_type(sums, Stream[str, WindowValue[float]])
 
 
 def test_what_does_not_fit_is_an_error_of_types() -> None:
@@ -64,4 +71,5 @@ def test_what_does_not_fit_is_an_error_of_types() -> None:
     orders.left_join(customers, lambda order, customer: customer.name)  # type: ignore[arg-type, return-value, union-attr]
     orders.to("priced", value=Priced)  # type: ignore[arg-type]
     orders.merge(by_number)  # type: ignore[arg-type]
+    orders.aggregate(str, added)  # type: ignore[misc]
     orders.reduce(lambda before, order: order.amount)  # type: ignore[arg-type, return-value]

@@ -147,7 +147,7 @@ def _for_streams(config: StreamsConfig) -> StreamsConfig:
 
 
 class _Sizes:
-    """Reads sizes from the parts of a processor (implements `Sizes` of the observer)."""
+    """Reads sizes from the parts of a processor (implements `Sizes` of the metrics)."""
 
     def __init__(
         self,

@@ -35,8 +35,8 @@ def aggregate_step(node: Aggregate, following: Step) -> Step:
     return Aggregating(node, following) if node.windows is None else Windowing(node, node.windows, following)
 
 
-class Aggregating:
-    """Keeps one value per key, and passes each new one on."""
+class _OfKeys:
+    """A step that changes the cell of a record's key."""
 
     def __init__(self, node: Aggregate, following: Step) -> None:
         self._node = node
@@ -45,16 +45,25 @@ class Aggregating:
         self._following = following
 
     def __call__(self, run: Run, key: Any, value: Any) -> Waiting:
-        """Apply a record; one that was applied before passes the value on as it is now."""
+        """Find the cell of the key, and apply the record to it; records without a key are counted."""
         if key is None:
             run.counters.without_key += 1
             return None
         cell = run.cell(self._spec.name, self._spec.key.serialize(key))
         if isinstance(cell, Cell):
-            return self._apply(run, key, value, cell)
-        return then(cell, self._apply, run, key, value)
+            return self.in_cell(run, key, value, cell)
+        return then(cell, self.in_cell, run, key, value)
 
-    def _apply(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
+    def in_cell(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
+        """Apply a record to the cell of its key."""
+        raise NotImplementedError
+
+
+class Aggregating(_OfKeys):
+    """Keeps one value per key, and passes each new one on."""
+
+    def in_cell(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
+        """Apply a record; one that was applied before passes the value on as it is now."""
         now = None if cell.value is None else self._state.deserialize(cell.value)
         if cell.is_known:
             return self._following(run, key, now)
@@ -69,25 +78,12 @@ class Aggregating:
         return self._following(run, key, now)
 
 
-class Windowing:
+class Windowing(_OfKeys):
     """Keeps a value per key and window. Passes each new one on, or each window once when it closes."""
 
     def __init__(self, node: Aggregate, rules: WindowRules, following: Step) -> None:
-        self._node = node
+        super().__init__(node, following)
         self._rules = rules
-        self._spec = node.store
-        self._state = node.store.state
-        self._following = following
-
-    def __call__(self, run: Run, key: Any, value: Any) -> Waiting:
-        """Apply a record to its window, and close those that the key's time has passed."""
-        if key is None:
-            run.counters.without_key += 1
-            return None
-        cell = run.cell(self._spec.name, self._spec.key.serialize(key))
-        if isinstance(cell, Cell):
-            return self._in_cell(run, key, value, cell)
-        return then(cell, self._in_cell, run, key, value)
 
     def is_due(self, run: Run, until_ms: int) -> bool:
         """Return whether windows of idle keys may close at a time."""
@@ -106,7 +102,8 @@ class Windowing:
                 if waiting is not None:
                     await waiting
 
-    def _in_cell(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
+    def in_cell(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
+        """Apply a record to its window, and close those that the key's time has passed."""
         windows = KeyWindows() if cell.value is None else decode(cell.value)
         start_ms = self._rules.windows.start_of(run.timestamp_ms)
         if cell.is_known:

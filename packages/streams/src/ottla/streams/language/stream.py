@@ -231,35 +231,15 @@ class Stream(Generic[K, V]):
 
     # --- state
 
-    @overload
     def aggregate(
         self,
         initial: Callable[[], A],
-        function: Callable[[A, V], Awaitable[A]],
+        function: Callable[[A, V], A | Awaitable[A]],
         *,
         name: str | None = None,
         state: TypeOrSerde[A] | None = None,
         store: StoreKind | None = None,
-    ) -> Stream[K, A]: ...
-    @overload
-    def aggregate(
-        self,
-        initial: Callable[[], A],
-        function: Callable[[A, V], A],
-        *,
-        name: str | None = None,
-        state: TypeOrSerde[A] | None = None,
-        store: StoreKind | None = None,
-    ) -> Stream[K, A]: ...
-    def aggregate(
-        self,
-        initial: Callable[[], Any],
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        state: TypeOrSerde[Any] | None = None,
-        store: StoreKind | None = None,
-    ) -> Stream[K, Any]:
+    ) -> Stream[K, A]:
         """Keep a value per key: `function(before, value)`, beginning with `initial()`. None removes it.
 
         The stream has each new value. `state` is the type of the value, if it is not that of `initial()`;
@@ -352,35 +332,15 @@ class WindowedStream(Generic[K, V]):
         """Emit each window once, when it closes, instead of after every record."""
         return WindowedStream(self._stream, self._rules, is_final=True)
 
-    @overload
     def aggregate(
         self,
         initial: Callable[[], A],
-        function: Callable[[A, V], Awaitable[A]],
+        function: Callable[[A, V], A | Awaitable[A]],
         *,
         name: str | None = None,
         state: TypeOrSerde[A] | None = None,
         store: StoreKind | None = None,
-    ) -> Stream[K, WindowValue[A]]: ...
-    @overload
-    def aggregate(
-        self,
-        initial: Callable[[], A],
-        function: Callable[[A, V], A],
-        *,
-        name: str | None = None,
-        state: TypeOrSerde[A] | None = None,
-        store: StoreKind | None = None,
-    ) -> Stream[K, WindowValue[A]]: ...
-    def aggregate(
-        self,
-        initial: Callable[[], Any],
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        state: TypeOrSerde[Any] | None = None,
-        store: StoreKind | None = None,
-    ) -> Stream[K, Any]:
+    ) -> Stream[K, WindowValue[A]]:
         """Keep a value per key and window: `function(before, value)`, beginning with `initial()`."""
         return self._aggregated(
             "aggregate", _Options(name, state, store), from_initial(initial, function), initial

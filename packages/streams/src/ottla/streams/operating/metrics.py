@@ -10,8 +10,8 @@ from ottla.client.metrics import Description, Metrics, Sample, average, counter,
 from ottla.protocol.topics import TopicPartition
 
 
-class Gauges(Protocol):
-    """Metrics that are read on demand."""
+class Sizes(Protocol):
+    """Sizes that only the processor's parts know; read on demand."""
 
     def lanes(self) -> int:
         """Lanes with records."""
@@ -21,18 +21,6 @@ class Gauges(Protocol):
 
     def buffered_bytes(self) -> int:
         """Bytes of them."""
-
-    def in_flight(self) -> int:
-        """Handlers that run."""
-
-    def oldest_in_flight_ms(self) -> float:
-        """How long the oldest of them runs."""
-
-    def parked(self) -> int:
-        """Works that wait for a retry."""
-
-    def paused_partitions(self) -> int:
-        """Partitions whose intake is paused."""
 
     def dedupe_hits(self) -> int:
         """Records that were duplicates."""
@@ -50,21 +38,52 @@ class Gauges(Protocol):
         """Bytes of outputs that wait for a transaction."""
 
     def lags(self) -> Mapping[TopicPartition, int]:
-        """Records between what is committed and the end, of each partition."""
+        """Records between the finished ones and the end, of each partition."""
+
+    def since_intake_ms(self) -> float | None:
+        """How long nothing was handled though the broker has records and none are buffered; else None."""
 
 
-class NoGauges:
-    """Gauges before the processor has started."""
+class NoSizes:
+    """Sizes before the processor has started."""
 
     def _none(self) -> int:
         return 0
 
-    lanes = buffered_records = buffered_bytes = in_flight = oldest_in_flight_ms = _none
-    parked = paused_partitions = dedupe_hits = late = keyless = valueless = buffered_output_bytes = _none
+    lanes = buffered_records = buffered_bytes = _none
+    dedupe_hits = late = keyless = valueless = buffered_output_bytes = _none
 
     def lags(self) -> Mapping[TopicPartition, int]:
         """Return nothing."""
         return {}
+
+    def since_intake_ms(self) -> None:
+        """Return that nothing waits."""
+
+
+class Gauges(Protocol):
+    """Metrics that follow from the events of a processor, read on demand."""
+
+    def in_flight(self) -> int:
+        """Handlers that run."""
+
+    def oldest_in_flight_ms(self) -> float:
+        """How long the oldest of them runs."""
+
+    def parked(self) -> int:
+        """Works that wait for a retry."""
+
+    def paused_partitions(self) -> int:
+        """Partitions whose intake is paused."""
+
+
+class NoGauges:
+    """Gauges without a processor."""
+
+    def _none(self) -> int:
+        return 0
+
+    in_flight = oldest_in_flight_ms = parked = paused_partitions = _none
 
 
 LAG = Description(
@@ -109,6 +128,7 @@ class StreamsMetrics(Metrics):
     revoked_total: int = counter("Partitions that were revoked.")
     lost_total: int = counter("Partitions that were lost without a last commit.")
     gauges: Gauges = field(default_factory=NoGauges, repr=False)
+    sizes: Sizes = field(default_factory=NoSizes, repr=False)
 
     def handled(self, records: int, duration_ms: float) -> None:
         """Count a call of the handler that succeeded."""
@@ -126,7 +146,7 @@ class StreamsMetrics(Metrics):
     @property
     def lanes(self) -> int:
         """Lanes with records."""
-        return self.gauges.lanes()
+        return self.sizes.lanes()
 
     @property
     def in_flight(self) -> int:
@@ -141,12 +161,12 @@ class StreamsMetrics(Metrics):
     @property
     def buffered_records(self) -> int:
         """Records that wait or are handled."""
-        return self.gauges.buffered_records()
+        return self.sizes.buffered_records()
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of records that wait or are handled."""
-        return self.gauges.buffered_bytes()
+        return self.sizes.buffered_bytes()
 
     @property
     def parked(self) -> int:
@@ -161,32 +181,32 @@ class StreamsMetrics(Metrics):
     @property
     def dedupe_hit_total(self) -> int:
         """Records that were duplicates."""
-        return self.gauges.dedupe_hits()
+        return self.sizes.dedupe_hits()
 
     @property
     def late_total(self) -> int:
         """Records of streams that came after their window was closed."""
-        return self.gauges.late()
+        return self.sizes.late()
 
     @property
     def keyless_total(self) -> int:
         """Records of streams without a key before a join or an aggregate."""
-        return self.gauges.keyless()
+        return self.sizes.keyless()
 
     @property
     def valueless_total(self) -> int:
         """Records of streams without a value."""
-        return self.gauges.valueless()
+        return self.sizes.valueless()
 
     @property
     def buffered_output_bytes(self) -> int:
         """Bytes of outputs that wait for a transaction."""
-        return self.gauges.buffered_output_bytes()
+        return self.sizes.buffered_output_bytes()
 
     @property
     def records_lag_max(self) -> int:
         """Records between the finished ones and the end, of the partition with the most."""
-        return max(self.gauges.lags().values(), default=0)
+        return max(self.sizes.lags().values(), default=0)
 
     @classmethod
     def all_descriptions(cls) -> tuple[Description, ...]:
@@ -196,5 +216,5 @@ class StreamsMetrics(Metrics):
     def samples(self) -> Iterator[Sample]:
         """Yield every metric with its value, including that of partitions."""
         yield from self.tagged({})
-        for (topic, partition), lag in self.gauges.lags().items():
+        for (topic, partition), lag in self.sizes.lags().items():
             yield Sample(LAG, {"topic": topic, "partition": str(partition)}, lag)

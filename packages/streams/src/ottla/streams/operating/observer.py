@@ -5,50 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.handlers.context import key_hash
 from ottla.streams.operating.health import HealthFacts
 from ottla.streams.operating.log_lines import LogLines
-from ottla.streams.operating.metrics import StreamsMetrics
+from ottla.streams.operating.metrics import Sizes, StreamsMetrics
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
-
-
-class Sizes(Protocol):
-    """Sizes that only the processor's parts know; read on demand."""
-
-    def lanes(self) -> int:
-        """Lanes with records."""
-
-    def buffered_records(self) -> int:
-        """Records that wait or are handled."""
-
-    def buffered_bytes(self) -> int:
-        """Bytes of them."""
-
-    def dedupe_hits(self) -> int:
-        """Records that were duplicates."""
-
-    def late(self) -> int:
-        """Records of streams that came after their window was closed."""
-
-    def keyless(self) -> int:
-        """Records of streams without a key before a join or an aggregate."""
-
-    def valueless(self) -> int:
-        """Records of streams without a value."""
-
-    def buffered_output_bytes(self) -> int:
-        """Bytes of outputs that wait for a transaction."""
-
-    def lags(self) -> Mapping[TopicPartition, int]:
-        """Records between the finished ones and the end, of each partition."""
-
-    def since_intake_ms(self) -> float | None:
-        """How long nothing was handled though the broker has records and none are buffered; else None."""
 
 
 @dataclass(slots=True)
@@ -76,7 +41,6 @@ class ProcessorObserver:
         self._log = LogLines(group_id, now_ms=now_ms, dead_letter_topic=dead_letter_topic)
         self._running: dict[Work, None] = {}
         self._parked: dict[Work, None] = {}
-        self._sizes: Sizes | None = None
         self._commits_fail_since_ms: float | None = None
         self._commit_error = ""
         self.last_started_ms: int | None = None
@@ -84,7 +48,7 @@ class ProcessorObserver:
 
     def watch(self, sizes: Sizes) -> None:
         """Read sizes from the parts of the processor from now on."""
-        self._sizes = sizes
+        self.metrics.sizes = sizes
 
     # --- events of the processor
 
@@ -165,42 +129,6 @@ class ProcessorObserver:
 
     # --- gauges
 
-    def lanes(self) -> int:
-        """Lanes with records."""
-        return self._sizes.lanes() if self._sizes is not None else 0
-
-    def buffered_records(self) -> int:
-        """Records that wait or are handled."""
-        return self._sizes.buffered_records() if self._sizes is not None else 0
-
-    def buffered_bytes(self) -> int:
-        """Bytes of them."""
-        return self._sizes.buffered_bytes() if self._sizes is not None else 0
-
-    def dedupe_hits(self) -> int:
-        """Records that were duplicates."""
-        return self._sizes.dedupe_hits() if self._sizes is not None else 0
-
-    def late(self) -> int:
-        """Records of streams that came after their window was closed."""
-        return self._sizes.late() if self._sizes is not None else 0
-
-    def keyless(self) -> int:
-        """Records of streams without a key before a join or an aggregate."""
-        return self._sizes.keyless() if self._sizes is not None else 0
-
-    def valueless(self) -> int:
-        """Records of streams without a value."""
-        return self._sizes.valueless() if self._sizes is not None else 0
-
-    def buffered_output_bytes(self) -> int:
-        """Bytes of outputs that wait for a transaction."""
-        return self._sizes.buffered_output_bytes() if self._sizes is not None else 0
-
-    def lags(self) -> Mapping[TopicPartition, int]:
-        """Records between the finished ones and the end, of each partition."""
-        return self._sizes.lags() if self._sizes is not None else {}
-
     def in_flight(self) -> int:
         """Handlers that run."""
         return len(self._running)
@@ -237,7 +165,7 @@ class ProcessorObserver:
             is_stopped=is_stopped,
             oldest_in_flight_ms=self.oldest_in_flight_ms(),
             oldest_offset="" if oldest is None else describe(oldest),
-            since_intake_ms=self._sizes.since_intake_ms() if self._sizes is not None else None,
+            since_intake_ms=self.metrics.sizes.since_intake_ms(),
             commits_failing_ms=None if since_ms is None else self._now_ms() - since_ms,
             commit_error=self._commit_error,
         )

@@ -46,7 +46,7 @@ def processor_status(
 ) -> dict[str, Any]:
     """Return the status of one processor; `now_ms` is its monotonic clock."""
     metrics = observer.metrics
-    lags, running = observer.lags(), observer.running()
+    lags, running = observer.metrics.sizes.lags(), observer.running()
     return {
         "name": name,
         "group": group_id,
