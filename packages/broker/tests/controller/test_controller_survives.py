@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
@@ -99,6 +100,52 @@ def test_a_broker_that_fails_as_controller_again_and_again_leaves_it_to_another(
         await with_topic(cluster, (2, 1))
 
     play(story, 1, 2)
+
+
+def test_a_move_in_which_the_controller_fails_is_finished_by_the_next_controller() -> None:
+    async def story(cluster: ControllerCluster) -> None:
+        async def broken(wanted: Any) -> Any:
+            raise ValueError("cannot be written")
+
+        await with_topic(cluster, (2,))
+        active = cluster.active
+        assert active is not None
+        await cluster.reassign({T0: (3,)})
+        active._store.write_assignments = broken  # type: ignore[union-attr, method-assign]
+        epoch = cluster.ensemble.tree.node(paths.CONTROLLER_EPOCH).version
+
+        async with asyncio.timeout(60):
+            while cluster.assignment("orders").partitions[0] != (3,):
+                await cluster.catch_up()
+                await asyncio.sleep(0.05)
+
+        assert cluster.ensemble.tree.node(paths.CONTROLLER_EPOCH).version > epoch
+        await cluster.until(lambda: cluster.settled("orders"), "led by 3")
+        await cluster.until(lambda: T0 not in cluster.brokers[2].data, "deleted on 2")
+
+    play(story, 1, 2, 3)
+
+
+def test_the_balance_leaves_partitions_that_move_where_they_are() -> None:
+    async def story(cluster: ControllerCluster) -> None:
+        await with_topic(cluster, (1,))
+        await cluster.reassign({T0: (2, 3)})
+        await cluster.until(lambda: T0 in cluster.brokers[3].data, "3 copies")
+        await cluster.kill(3)
+        async with asyncio.timeout(60):
+            while set(cluster.state("orders").isr) != {1, 2}:  # type: ignore[union-attr]
+                await cluster.catch_up()
+                await asyncio.sleep(0.05)
+        assert cluster.active is not None
+
+        cluster.active.balance_leaders(0.0)
+        await with_topic(cluster, (1,), name="later")
+
+        state = cluster.state("orders")
+        assert state is not None
+        assert state.leader == 1
+
+    play(story, 1, 2, 3)
 
 
 def test_after_each_failure_the_next_candidacy_waits_longer_up_to_a_limit_and_forgives() -> None:

@@ -66,7 +66,8 @@ class RequestedElections:
         """Elect preferred leaders where another broker leads more than the `allowed` share of partitions."""
         preferring: dict[int, list[TopicPartition]] = {}
         for partition in self._context.leaderships:
-            if not self._context.is_deleting(partition):
+            # While a partition moves, the first replica is one that it moves to: it leads at the end.
+            if not self._context.is_deleting(partition) and partition not in self._context.reassigning:
                 preferring.setdefault(self._context.assignment(partition).replicas[0], []).append(partition)
         for partitions in preferring.values():
             movable = [p for p in partitions if self._can_elect_preferred(p)]
