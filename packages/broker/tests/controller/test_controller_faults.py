@@ -58,7 +58,7 @@ class Schedule:
         assert all(cluster.exists(paths.topic(topic)) for topic in left), "a deleted topic left data"
 
     async def finish_moves(self) -> None:
-        """Let replicas catch up until nothing moves; then all assigned replicas are served."""
+        """Let replicas catch up until nothing moves; then exactly the assigned replicas are served."""
         cluster = self.cluster
         async with asyncio.timeout(120):
             while any(self.is_moving(topic) for topic in self.topics) or cluster.exists(
@@ -72,12 +72,12 @@ class Schedule:
         )
         for topic in sorted(filter(self.is_there, self.topics)):
             await cluster.until(partial(cluster.settled, topic), f"{topic} led")
-            # One that was away when it was removed may still believe it is a replica.
-            await cluster.until(partial(self.is_hosted, topic), f"{topic} hosted by all its replicas")
+            await cluster.until(partial(self.is_hosted, topic), f"{topic} hosted by its replicas alone")
 
     def is_hosted(self, topic: str) -> bool:
         [assigned] = self.cluster.assignment(topic).partitions.values()
-        return all(TopicPartition(topic, 0) in self.cluster.brokers[each].roles for each in assigned)
+        brokers = self.cluster.brokers.values()
+        return {each.id for each in brokers if TopicPartition(topic, 0) in each.roles} == set(assigned)
 
     def is_there(self, topic: str) -> bool:
         return self.cluster.exists(paths.topic(topic))

@@ -15,13 +15,22 @@ from aiokafka import TopicPartition as AioPartition
 from ottla.broker.testing import BrokerCluster
 from ottla.client.admin import Admin
 from ottla.client.cluster import NoSuchTopic, Partition
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import (
+    ErrorCode,
     InvalidReplicaAssignment,
     KafkaError,
     NoReassignmentInProgress,
     ReassignmentInProgress,
     UnknownTopicOrPartition,
+)
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
 )
 from ottla.protocol.topics import TopicPartition
 
@@ -181,6 +190,38 @@ async def test_a_move_goes_on_when_the_controller_is_killed_in_the_middle(
 
             await moved(admin, new)
         assert not has_log(ottla_cluster, old)
+
+
+async def error_of_asking(port: int) -> int:
+    """Ask one broker for the end of the partition, as a client does that takes it for the leader."""
+    request = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(timestamp=-1)])]
+    )
+    async with Connection(Address("127.0.0.1", port), ClientConfig()) as connection:
+        response = await connection.send(request, ListOffsetsResponse)
+    return response.topics[0].partitions[0].error_code
+
+
+async def test_a_leader_that_slept_while_its_partition_moved_away_does_not_lead_any_more(
+    ottla_cluster: BrokerCluster,
+) -> None:
+    async with Admin(ottla_cluster.bootstrap_servers) as admin:
+        controller = await controller_of(admin)
+        sleeper, other = (node for node in (1, 2, 3) if node != controller)
+        await with_topic(admin, sleeper, controller)
+        broker = ottla_cluster.brokers[sleeper]
+        assert await error_of_asking(broker.port) == ErrorCode.NONE
+        broker.pause()
+        await in_sync(admin, controller)
+        assert await admin.partitions.reassign({P0: (controller, other)}) == {P0: None}
+        await moved(admin, controller, other)
+
+        broker.resume()
+
+        async def does_not_lead() -> bool:
+            return await error_of_asking(broker.port) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+        await until(does_not_lead)
 
 
 async def test_a_move_is_listed_and_cancelled(ottla_cluster: BrokerCluster) -> None:

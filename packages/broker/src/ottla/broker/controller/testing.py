@@ -207,7 +207,12 @@ class SimulatedBroker:
                         self.metadata.pop(partition, None)
                     else:
                         self.metadata[partition] = state.leader
+                        if self.id not in state.replicas and self._is_behind(partition, state.leader_epoch):
+                            del self.roles[partition], self.assigned[partition]
         return UpdateMetadataResponse(error_code=error)
+
+    def _is_behind(self, partition: TopicPartition, leader_epoch: int) -> bool:
+        return partition in self.roles and self.roles[partition][1] < leader_epoch
 
     def _stop(self, request: StopReplicaRequest, error: ErrorCode) -> StopReplicaResponse:
         for topic in () if error else request.topic_states:

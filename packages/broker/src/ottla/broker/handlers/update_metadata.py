@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.metadata import LEADER_DURING_DELETION, NO_ID
 from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.replication.leader_and_isr_requests import NO_EPOCH
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.controller.controller import Controller
     from ottla.broker.groups.coordinator import GroupCoordinator
+    from ottla.broker.replication.replicas import Replicas
 
 
 class Needs(Protocol):
@@ -26,6 +29,7 @@ class Needs(Protocol):
     controller: Controller
     groups: GroupCoordinator
     metadata: MetadataCache
+    replicas: Replicas
     topics: Topics
 
 
@@ -48,6 +52,8 @@ async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetada
     missed = await _missed_deletions(services, request)
     if error := _refusal(services, request):  # of a controller that was replaced meanwhile
         return UpdateMetadataResponse(error_code=error)
+    if left := _left_replicas(services, request):
+        await services.replicas.stop(left)
     deleted = [*metadata.update(request), *(one for name in missed for one in metadata.forget(name))]
     for topic in {partition.topic for partition in deleted}:
         services.configs.forget_topic(topic)
@@ -62,6 +68,26 @@ def _refusal(services: Needs, request: UpdateMetadataRequest) -> ErrorCode | Non
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return ErrorCode.STALE_BROKER_EPOCH
     return None
+
+
+def _left_replicas(services: Needs, request: UpdateMetadataRequest) -> list[tuple[TopicPartition, int, bool]]:
+    """The partitions with a role here whose later assignment is without this broker.
+
+    They were moved while the broker was away, and nobody told it: it would go on leading or following in an
+    earlier epoch. Their logs stay, as only StopReplica deletes.
+    """
+    replicas = services.replicas
+    states = [(one.topic_name, one) for one in request.ungrouped_partition_states]
+    states += [(topic.topic_name, one) for topic in request.topic_states for one in topic.partition_states]
+    left = []
+    for topic, state in states:
+        if replicas.broker_id in state.replicas or state.leader == LEADER_DURING_DELETION:
+            continue
+        partition = TopicPartition(topic, state.partition_index)
+        hosted = replicas.hosted(partition)
+        if hosted is not None and hosted.leader_epoch < state.leader_epoch:
+            left.append((partition, NO_EPOCH, False))
+    return left
 
 
 def _named(request: UpdateMetadataRequest) -> dict[str, UUID]:
