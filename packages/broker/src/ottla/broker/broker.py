@@ -53,6 +53,7 @@ from ottla.broker.periodic_tasks import schedule
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.log_moves import LogMoves
+from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.routes import ROUTES
 from ottla.broker.transactions.coordinator import Transactions
@@ -121,8 +122,7 @@ class Broker:
     async def serve_forever(self) -> None:
         """Serve until cancelled, or until the broker cannot go on.
 
-        Raises `EveryDirectoryFailed`, `CoordinatorFailed`, or `StartupRefused` when another broker has taken
-        this one's id.
+        Raises `EveryDirectoryFailed`, `CoordinatorFailed`, or `StartupRefused` when its id was taken.
         """
         await self._ended.wait()
         assert self._end is not None
@@ -258,6 +258,7 @@ class Broker:
             api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
             logs=logs,
             replicas=replicas,
+            read_replicas=ReadReplicas(config.replica_selector_class, replicas, metadata.rack_of),
             log_moves=LogMoves(logs, replicas, environment.clock.now_ms),
             metadata=metadata,
             inter_broker=self._inter_broker(zookeeper),

@@ -153,6 +153,11 @@ class MetadataCache:
         """A live broker by its id."""
         return self._brokers.get(broker_id)
 
+    def rack_of(self, broker_id: int) -> str | None:
+        """The rack of a live broker, None for one without a rack."""
+        broker = self._brokers.get(broker_id)
+        return broker.rack if broker else None
+
     def is_alive(self, broker_id: int) -> bool:
         """Whether that broker is registered."""
         return broker_id in self._brokers

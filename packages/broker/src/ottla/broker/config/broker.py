@@ -336,7 +336,7 @@ class BrokerConfig(NetworkSettings, RequestLimits):
     )
     replica_selector_class: str | None = setting(
         None,
-        "No effect yet: selector of a consumer's preferred replica: RackAwareReplicaSelector or none.",
+        "Chooses the replica that a consumer reads from: RackAwareReplicaSelector; none: the leader.",
     )
     fetch_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")
     producer_purgatory_purge_interval_requests: int = setting(1_000, "Accepted for compatibility.")

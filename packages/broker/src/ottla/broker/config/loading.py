@@ -104,6 +104,9 @@ def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
     return config
 
 
+REPLICA_SELECTORS: Final = ("", "RackAwareReplicaSelector", "LeaderSelector")
+
+
 def check_broker_config(config: BrokerConfig) -> None:
     """Check the rules between keys; raise `ConfigError` for the first that is broken."""
     for listener in config.parsed_listeners:
@@ -122,6 +125,12 @@ def check_broker_config(config: BrokerConfig) -> None:
         _refuse_interbroker_listener(config, listeners)
     if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
         raise ConfigError("replica.fetch.wait.max.ms", "must be at most replica.lag.time.max.ms")
+    if (config.replica_selector_class or "").rpartition(".")[2] not in REPLICA_SELECTORS:
+        raise ConfigError(
+            "replica.selector.class",
+            "must be org.apache.kafka.common.replica.RackAwareReplicaSelector or LeaderSelector: "
+            "Java classes cannot run here",
+        )
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         raise ConfigError("group.min.session.timeout.ms", "must be at most group.max.session.timeout.ms")
     if config.broker_id > config.reserved_broker_max_id and config.broker_id_generation_enable:

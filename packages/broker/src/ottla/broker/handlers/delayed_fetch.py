@@ -25,7 +25,7 @@ def is_enough(request: FetchRequest, fetch: FetchContext, results: list[FetchedP
         return True
     size = 0
     for result in results:
-        if result.error_code or result.diverging_epoch is not None:
+        if result.error_code or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
             return True
         size += result.size
     return size >= request.min_bytes

@@ -147,7 +147,7 @@ def _answering(
     fetch.answered(carried)
     if terms.is_follower:
         terms.services.topic_metrics.replication_bytes_out.mark(answer.size)
-    if len(carried) == 1 and carried[0][1].size and not terms.is_follower:
+    if len(carried) == 1 and carried[0][1].size and not terms.is_follower and not terms.rack:
         partition = terms.services.replicas.hosted(carried[0][0].topic_partition)
         if partition is not None:
             terms.services.fetch_fast_path.admit(terms.context, partition)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.handlers.fetch_response import FetchedPartition
 from ottla.broker.handlers.pacing import LONG, at_once
+from ottla.broker.replication.read_replicas import check_readable
 from ottla.protocol.errors import (
     ErrorCode,
     KafkaError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.log.record_threads import RecordThreads
+    from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.protocol.messages.fetch import FetchRequest
     from ottla.protocol.topics import TopicPartition
@@ -36,10 +38,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 READ_COMMITTED: Final = 1
-NO_REPLICA: Final = -1
+CONSUMER: Final = -1
+DEBUGGING: Final = -2
+"""The replica id of tools that compare replicas: served by each of them."""
 _FIRST_WITH_TOTAL_LIMIT: Final = 3
 _FIRST_WITH_V2: Final = 4
 _FIRST_WITH_ZSTD: Final = 10
+_FIRST_WITH_RACK: Final = 11
 
 
 class Needs(Protocol):
@@ -51,6 +56,7 @@ class Needs(Protocol):
     fetch_sessions: FetchSessions
     fetch_fast_path: FetchFastPath
     inter_broker: InterBrokerAccess
+    read_replicas: ReadReplicas
     record_threads: RecordThreads
     replicas: Replicas
     topic_metrics: TopicMetrics
@@ -59,7 +65,17 @@ class Needs(Protocol):
 class FetchTerms:
     """The terms of one request: the reader, its limits, and how far it may see."""
 
-    __slots__ = ("committed_only", "context", "magic", "max_bytes", "replica", "services", "version")
+    __slots__ = (
+        "committed_only",
+        "context",
+        "magic",
+        "max_bytes",
+        "may_read_followers",
+        "rack",
+        "replica",
+        "services",
+        "version",
+    )
 
     def __init__(self, services: Needs, request: FetchRequest, context: RequestContext) -> None:
         version = context.api_version
@@ -67,6 +83,10 @@ class FetchTerms:
         self.context = context
         self.version = version
         self.replica = request.replica_id
+        self.rack = request.rack_id if services.read_replicas.by_rack else ""
+        # A consumer without a rack is never sent to a follower: it has not heard of a new leader (KIP-392).
+        in_rack = self.replica == CONSUMER and version >= _FIRST_WITH_RACK and bool(request.rack_id)
+        self.may_read_followers = in_rack or self.replica == DEBUGGING
         self.committed_only = request.isolation_level == READ_COMMITTED
         limit = services.config.fetch_max_bytes
         self.max_bytes = min(request.max_bytes, limit) if version >= _FIRST_WITH_TOTAL_LIMIT else limit
@@ -109,7 +129,12 @@ def _read_or_fail(
 ) -> FetchedPartition:
     topic_partition = wanted.topic_partition
     try:
-        partition = terms.services.replicas.leader(topic_partition, wanted.current_leader_epoch)
+        find = (
+            terms.services.read_replicas.for_consumer
+            if terms.may_read_followers
+            else terms.services.replicas.leader
+        )
+        partition = find(topic_partition, wanted.current_leader_epoch)
         return _read(terms, partition, wanted, max_bytes, at_least_one)
     except KafkaError as error:
         _count_failure(terms.services, topic_partition, error)
@@ -145,8 +170,15 @@ def _read(
         result.diverging_epoch = _divergence(partition, wanted)
         if result.diverging_epoch is not None:
             return result
+    if terms.may_read_followers:
+        check_readable(partition, wanted.fetch_offset)
     if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
         raise OffsetOutOfRange
+    if terms.rack and partition.leads:
+        preferred = terms.services.read_replicas.preferred(partition, terms.rack, wanted.fetch_offset)
+        if preferred >= 0:
+            result.preferred_read_replica = preferred
+            return result
     up_to = _visible_end(terms, partition)
     if wanted.fetch_offset < up_to and (max_bytes > 0 or at_least_one):
         records = partition.read(wanted.fetch_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.record_threads import RecordThreads
     from ottla.broker.log.registry import LogRegistry
     from ottla.broker.replication.log_moves import LogMoves
+    from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.transactions.coordinator import Transactions
     from ottla.zookeeper.session import Session
@@ -41,6 +42,7 @@ class Services:
     """Key, first and last version of every API that is served."""
     logs: LogRegistry
     replicas: Replicas
+    read_replicas: ReadReplicas
     log_moves: LogMoves
     metadata: MetadataCache
     inter_broker: InterBrokerAccess

@@ -23,6 +23,7 @@ from ottla.broker.log.record_threads import RecordThreads
 from ottla.broker.log.recovery import open_log
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.partition import Assignment
+from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.headers import RequestHeader
@@ -99,6 +100,7 @@ class DataServices:
     environment: Environment
     inter_broker: InterBrokerAccess
     replicas: Replicas
+    read_replicas: ReadReplicas
     topic_metrics: TopicMetrics
     record_threads: RecordThreads
     fetch_sessions: FetchSessions
@@ -110,8 +112,10 @@ class DataServices:
 class DataPlane:
     """The data path of one broker over real logs."""
 
-    def __init__(self, root: Path) -> None:
-        self.config = BrokerConfig()
+    def __init__(self, root: Path, config: BrokerConfig | None = None) -> None:
+        self.config = config or BrokerConfig()
+        self.racks: dict[int, str] = {}
+        """Racks of live brokers."""
         self.overrides: dict[str, dict[str, str]] = {}
         self.logs = OneDirectory(root)
         self.metrics = Metrics()
@@ -147,6 +151,7 @@ class DataPlane:
             environment=self.environment,
             inter_broker=self._access,
             replicas=self.replicas,
+            read_replicas=ReadReplicas(self.config.replica_selector_class, self.replicas, self.racks.get),
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
             fetch_sessions=FetchSessions(

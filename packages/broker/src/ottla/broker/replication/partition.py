@@ -121,6 +121,8 @@ class Partition:
     """The cell of the partition's log. The methods here are the only code that writes it."""
     log_end_offset: int = 0
     log_start_offset: int = 0
+    leader_high_watermark: int = 0
+    """Of a follower: the leader's high watermark, by its last answer."""
     epoch_start_offset: int = 0
     """The log end when this leadership began."""
     followers: dict[int, Progress] = field(default_factory=dict)
@@ -242,7 +244,7 @@ class Partition:
 
     def copied(self, log_end_offset: int, leader_high_watermark: int) -> list[Effect]:
         """A follower's log has the leader's records below `log_end_offset`: those may be committed here."""
-        self.log_end_offset = log_end_offset
+        self.log_end_offset, self.leader_high_watermark = log_end_offset, leader_high_watermark
         committed = min(log_end_offset, leader_high_watermark)
         if self.role is not Role.FOLLOWER or committed <= self.watermark.offset:
             return []

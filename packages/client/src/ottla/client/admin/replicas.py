@@ -24,6 +24,8 @@ from ottla.protocol.topics import TopicPartition
 
 ANY_REPLICA: Final = -2
 """The replica id of a reader that any replica answers, up to the end of its log."""
+ANY_RACK: Final = "any"
+"""The rack of a consumer that may be served by followers: an Ottla follower serves no other (KIP-392)."""
 FETCH_BYTES: Final = 1 << 20
 _FIRST_FETCH_FROM_FOLLOWERS, _LAST_FETCH_BY_NAME = 11, 12
 _WAIT_S: Final = 10.0
@@ -160,7 +162,10 @@ class Replicas:
             partition=partition.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
         )
         request = FetchRequest(
-            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=partition.topic, partitions=[wanted])]
+            max_wait_ms=0,
+            min_bytes=0,
+            topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
+            rack_id=ANY_RACK,
         )
         response = await self._cluster.send(
             broker,
