@@ -88,17 +88,19 @@ async def test_a_request_does_not_wait_for_the_end_of_clients_that_leave_togethe
     monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
     async with network() as made:
         leaving = [socket.create_connection((made.host, made.port)) for _ in range(400)]
-        other = await made.client()
+        first, second = await made.client(), await made.client()
         connections = made.server.connections
-        await made.until(lambda: len(connections) == 401)
+        await made.until(lambda: len(connections) == 402)
         for one in leaving:
             one.close()
 
-        other.send(leave(1))
+        first.send(leave(1))  # uses up the turn: the other request stands in a queue
+        second.send(leave(2))
 
-        assert await other.numbers(1) == [1]
+        assert await first.numbers(1) == [1]
+        assert await second.numbers(1) == [2]
         assert len(connections) > 100, "they were closed before an open connection was served"
-        await made.until(lambda: len(connections) == 1)
+        await made.until(lambda: len(connections) == 2)
 
 
 @on_both_loops
