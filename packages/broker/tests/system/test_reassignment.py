@@ -274,11 +274,28 @@ async def test_a_broker_stops_under_load_and_its_leadership_returns_by_a_preferr
             await in_sync(admin, 1, 2, 3)
             assert await admin.partitions.elect_leaders([P0]) == {P0: None}
 
-            async def leads() -> bool:
-                found = await described(admin)
-                return found is not None and found.leader == 1
+            await until(partial(is_led_by, admin, 1))
 
-            await until(leads)
+
+async def is_led_by(admin: Admin, node: int) -> bool:
+    found = await described(admin)
+    return found is not None and found.leader == node
+
+
+@pytest.mark.ottla_broker(
+    auto_leader_rebalance_enable="true",
+    leader_imbalance_check_interval_seconds=1,
+    leader_imbalance_per_broker_percentage=0,
+)
+async def test_the_balance_gives_a_broker_its_leaderships_back(ottla_cluster: BrokerCluster) -> None:
+    async with Admin(ottla_cluster.bootstrap_servers) as admin:
+        await with_topic(admin, 1, 2, 3)
+        await asyncio.to_thread(ottla_cluster.brokers[1].stop)
+        assert not await is_led_by(admin, 1)
+
+        await asyncio.to_thread(ottla_cluster.brokers[1].start)
+
+        await until(partial(is_led_by, admin, 1))
 
 
 async def test_a_topic_with_a_replica_on_a_dead_broker_is_deleted_when_that_returns(
