@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from ottla.broker.testing import BrokerCluster
 from ottla.client.admin import Admin
 from ottla.client.cluster import NoSuchTopic, Partition
+from ottla.protocol.errors import KafkaError
 
 BOUND_S = 60.0
 TOPIC = "orders"
@@ -106,3 +107,57 @@ async def test_records_survive_the_leader_and_it_comes_back_with_the_same_log(
 
     await until(are_alike)
     assert log_of(ottla_cluster, first)
+
+
+async def test_a_group_keeps_its_offsets_when_its_coordinator_is_killed(ottla_cluster: BrokerCluster) -> None:
+    servers, group = ottla_cluster.bootstrap_servers, "readers"
+    async with Admin(servers) as admin:
+        await admin.topics.create(TOPIC, partitions=1, replication_factor=3)
+        await in_sync(admin, 1, 2, 3)
+        await admin.groups.commit(group, {P0: 42})
+        before = await admin.cluster.coordinator(group)
+
+        ottla_cluster.brokers[before].kill()
+
+        async def moved() -> bool:
+            admin.cluster.forget_coordinator(group)
+            try:
+                return await admin.cluster.coordinator(group) != before
+            except KafkaError:
+                return False
+
+        await until(moved)
+        async with asyncio.timeout(BOUND_S):
+            (found,) = await admin.groups.offsets(group)
+        assert found.offset == 42
+
+
+@pytest.mark.ottla_broker(
+    min_insync_replicas=2, replica_lag_time_max_ms=2_000, zookeeper_session_timeout_ms=60_000
+)
+async def test_the_isr_shrinks_without_a_follower_that_sleeps_and_grows_when_it_wakes(
+    ottla_cluster: BrokerCluster,
+) -> None:
+    servers = ottla_cluster.bootstrap_servers
+    async with Admin(servers) as admin:
+        await admin.topics.create(TOPIC, partitions=1, replication_factor=3)
+        await in_sync(admin, 1, 2, 3)
+        leader, controller = await leader_of(admin), await controller_of(admin)
+        sleeper = next(node for node in (1, 2, 3) if node not in (leader, controller))
+        await produced(servers, range(100))
+
+        ottla_cluster.brokers[sleeper].pause()
+        try:
+            others = {one.bootstrap_servers for node, one in ottla_cluster.brokers.items() if node != sleeper}
+            async with Admin(",".join(others)) as awake:
+                await produced(",".join(others), range(100, 200))
+                await in_sync(awake, *({1, 2, 3} - {sleeper}))
+        finally:
+            ottla_cluster.brokers[sleeper].resume()
+
+        await in_sync(admin, 1, 2, 3)
+        assert await consumed(servers, 200) == list(range(200))
+
+
+async def controller_of(admin: Admin) -> int:
+    return next(one.id for one in (await admin.brokers.describe()).brokers if one.is_controller)
