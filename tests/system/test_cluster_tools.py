@@ -49,7 +49,7 @@ def filled(ottla: Command, topic: str, *options: str) -> None:
         assert done.exit_code == 0, done.output
 
 
-def test_a_topic_moves_by_plan_and_is_whole_on_its_new_replicas(ottla: Command, tmp_path: Path) -> None:
+def test_a_topic_moves_by_plan_and_is_equal_on_its_new_replicas(ottla: Command, tmp_path: Path) -> None:
     filled(ottla, "orders", "--partitions", "4", "--replication-factor", "1")
     plan, back = tmp_path / "move.json", tmp_path / "back.json"
     made = ottla("reassign", "generate", "--topic", "orders", "--brokers", "2,3", "--replication-factor", "2")
@@ -59,10 +59,9 @@ def test_a_topic_moves_by_plan_and_is_whole_on_its_new_replicas(ottla: Command, 
 
     assert done.exit_code == 0, done.output
     until(lambda: ottla("reassign", "verify", str(plan)).exit_code == 0)
-    lags = shown(ottla("replica", "lag", "--topic", "orders", "--json"))
-    assert {each["broker"] for each in lags} == {2, 3}
-    assert [(each["lag"], each["in_sync"]) for each in lags] == [(0, True)] * 8
-    assert sum(each["log_end"] for each in lags) == 2 * 1_500
+    compared = shown(ottla("replica", "verify", "--topic", "orders", "--json"))
+    assert {(each["result"], tuple(sorted(each["replicas"]))) for each in compared} == {("equal", (2, 3))}
+    assert sum(each["to"] for each in compared) == 1_500
     assert shown(ottla("reassign", "list", "--json")) == []
     assert ottla("reassign", "execute", str(back)).exit_code == 0
     until(lambda: ottla("reassign", "verify", str(back)).exit_code == 0)
@@ -85,7 +84,27 @@ def test_a_killed_broker_is_a_problem_until_it_is_back_and_leads_again(
     assert {each["outcome"] for each in elected} == {"elected"}
     until(lambda: [each["leaders"] > 0 for each in described(ottla)["brokers"]] == [True] * 3)
     assert described(ottla)["under_replicated"] == []
+    compared = shown(ottla("replica", "verify", "--topic", "orders", "--json"))
+    assert {each["result"] for each in compared} == {"equal"}
 
 
 def described(ottla: Command) -> Any:
     return shown(ottla("cluster", "describe", "--json"))
+
+
+def test_a_damaged_replica_is_found(ottla: Command, ottla_cluster: BrokerCluster) -> None:
+    filled(ottla, "orders", "--partitions", "1", "--replication-factor", "3")
+    follower = next(
+        each["broker"]
+        for each in shown(ottla("replica", "lag", "--topic", "orders", "--json"))
+        if each["role"] == "follower"
+    )
+    segment = ottla_cluster.brokers[follower].data_dir / "orders-0" / f"{0:020}.log"
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+
+    done = ottla("replica", "verify", "--topic", "orders", "--json")
+
+    assert done.exit_code == 1
+    assert "has checksum" in json.loads(done.stdout)[0]["result"]
