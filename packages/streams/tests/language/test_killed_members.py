@@ -39,7 +39,11 @@ class Sent(NamedTuple):
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[str]:
-    settings = {"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"}
+    settings = {
+        "group.min.session.timeout.ms": "1000",
+        "group.initial.rebalance.delay.ms": "0",
+        "log.retention.ms": "-1",  # timestamps are of 1970, and old records are looked for after 5 minutes
+    }
     with BrokerProcess(tmp_path / "broker", settings) as broker:
         yield broker.bootstrap_servers
 
