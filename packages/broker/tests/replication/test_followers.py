@@ -65,6 +65,7 @@ class World:
         self.peer, self.metrics = Peer(self.leader), Metrics()
         self.config = BrokerConfig(replica_fetch_wait_max_ms=20, replica_fetch_backoff_ms=100)
         self.logs = OneDirectory(root / "follower")
+        self.flushes = False
         self.followers = Followers(
             broker_id=FOLLOWER,
             config=self.config,
@@ -77,7 +78,7 @@ class World:
             config=self.config,
             environment=Environment(),
             logs=self.logs,  # type: ignore[arg-type]
-            log_config=lambda _: LogConfig(),
+            log_config=lambda _: LogConfig(flush_before_acknowledge=self.flushes),
             metrics=self.metrics,
             followers=self.followers,
         )
@@ -330,3 +331,23 @@ async def alike_after(leader: HostedPartition, follower: HostedPartition, torn: 
     await until(lambda: follower.log.log_end_offset == 5)
     assert content(leader) == content(follower)
     assert torn
+
+
+async def test_a_follower_that_flushes_asks_only_from_what_is_on_its_disk(world: World) -> None:
+    world.flushes = True
+    leader, follower = await world.lead(), await world.follow()
+    ahead: list[tuple[int, int]] = []
+
+    def look(response: FetchResponse) -> FetchResponse:
+        synced = follower.log.recovery_point
+        asked = [one.fetch_offset for topic in world.peer.asked[-1].topics for one in topic.partitions]
+        ahead.extend((offset, synced) for offset in asked if offset > synced)
+        return response
+
+    world.peer.change = look
+    for _ in range(5):
+        append(leader, 10)
+        await alike(leader, follower)
+    await until(lambda: follower.high_watermark == 50)
+
+    assert ahead == []

@@ -222,6 +222,7 @@ class Fetcher:
         """Apply an answer: records at once, then what needs further questions, or threads."""
         turn = BusyTurn(self._clock.monotonic_ms)
         later: list[tuple[Followed, Decision]] = []
+        unsynced: list[Followed] = []
         for topic in response.responses:
             for answer in topic.partitions:
                 await turn.maybe_yield()
@@ -233,10 +234,20 @@ class Fetcher:
                 decision = followed.fetch.on_answer(asked, followed.partition.log, answer)
                 if isinstance(decision, Append):
                     self._append(followed, decision, answer)
+                    if answer.records and followed.partition.log.config.flush_before_acknowledge:
+                        unsynced.append(followed)
                 else:
                     self._decided(followed, decision, later)
+        # The next request says what is here: the leader counts it, and acknowledges.
+        await asyncio.gather(*(self._sync(one) for one in unsynced))
         if later:
             await self._finish(later)
+
+    async def _sync(self, followed: Followed) -> None:
+        try:
+            await followed.partition.log.durable()
+        except KafkaError as error:
+            self._fail(followed, error)
 
     def _decided(
         self, followed: Followed, decision: Decision, later: list[tuple[Followed, Decision]]
