@@ -22,12 +22,10 @@ from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.network.dispatcher import Dispatcher, Routes
 from ottla.broker.periodic_tasks import schedule
 from ottla.broker.replication.hosted_partition import HostedPartition
-from ottla.broker.replication.replicas import NoFollowers, Replicas
 from ottla.broker.routes import ROUTES
 from simulation.coordination import Coordination, SimulatedSession
 from simulation.network import Network, SimulatedConnection
 from simulation.server import SimulatedServer
-from simulation.stand_in_followers import StandInFollowers
 from simulation.virtual_time import ProcessLoop
 
 if TYPE_CHECKING:
@@ -77,12 +75,6 @@ class SimulatedBroker(Broker):
         await session.wait_connected()
         await make_roots(session)
         return session
-
-    def _replicas(self, logs: LogRegistry, *parts: Any) -> Replicas:
-        replicas = super()._replicas(logs, *parts)
-        if isinstance(replicas._followers, NoFollowers):
-            replicas._followers = StandInFollowers(self.broker_id, self.loop)
-        return replicas
 
     def _make_server(self, services: Services) -> Any:
         dispatcher = Dispatcher(Routes(ROUTES), services, is_broker=services.inter_broker.admits)

@@ -43,6 +43,7 @@ class Cluster:
         self.processes: dict[int, Process] = {}
         self.lives = 0
         self.trace: list[str] = []
+        self._assignments: tuple[int, dict[str, TopicAssignment]] = (-1, {})
         self.stopping: set[int] = set()
         self.went_down: Callable[[int], None] = lambda _: None
         """Called with each broker whose process has ended, however it did."""
@@ -72,6 +73,7 @@ class Cluster:
             log_index_size_max_bytes=1024,
             replica_lag_time_max_ms=MAX_LAG_MS,
             controller_socket_timeout_ms=1_500,
+            replica_socket_timeout_ms=1_500,
             controlled_shutdown_retry_backoff_ms=500,
             auto_leader_rebalance_enable=False,
             replica_high_watermark_checkpoint_interval_ms=500,
@@ -173,6 +175,12 @@ class Cluster:
 
     def assignments(self) -> dict[str, TopicAssignment]:
         """All topics that exist and are not being deleted."""
+        zxid = self.zookeeper.tree.zxid
+        if self._assignments[0] != zxid:
+            self._assignments = zxid, self._read_assignments()
+        return self._assignments[1]
+
+    def _read_assignments(self) -> dict[str, TopicAssignment]:
         try:
             names = self.zookeeper.tree.node(paths.BROKER_TOPICS).children
         except NoNode:
@@ -187,6 +195,11 @@ class Cluster:
             except MalformedZnode:
                 continue
         return found
+
+    def setting(self, topic: str, name: str) -> str | None:
+        """A setting of a topic as ZooKeeper has it."""
+        data = self.data(paths.config_entity("topics", topic))
+        return ConfigEntity.decode(f"topics/{topic}", data).config.get(name) if data is not None else None
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         """A partition's state as ZooKeeper has it."""

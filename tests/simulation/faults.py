@@ -15,7 +15,12 @@ from ottla.broker.log.fake_files import Loss
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import Create, Delete
-from ottla.zookeeper.znodes import ConfigChange, ConfigEntity, PreferredReplicaElection
+from ottla.zookeeper.znodes import (
+    ConfigChange,
+    ConfigEntity,
+    PreferredReplicaElection,
+    ReassignPartitions,
+)
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -41,7 +46,7 @@ class Fault:
 WEIGHTS: Final = {
     "crash": 18, "pause": 16, "cut": 14, "cut one way": 8, "cut zookeeper": 12, "expire": 5,
     "delete controller": 6, "preferred": 6, "shutdown": 8, "lose replies": 6, "break connections": 6,
-    "delete topic": 3, "create topic": 3, "malformed": 2, "config": 4, "all crash": 2,
+    "reassign": 6, "delete topic": 3, "create topic": 3, "malformed": 2, "config": 4, "all crash": 2,
 }  # fmt: skip
 
 
@@ -162,6 +167,11 @@ class Faults:
             node = PreferredReplicaElection(tuple((one.topic, one.partition) for one in partitions))
             self._cluster.write(Create(paths.PREFERRED_REPLICA_ELECTION, node.encode()))
 
+    def _reassign(self, fault: Fault) -> None:
+        """Move a topic of two replicas to another two brokers, or the other way round."""
+        node = ReassignPartitions({("moved", 0): (fault.broker, fault.other)})
+        self._cluster.write(Create(paths.REASSIGN_PARTITIONS, node.encode()))
+
     def _create_topic(self, fault: Fault) -> None:
         self._topics += 1
         ids = self._cluster.ids
@@ -176,7 +186,8 @@ class Faults:
     def _malformed(self, fault: Fault) -> None:
         path = paths.topic(f"malformed{fault.broker}")
         self._cluster.write(Create(path, b"{not json"))
-        self._later(fault.for_s, lambda: self._cluster.write(Delete(path)))
+        if fault.other:  # else it stays: the cluster has to live with it
+            self._later(fault.for_s, lambda: self._cluster.write(Delete(path)))
 
     def _config(self, fault: Fault) -> None:
         names = list(self._cluster.assignments())
@@ -202,5 +213,3 @@ class Faults:
         for broker_id in cluster.ids:
             self._resume(broker_id)
             cluster.start(broker_id)
-        for broker_id in cluster.ids:
-            cluster.write(Delete(paths.topic(f"malformed{broker_id}")))

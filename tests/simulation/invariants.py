@@ -39,7 +39,11 @@ class Invariants:
             raise InvariantViolated(str(error)) from error
         for process in self._cluster.processes.values():
             services = getattr(process.broker, "services", None)
-            for hosted in services.replicas if services is not None else ():
+            if services is None:
+                continue
+            if process.is_serving:
+                self.copies.keep(process.broker.broker_id, {one.topic_partition for one in services.logs})
+            for hosted in services.replicas:
                 self._check_replica(process.broker.broker_id, process.life, hosted)
         for name, node in self._cluster.assignments().items():
             if node.topic_id is not None:

@@ -98,6 +98,11 @@ class LogCopies:
             copy.read(log)
         return copy
 
+    def keep(self, broker_id: int, partitions: set[TopicPartition]) -> None:
+        """Forget the replicas of a broker that it has deleted."""
+        for key in [one for one in self._copies if one[0] == broker_id and one[1] not in partitions]:
+            del self._copies[key]
+
     def read_disk(self, broker_id: int, disk: MemoryFiles) -> None:
         """Read the replicas of a broker that is down from its disk."""
         for key, copy in list(self._copies.items()):

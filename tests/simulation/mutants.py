@@ -1,21 +1,57 @@
-"""Changed rules of the product. The simulation has to notice each of them, or it proves nothing."""
+"""Changed rules of the product. The simulation has to notice each of them, or it proves nothing.
+
+A mutant's docstring says what it breaks. One that no schedule can notice says why it is equivalent.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-Undo = Callable[[], None]
-MUTANTS: Final[dict[str, Callable[[], Undo]]] = {}
-"""Each makes one change and returns what undoes it."""
+Patch = tuple[Any, str, Any]
+"""The owner of a name, the name, and what it stands for in the mutant."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed rule; `equivalent` where another rule makes up for it, so that nothing can be noticed."""
+
+    name: str
+    patches: Callable[[], list[Patch]]
+    within: int
+    equivalent: bool
+    noticed: bool
+    """Whether a schedule is known that notices it."""
+    why: str
+
+
+MUTANTS: Final[dict[str, Mutant]] = {}
+
+
+def mutant(
+    *, within: int = 100, equivalent: bool = False, noticed: bool = True
+) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    """Add a mutant that has to be noticed `within` so many schedules."""
+
+    def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        name = patches.__name__
+        MUTANTS[name] = Mutant(name, patches, within, equivalent, noticed, patches.__doc__ or "")
+        return patches
+
+    return add
 
 
 @contextmanager
 def applied(name: str | None) -> Iterator[None]:
     """Run with one changed rule, or with none."""
-    undo = MUTANTS[name]() if name is not None else lambda: None
+    patches = MUTANTS[name].patches() if name is not None else []
+    before = [(owner, key, owner.__dict__[key]) for owner, key, _ in patches]
+    for owner, key, changed in patches:
+        setattr(owner, key, changed)
     try:
         yield
     finally:
-        undo()
+        for owner, key, original in before:
+            setattr(owner, key, original)

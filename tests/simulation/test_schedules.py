@@ -12,6 +12,8 @@ import pytest
 from simulation.schedule import run_schedule
 
 SEEDS_IN_A_TEST = 10
+SEEDS_THAT_FAILED: dict[int, str] = {}
+"""Schedules beyond the first ones that found a defect of the product, and which."""
 TESTS = Path(__file__).parents[1]
 
 
@@ -23,6 +25,11 @@ def test_a_cluster_survives_its_faults(first: int) -> None:
         assert outcome.violation is None, "\n".join([f"seed {seed}", *outcome.trace[-60:]])
         acks += outcome.acks
     assert acks > 100 * SEEDS_IN_A_TEST  # clients did write
+
+
+def test_what_a_seed_has_found_stays_mended() -> None:
+    for seed, defect in SEEDS_THAT_FAILED.items():
+        assert run_schedule(seed).violation is None, defect
 
 
 def test_a_schedule_is_the_same_in_every_process() -> None:
