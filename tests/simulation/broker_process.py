@@ -43,7 +43,7 @@ class LoopClock:
         self._world = loop.world
 
     def now_ms(self) -> int:
-        return 1_000_000 + int(self._world.now_s * 1000)
+        return self._world.now_ms()
 
     def monotonic_ms(self) -> float:
         return self._world.now_s * 1000

@@ -137,7 +137,7 @@ class Cluster:
     def write(self, *operations: Operation) -> bool:
         """Write znodes at once; return whether they could be written."""
         try:
-            transaction = self.zookeeper.tree.plan(operations, OPERATOR, int(self.world.now_s * 1000))
+            transaction = self.zookeeper.tree.plan(operations, OPERATOR, self.world.now_ms())
         except ZooKeeperError:
             return False
         self.zookeeper._apply(transaction)

@@ -24,7 +24,7 @@ class Coordination(MemoryEnsemble):
     """The server. `lost_replies` is the part of writes whose reply is lost together with the connection."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(now_ms=lambda: int(world.now_s * 1000))
+        super().__init__(now_ms=world.now_ms)
         self.world = world
         self.loop = world.loop("zookeeper")
         self.lost_replies = 0.0

@@ -36,6 +36,10 @@ class World:
         self.loops: list[ProcessLoop] = []
         self.graves: list[ProcessLoop] = []
 
+    def now_ms(self) -> int:
+        """The time of day, alike for brokers and ZooKeeper."""
+        return 1_000_000 + int(self.now_s * 1000)
+
     def loop(self, name: str) -> ProcessLoop:
         """Return the event loop of a new process."""
         loop = ProcessLoop(self, name)

@@ -47,7 +47,7 @@ class Leaderships:
             return
         results: WriteResults = yield WriteLeaderships(wanted)
         adopted = self.adopt(results)
-        for partition in results.keys() & context.leaderships.keys():
+        for partition in sorted(results.keys() & context.leaderships.keys()):
             self._batch.lead_or_follow(partition, context.assignment(partition).replicas, is_new=True)
             self.enter_state(partition)
             for broker in context.assignment(partition).replicas:
@@ -130,7 +130,7 @@ class Leaderships:
                 if result.ours and result.leadership and result.leadership.leader != before[partition].leader:
                     unclean = result.leadership.leader not in (NO_LEADER, *before[partition].isr)
                     yield LeaderElected(partition, result.leadership, unclean)
-        for partition in touched & self._context.leaderships.keys():
+        for partition in sorted(touched & self._context.leaderships.keys()):
             self._batch.lead_or_follow(partition, self._context.assignment(partition).replicas)
         return touched
 
