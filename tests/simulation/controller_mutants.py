@@ -241,9 +241,12 @@ def preferred_leader_out_of_sync() -> list[Patch]:
     return [(elections, "elect_preferred", elect)]
 
 
-@mutant()
+@mutant(noticed=False)
 def leadership_handed_to_anyone() -> list[Patch]:
-    """A controlled shutdown moves leaderships to replicas that are not in the ISR."""
+    """A controlled shutdown moves leaderships to replicas that are not in the ISR.
+
+    Not noticed yet in 5 schedules.
+    """
 
     def elect(replicas: Any, isr: Any, alive: Any, leaving: Any) -> Any:
         for one in replicas:
@@ -299,9 +302,12 @@ def _session_changed_later(self: Any, change: Any) -> None:
         self._signal("controllership")
 
 
-@mutant()
+@mutant(noticed=False)
 def reconnected_session_not_looked_at() -> list[Patch]:
-    """After a lost connection the controllership is not checked again."""
+    """After a lost connection the controllership is not checked again.
+
+    Not noticed yet in 5 schedules.
+    """
 
     def session_changed(self: Any, change: Any) -> None:
         if change.state.value == "lost":
