@@ -175,7 +175,8 @@ def simulated_machine() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        while gc.collect():  # a coroutine that waits in its `finally` needs several
+            pass
         sys.unraisablehook = hook
         if collects:
             gc.enable()
