@@ -175,8 +175,8 @@ def simulated_machine() -> Iterator[None]:
     try:
         yield
     finally:
-        while gc.collect():  # a coroutine that waits in its `finally` needs several
-            pass
+        for _ in range(3):  # a coroutine that waits in its `finally` needs several
+            gc.collect()
         sys.unraisablehook = hook
         if collects:
             gc.enable()

@@ -12,6 +12,6 @@ import pytest
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Collect what is left before pytest does, which reports it as errors."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    while gc.collect():
-        pass
+    for _ in range(5):
+        gc.collect()
     sys.unraisablehook = hook
