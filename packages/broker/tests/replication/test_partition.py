@@ -71,6 +71,15 @@ def test_a_replica_outside_the_isr_that_lags_does_not_hold_back_the_high_waterma
     assert partition.fetched(2, 10, 0, now_ms=LAG_MS * 2) == [HighWatermarkAdvanced(10)]
 
 
+def test_a_follower_with_a_longer_log_does_not_count_until_it_is_truncated() -> None:
+    partition = leading(isr=(1, 2), log_end=5)
+
+    assert partition.fetched(2, 20, 0, now_ms=1) == []
+    assert partition.fetched(3, 20, 0, now_ms=1) == []
+    assert partition.appended(10, now_ms=1) == []
+    assert partition.fetched(2, 5, 0, now_ms=2) == [HighWatermarkAdvanced(5)]
+
+
 def test_a_new_leader_keeps_its_high_watermark() -> None:
     partition = leading(log_end=10, high_watermark=4)
 
@@ -190,7 +199,7 @@ def test_a_lagging_follower_is_one_that_has_not_caught_up_for_too_long() -> None
 
 
 def test_the_low_watermark_is_the_least_log_start() -> None:
-    partition = leading()
+    partition = leading(log_end=10)
     partition.log_start_offset = 9
     partition.fetched(2, 10, 3, now_ms=1)
 

@@ -264,9 +264,13 @@ class Partition:
         return log_end_offset
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, now_ms: int) -> list[Effect]:
-        """A follower asked for `offset`, so it has all below: may advance, may propose it for the ISR."""
+        """A follower asked for `offset`, so it has all below: may advance, may propose it for the ISR.
+
+        One whose log is longer than the leader's has other records behind the leader's log end. It will
+        truncate them, and must not count for what the leader appends there meanwhile.
+        """
         progress = self.followers.get(replica)
-        if self.role is not Role.LEADER or progress is None:
+        if self.role is not Role.LEADER or progress is None or offset > self.log_end_offset:
             return []
         progress.fetched(offset, log_start_offset, self.log_end_offset, now_ms)
         return [*self._propose_expansion(replica), *self._advance(now_ms)]
