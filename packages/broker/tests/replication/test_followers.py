@@ -263,6 +263,44 @@ async def test_an_error_of_one_partition_does_not_stop_others(world: World) -> N
     await until(lambda: world.replicas.hosted(T0).log.log_end_offset == 1)  # type: ignore[union-attr]
 
 
+async def test_an_error_code_of_later_versions_is_an_error_of_one_partition(world: World) -> None:
+    leaders = [await world.lead(number) for number in (0, 1)]
+    unknown = [0]
+
+    def refused(response: FetchResponse) -> FetchResponse:
+        for topic in response.responses:
+            for one in topic.partitions:
+                if one.partition_index == 0 and not unknown[0]:
+                    one.error_code, unknown[0] = 9_999, 1
+        return response
+
+    world.peer.change = refused
+    followers = [await world.follow(number) for number in (0, 1)]
+    for one in leaders:
+        append(one, 3)
+
+    for leader, follower in zip(leaders, followers, strict=True):
+        await alike(leader, follower)
+    assert unknown == [1]
+
+
+async def test_an_answer_that_breaks_a_rule_of_the_code_does_not_end_the_fetcher(world: World) -> None:
+    leader = await world.lead()
+    broken = [0]
+
+    def fail(response: FetchResponse) -> FetchResponse:
+        broken[0] += 1
+        if broken[0] == 1:
+            raise RuntimeError("a defect")
+        return response
+
+    world.peer.change = fail
+    follower = await world.follow()
+    append(leader, 3)
+
+    await alike(leader, follower)
+
+
 async def test_a_leader_that_does_not_answer_is_asked_until_it_does(world: World) -> None:
     leader = await world.lead()
     world.peer.is_down = True

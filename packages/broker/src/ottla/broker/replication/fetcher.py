@@ -182,9 +182,11 @@ class Fetcher:
         try:
             await self._fetch()
             self._failures = 0
-        except (KafkaError, OSError) as error:
+        except Exception as error:  # a defect, too: the partitions have no other task that copies them
             self._session.lost()
             await self._disconnect()
+            if not self._failures and not isinstance(error, KafkaError | OSError):
+                _log.error("%s failed", self.name, exc_info=error)
             pause_ms = backoff_ms(self._failures, self._config.replica_fetch_backoff_ms)
             self._due_ms = self._clock.monotonic_ms() + pause_ms
             self._failures += 1
@@ -254,7 +256,7 @@ class Fetcher:
     ) -> None:
         match decision:
             case BackOff(code):
-                self._pause(followed, ErrorCode(code).name)
+                self._pause(followed, _name_of(code))
             case Ignore() | Append():
                 pass
             case _:
@@ -319,7 +321,7 @@ class Fetcher:
         for one in self._still(asked):
             start, end = starts.get(one.name, _NOTHING), ends.get(one.name, _NOTHING)
             if code := start[0] or end[0]:
-                self._pause(one, ErrorCode(code).name)
+                self._pause(one, _name_of(code))
             else:
                 self._decided(one, one.fetch.on_bounds(one.partition.log, start[1], end[1]), decided)
 
@@ -337,7 +339,7 @@ class Fetcher:
         for one in self._still(one for one, _ in asked):
             code, epoch, end = found.get(one.name, (*_NOTHING, -1))
             if code:
-                self._pause(one, ErrorCode(code).name)
+                self._pause(one, _name_of(code))
             else:
                 self._decided(one, one.fetch.on_epoch_end(one.partition.log, epoch, end), decided)
 
@@ -369,3 +371,11 @@ class Fetcher:
 
 
 _NOTHING: Final = (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1)
+
+
+def _name_of(code: int) -> str:
+    """Return the name of an error code, which may be one of a later release."""
+    return ErrorCode(code).name if code in _CODES else f"error code {code}"
+
+
+_CODES: Final = frozenset(int(one) for one in ErrorCode)
