@@ -119,6 +119,42 @@ async def test_an_append_that_wakes_many_leaves_the_loop_to_others(plane: DataPl
     assert all(one.result().topics[0][1][0].size for one in fetches)
 
 
+async def test_a_fetch_of_many_partitions_reads_again_only_what_has_changed(tmp_path: Path) -> None:
+    plane, count = DataPlane(tmp_path), 300
+    led = [await plane.lead(partition=number, replicas=(1, 2)) for number in range(count)]
+    wanted = [FetchPartition(partition=number, partition_max_bytes=1000) for number in range(count)]
+    request = FetchRequest(
+        replica_id=2,
+        max_wait_ms=FOR_EVER_MS,
+        min_bytes=150,
+        topics=[FetchTopic(topic="t", partitions=wanted)],
+    )
+    answer = fetch.handle(plane.services, request, plane.context(ApiKey.FETCH, 12))
+    assert isinstance(answer, Awaitable)
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(awaited(answer))
+        while not all(one.watchers for one in led):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for one in led:
+            one.core.followers[2].last_fetch_ms = 0
+
+        led[7].append(batch_of(b"a"), required_acks=1, now_ms=0)
+        while not led[7].watchers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        led[9].append(batch_of(b"b" * 100), required_acks=1, now_ms=0)
+
+    read = [number for number, one in enumerate(led) if one.core.followers[2].last_fetch_ms]
+    assert read == [7, 9]
+    sizes = [one.size for one in waiting.result().topics[0][1]]
+    assert len(sizes) == count
+    assert [number for number, size in enumerate(sizes) if size] == [7, 9]
+    assert not any(one.watchers for one in led)
+
+
+async def awaited(answer: Awaitable[FetchAnswer]) -> FetchAnswer:
+    return await answer
+
+
 async def test_beyond_the_limit_the_oldest_gets_what_there_is(plane: DataPlane) -> None:
     plane.services.delayed_fetches.limit = 3
 

@@ -60,10 +60,10 @@ class Peer:
 class World:
     """A leader and a follower of the partitions of topic `t`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, fetch_wait_max_ms: int = 20) -> None:
         self.leader = DataPlane(root / "leader")
         self.peer, self.metrics = Peer(self.leader), Metrics()
-        self.config = BrokerConfig(replica_fetch_wait_max_ms=20, replica_fetch_backoff_ms=100)
+        self.config = BrokerConfig(replica_fetch_wait_max_ms=fetch_wait_max_ms, replica_fetch_backoff_ms=100)
         self.logs = OneDirectory(root / "follower")
         self.flushes = False
         self.followers = Followers(
@@ -117,6 +117,14 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
+    async with world.followers:
+        yield world
+
+
+@pytest.fixture
+async def waiting_world(tmp_path: Path) -> AsyncIterator[World]:
+    """A world whose follower waits at the leader for longer than a test does."""
+    world = World(tmp_path, fetch_wait_max_ms=1_000 * int(4 * BOUND_S))
     async with world.followers:
         yield world
 
@@ -311,6 +319,36 @@ async def test_a_leader_that_does_not_answer_is_asked_until_it_does(world: World
     world.peer.is_down = False
 
     await alike(leader, follower)
+
+
+async def waits(world: World, partition: HostedPartition) -> None:
+    """Wait until the fetch of a partition waits at the leader."""
+    await until(lambda: bool(partition.watchers))
+
+
+async def test_an_added_partition_does_not_wait_for_the_fetch_of_the_others(waiting_world: World) -> None:
+    world = waiting_world
+    leaders = [await world.lead(0), await world.lead(1)]
+    await world.follow(0)
+    await waits(world, leaders[0])
+    append(leaders[1], 3)
+
+    added = await world.follow(1)
+
+    await alike(leaders[1], added)
+
+
+async def test_a_paused_partition_does_not_wait_for_the_fetch_of_the_others(waiting_world: World) -> None:
+    world = waiting_world
+    waiting, later = await world.lead(0), await world.follow(1)
+    await until(lambda: len(world.peer.asked) > 1)
+    await world.follow(0)
+    await waits(world, waiting)
+
+    leader = await world.lead(1)
+    append(leader, 3)
+
+    await alike(leader, later)
 
 
 async def test_requests_say_only_what_changed(world: World) -> None:

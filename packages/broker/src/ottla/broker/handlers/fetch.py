@@ -111,11 +111,10 @@ def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartit
 
 
 async def _long_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
-    results = await read_all(terms, fetch.wanted)
-    if not is_enough(request, fetch, results):
+    if request.max_wait_ms > 0:
         answer = await _delayed_answer(terms, request, fetch)
     else:
-        answer = await _prepared_answer(terms, fetch, results)
+        answer = await _prepared_answer(terms, fetch, await read_all(terms, fetch.wanted))
     await terms.context.pace.drop(fetch.wanted)
     return answer
 

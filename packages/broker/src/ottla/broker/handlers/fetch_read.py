@@ -98,22 +98,37 @@ class FetchTerms:
         return self.replica >= 0
 
 
-def reading(
-    terms: FetchTerms, wanted: list[RequestedPartition]
-) -> Generator[None, None, list[FetchedPartition]]:
-    """Read every partition, in order, within the request's limit; one in each step.
+class PartitionReads:
+    """Reads partitions one after the other, within the request's limit.
 
     The first partition with records returns at least one batch, however large: a reader with limits below the
     size of a batch would make no progress otherwise (KIP-74).
     """
-    left, results = terms.max_bytes, []
-    nothing_yet = True
+
+    __slots__ = ("_left", "_terms", "size")
+
+    def __init__(self, terms: FetchTerms) -> None:
+        self.size = 0
+        """Bytes of records so far."""
+        self._left = terms.max_bytes
+        self._terms = terms
+
+    def read(self, one: RequestedPartition) -> FetchedPartition:
+        """Read the next partition."""
+        result = _read_or_fail(self._terms, one, min(one.max_bytes, self._left), not self.size)
+        if size := result.size:
+            self.size += size
+            self._left = max(0, self._left - size)
+        return result
+
+
+def reading(
+    terms: FetchTerms, wanted: list[RequestedPartition]
+) -> Generator[None, None, list[FetchedPartition]]:
+    """Read every partition, in order, within the request's limit; one in each step."""
+    reads, results = PartitionReads(terms), []
     for one in wanted:
-        result = _read_or_fail(terms, one, min(one.max_bytes, left), nothing_yet)
-        if result.size:
-            nothing_yet = False
-            left = max(0, left - result.size)
-        results.append(result)
+        results.append(reads.read(one))
         yield
     return results
 

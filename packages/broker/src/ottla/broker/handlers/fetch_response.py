@@ -48,6 +48,11 @@ class FetchedPartition:
             return 0
         return len(records) if isinstance(records, bytes) else records.length
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the reader hears of it at once, however few records there are."""
+        return bool(self.error_code) or self.diverging_epoch is not None or self.preferred_read_replica >= 0
+
 
 @dataclass(slots=True)
 class FetchAnswer:

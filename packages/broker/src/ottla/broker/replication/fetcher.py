@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     from ottla.protocol.schema import Message
 
 _log = logging.getLogger(__name__)
+
+SETTLING_S: Final = 0.02
+"""Roles come in one request, and are taken one after the other: a waiting fetch is given up behind them."""
+GIVEN_UP_EVERY_MS: Final = 250.0
+"""The least time between two fetches that are given up, so that records of a slow leader arrive at all."""
+
 _R = TypeVar("_R", bound="Message")
 
 SESSION_ENDED: Final = frozenset(
@@ -112,6 +118,9 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._due_ms = 0.0
         self._failures = 0
+        self._answer_wait: asyncio.Timeout | None = None
+        """The wait for the answer to a fetch, while there is one; its time ends when it is given up."""
+        self._given_up_ms = float("-inf")
 
     # ---- roles
 
@@ -120,6 +129,7 @@ class Fetcher:
         self.partitions[followed.name] = followed
         self._note(followed.name)
         self._due_ms = 0.0  # the leader has its role from the same controller: it is there
+        self._give_up_wait()
 
     def remove(self, partition: TopicPartition) -> None:
         """Stop copying a partition."""
@@ -130,6 +140,17 @@ class Fetcher:
         self._unsettled[partition] = None
         self._reassigned.add(partition)
         self._changed.set()
+
+    def _give_up_wait(self) -> None:
+        """Have a fetch that waits at the leader end soon: the next one asks for an added partition, too.
+
+        Where records flow it ends by itself. Elsewhere a new leader, for which clients of acks=all wait,
+        would not hear of this follower for up to `replica.fetch.wait.max.ms`.
+        """
+        wait, now_ms = self._answer_wait, self._clock.monotonic_ms()
+        if wait is not None and wait.when() is None and now_ms >= self._given_up_ms + GIVEN_UP_EVERY_MS:
+            self._given_up_ms = now_ms
+            wait.reschedule(asyncio.get_running_loop().time() + SETTLING_S)
 
     # ---- the loop
 
@@ -196,7 +217,11 @@ class Fetcher:
         request = self._request()
         self._reassigned.clear()
         self._meters.requests.mark()
-        response = await self._send(request, FetchResponse)
+        response = await self._answer(request)
+        if response is None:
+            self._session.lost()
+            await self._disconnect()
+            return
         if response.error_code in SESSION_ENDED:
             self._session.lost(unknown=response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
@@ -206,7 +231,26 @@ class Fetcher:
         await self._take(response)
 
     def _request(self) -> FetchRequest:
-        return leader_requests.fetch(self._session.next_request(), self._broker_id, self._config)
+        """Return the next fetch; it waits at the leader no longer than until a paused partition is due."""
+        request = leader_requests.fetch(self._session.next_request(), self._broker_id, self._config)
+        now_ms = self._clock.monotonic_ms()
+        next_ms = self._next_due_ms(now_ms)
+        if next_ms is not None:
+            request.max_wait_ms = max(1, min(request.max_wait_ms, int(next_ms - now_ms)))
+        return request
+
+    async def _answer(self, request: FetchRequest) -> FetchResponse | None:
+        """Return the answer to a fetch, None when it is given up."""
+        try:
+            async with asyncio.timeout(None) as wait:
+                self._answer_wait = wait
+                return await self._send(request, FetchResponse)
+        except TimeoutError:
+            if not wait.expired():
+                raise
+            return None
+        finally:
+            self._answer_wait = None
 
     async def _send(self, request: Message, response_type: type[_R]) -> _R:
         if self._peer is None:
