@@ -18,6 +18,7 @@ from ottla.broker.metrics import Gauge, Metrics
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import HostedPartition, Replicas
+from ottla.broker.replication.throttles import ReplicaQuota
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
@@ -66,19 +67,26 @@ class World:
         self.config = BrokerConfig(replica_fetch_wait_max_ms=fetch_wait_max_ms, replica_fetch_backoff_ms=100)
         self.logs = OneDirectory(root / "follower")
         self.flushes = False
+        self.throttled: tuple[str, ...] = ()
+        self.now_ms = 0.0
+        self.quota = ReplicaQuota(FOLLOWER, 1, 11, lambda: self.now_ms)
         self.followers = Followers(
             broker_id=FOLLOWER,
             config=self.config,
             clock=Environment().clock,
             connect=self._connect,
             metrics=self.metrics,
+            quota=self.quota,
         )
         self.replicas = Replicas(
             broker_id=FOLLOWER,
             config=self.config,
             environment=Environment(),
             logs=self.logs,  # type: ignore[arg-type]
-            log_config=lambda _: LogConfig(flush_before_acknowledge=self.flushes),
+            log_config=lambda _: LogConfig(
+                flush_before_acknowledge=self.flushes,
+                follower_replication_throttled_replicas=self.throttled,
+            ),
             metrics=self.metrics,
             followers=self.followers,
         )
@@ -427,3 +435,24 @@ async def test_a_follower_that_flushes_asks_only_from_what_is_on_its_disk(world:
     await until(lambda: follower.high_watermark == 50)
 
     assert ahead == []
+
+
+async def test_a_throttle_holds_up_what_lacks_records_and_nothing_else(world: World) -> None:
+    world.throttled = ("0:2",)
+    leader, other = await world.lead(), await world.lead(1)
+    append(leader, 30, b"x" * 1_000)
+    world.quota.bytes_per_s = 10_000
+    world.quota.record(10_001)
+    held, free = await world.follow(), await world.follow(1)
+
+    append(other, 20)
+    await alike(other, free)
+    assert held.log.log_end_offset == 0
+
+    world.now_ms = 60_000
+    await alike(leader, held)
+    assert world.quota.byte_rate > 30_000
+    await until(lambda: held.high_watermark == 30)
+    append(leader, 10)  # it is in sync: writes to the leader wait for it
+    await alike(leader, held)
+    assert world.quota.is_exceeded

@@ -24,6 +24,7 @@ from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import Replicas
+from ottla.broker.replication.throttles import ReplicationQuota
 from ottla.protocol.errors import (
     InvalidTopicException,
     KafkaError,
@@ -342,3 +343,26 @@ async def test_a_loss_of_power_at_any_moment_of_a_move_loses_nothing_that_was_sy
             assert len(survived) >= len(durable), state
             names = [name for at in (A, B) for name in after.list(at) if name == "topic-0"]
             assert len(names) == (found is not None), state
+
+
+async def test_a_move_takes_the_time_that_its_throttle_asks_for(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    now_ms = 0.0
+
+    def passing_ms() -> float:
+        nonlocal now_ms
+        now_ms += 100
+        return now_ms
+
+    async with opened(first, second) as world:
+        quota = ReplicationQuota(1, 11, passing_ms)
+        quota.bytes_per_s = 1_000_000
+        world.moves = LogMoves(world.logs, world.replicas, lambda: 1_000, quota)
+        partition = await world.lead()
+        for number in range(60):
+            append(partition, b"%02d" % number * 50_000)
+
+        await world.moved(first if partition.log.directory.parent == second else second)
+
+        assert now_ms >= 4_000  # of 6 MB; the last steps of up to 1 MiB do not wait for themselves
+        assert len(values(partition.log)) == 60

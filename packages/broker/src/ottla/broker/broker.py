@@ -1,4 +1,7 @@
-"""One broker: composition of its parts, and the order in which they start and stop."""
+"""One broker: composition of its parts, and the order in which they start and stop.
+
+More than 500 lines because all parts are put together in one place.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,7 @@ from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import Replicas
+from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.routes import ROUTES
 from ottla.broker.transactions.coordinator import Transactions
 from ottla.broker.transactions.producer_ids import ProducerIds
@@ -242,13 +246,8 @@ class Broker:
             lambda: controller.broker_epoch,
             partial(read_leadership, zookeeper),
         )
+        self._quotas = ReplicationQuotas(self.broker_id, config, environment.clock.monotonic_ms, metrics)
         replicas = self._replicas(logs, metadata, configs)
-        fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots,
-            lambda: environment.random.randrange(1, 2**31),
-            max_partitions=config.max_incremental_fetch_session_cache_partitions,
-        )
-        measure_fetch_sessions(fetch_sessions, metrics)
         topic_metrics, delayed_fetches = TopicMetrics(metrics), DelayedFetches(config.max_delayed_fetches)
         return Services(
             config=config,
@@ -259,7 +258,8 @@ class Broker:
             logs=logs,
             replicas=replicas,
             read_replicas=ReadReplicas(config.replica_selector_class, replicas, metadata.rack_of),
-            log_moves=LogMoves(logs, replicas, environment.clock.now_ms),
+            replication_quotas=self._quotas,
+            log_moves=LogMoves(logs, replicas, environment.clock.now_ms, self._quotas.log_moves),
             metadata=metadata,
             inter_broker=self._inter_broker(zookeeper),
             topics=Topics(zookeeper, config, environment, metadata, logs.room),
@@ -269,11 +269,20 @@ class Broker:
             transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
-            fetch_sessions=fetch_sessions,
+            fetch_sessions=self._fetch_sessions(),
             delayed_fetches=delayed_fetches,
             produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
         )
+
+    def _fetch_sessions(self) -> FetchSessions:
+        sessions = FetchSessions(
+            self.config.max_incremental_fetch_session_cache_slots,
+            lambda: self.environment.random.randrange(1, 2**31),
+            max_partitions=self.config.max_incremental_fetch_session_cache_partitions,
+        )
+        measure_fetch_sessions(sessions, self.metrics)
+        return sessions
 
     def _inter_broker(self, zookeeper: Session) -> InterBrokerAccess:
         return InterBrokerAccess(
@@ -289,6 +298,7 @@ class Broker:
             clock=self.environment.clock,
             connect=partial(connect_to_leader, metadata, self.config),
             metrics=self.metrics,
+            quota=self._quotas.follower,
         )
         return Replicas(
             broker_id=self.broker_id,
@@ -394,6 +404,7 @@ class Broker:
         services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
         self._followers.configure(config)
+        self._quotas.configure(config)
         if config.unclean_leader_election_enable:
             services.controller.unclean_election_allowed(None)
 

@@ -67,10 +67,8 @@ IGNORED: Mapping[str, str] = {
 """Keys of Kafka that have no effect here, and why."""
 
 IGNORED_PREFIXES: Mapping[str, str] = {
-    "alter.log.dirs.replication.quota.": _QUOTAS,
     "controller.quota.": _QUOTAS,
     "quota.": _QUOTAS,
-    "replication.quota.": _QUOTAS,
     "controller.listener.": _QUORUM,
     "controller.quorum.": _QUORUM,
     "metadata.": _QUORUM,

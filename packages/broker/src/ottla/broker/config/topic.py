@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -29,6 +30,12 @@ from ottla.client.config_definition import (
 )
 
 _HOUR_MS = 3_600_000
+
+
+def _replicas_or_all(value: tuple[str, ...]) -> str | None:
+    if value == ("*",) or all(re.fullmatch(r"[0-9]{1,10}:[0-9]{1,10}", one) for one in value):
+        return None
+    return "must be * or a list of partition:broker"
 
 
 @frozen(kw_only=True)
@@ -138,10 +145,14 @@ class LogConfig:
         False, "Whether a replica outside the ISR, which may lack acknowledged records, can become leader."
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "Replicas (`partition:broker`) whose replication is throttled on the follower."
+        (),
+        "Replicas (`partition:broker`, or `*` for all) that are throttled where they are copied to.",
+        _replicas_or_all,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "Replicas (`partition:broker`) whose replication is throttled on the leader."
+        (),
+        "Replicas (`partition:broker`, or `*` for all) that are throttled where they are copied from.",
+        _replicas_or_all,
     )
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.handlers.delayed_fetch import is_enough, read_when_enough
-from ottla.broker.handlers.fetch_read import FetchTerms, Needs, read_all, reading
+from ottla.broker.handlers.fetch_read import FetchTerms, Needs, is_throttled, read_all, reading
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition, failed
 from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
 from ottla.broker.handlers.inter_broker_requests import may_be_refused, refusal_of_replica
@@ -140,6 +140,8 @@ def _answering(
             answer.topics.append((topic, []))
             last_topic = topic
         answer.topics[-1][1].append(result)
+        if result.size and terms.is_follower:
+            _count_throttled(terms.services, wanted, result)
         if result.size and not terms.is_follower:
             terms.services.topic_metrics.of(topic).bytes_out.mark(result.size)
             terms.services.topic_metrics.all_topics.bytes_out.mark(result.size)
@@ -151,6 +153,12 @@ def _answering(
         if partition is not None:
             terms.services.fetch_fast_path.admit(terms.context, partition)
     return answer
+
+
+def _count_throttled(services: Needs, wanted: RequestedPartition, result: FetchedPartition) -> None:
+    quota, partition = services.replication_quotas.leader, services.replicas.hosted(wanted.topic_partition)
+    if partition is not None and is_throttled(quota, partition):
+        quota.record(result.size)
 
 
 async def _prepared_answer(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.record_threads import RecordThreads
     from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import HostedPartition, Replicas
+    from ottla.broker.replication.throttles import ReplicaQuota, ReplicationQuotas
     from ottla.protocol.messages.fetch import FetchRequest
     from ottla.protocol.topics import TopicPartition
 
@@ -59,6 +60,7 @@ class Needs(Protocol):
     read_replicas: ReadReplicas
     record_threads: RecordThreads
     replicas: Replicas
+    replication_quotas: ReplicationQuotas
     topic_metrics: TopicMetrics
 
 
@@ -194,6 +196,8 @@ def _read(
         if preferred >= 0:
             result.preferred_read_replica = preferred
             return result
+    if terms.is_follower and _is_held_up(terms, partition):
+        return result
     up_to = _visible_end(terms, partition)
     if wanted.fetch_offset < up_to and (max_bytes > 0 or at_least_one):
         records = partition.read(wanted.fetch_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
@@ -203,6 +207,18 @@ def _read(
             if result.aborted is not None:
                 result.aborted = _aborted(partition, wanted.fetch_offset, up_to)
     return result
+
+
+def _is_held_up(terms: FetchTerms, partition: HostedPartition) -> bool:
+    """Whether a throttle keeps records from a follower; never from one in sync: writes wait for those."""
+    quota = terms.services.replication_quotas.leader
+    return is_throttled(quota, partition) and terms.replica not in partition.core.isr and quota.is_exceeded
+
+
+def is_throttled(quota: ReplicaQuota, partition: HostedPartition) -> bool:
+    """Whether what followers read from a partition counts for the leader's throttle."""
+    replicas = partition.log.config.leader_replication_throttled_replicas
+    return quota.selects(partition.topic_partition, replicas)
 
 
 def _visible_end(terms: FetchTerms, partition: HostedPartition) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.log_moves import LogMoves
     from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.replication.throttles import ReplicationQuotas
     from ottla.broker.transactions.coordinator import Transactions
     from ottla.zookeeper.session import Session
 
@@ -43,6 +44,7 @@ class Services:
     logs: LogRegistry
     replicas: Replicas
     read_replicas: ReadReplicas
+    replication_quotas: ReplicationQuotas
     log_moves: LogMoves
     metadata: MetadataCache
     inter_broker: InterBrokerAccess

@@ -25,6 +25,7 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import HostedPartition, Replicas
+from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.records import BatchBuilder
@@ -101,6 +102,7 @@ class DataServices:
     inter_broker: InterBrokerAccess
     replicas: Replicas
     read_replicas: ReadReplicas
+    replication_quotas: ReplicationQuotas
     topic_metrics: TopicMetrics
     record_threads: RecordThreads
     fetch_sessions: FetchSessions
@@ -152,6 +154,9 @@ class DataPlane:
             inter_broker=self._access,
             replicas=self.replicas,
             read_replicas=ReadReplicas(self.config.replica_selector_class, self.replicas, self.racks.get),
+            replication_quotas=ReplicationQuotas(
+                BROKER_ID, self.config, self.environment.clock.monotonic_ms, self.metrics
+            ),
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
             fetch_sessions=FetchSessions(

@@ -132,6 +132,15 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "IsrShrinksPerSec": ("meter", "Replicas that fell out of sync, counted by partition."),
         "IsrExpandsPerSec": ("meter", "Replicas that came back in sync, counted by partition."),
     },
+    ("kafka.server", "LeaderReplication", ()): {
+        "byte-rate": ("gauge", "Throttled bytes per second sent to followers."),
+    },
+    ("kafka.server", "FollowerReplication", ()): {
+        "byte-rate": ("gauge", "Throttled bytes per second copied from leaders."),
+    },
+    ("kafka.server", "AlterLogDirsReplication", ()): {
+        "byte-rate": ("gauge", "Bytes per second of moves between log directories."),
+    },
     ("kafka.server", "FetcherLagMetrics", ("clientId", "partition", "topic")): {
         "ConsumerLag": ("gauge", "Records below the leader's high watermark that this follower lacks."),
     },

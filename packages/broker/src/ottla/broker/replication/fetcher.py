@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Clock
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.replication_metrics import FetcherMeters
+    from ottla.broker.replication.throttles import ReplicaQuota
     from ottla.protocol.messages.fetch import FetchRequest, PartitionData
     from ottla.protocol.schema import Message
 
@@ -52,6 +53,9 @@ GIVEN_UP_EVERY_MS: Final = 250.0
 
 _R = TypeVar("_R", bound="Message")
 
+MIN_HOLD_MS: Final = 10.0
+MAX_HOLD_MS: Final = 500.0
+"""A throttled partition is looked at again between these times."""
 SESSION_ENDED: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
@@ -99,6 +103,7 @@ class Fetcher:
         clock: Clock,
         connect: Connect,
         meters: FetcherMeters,
+        quota: ReplicaQuota | None = None,
     ) -> None:
         self.name = name
         self.leader = leader
@@ -108,6 +113,9 @@ class Fetcher:
         self._clock = clock
         self._connect = connect
         self._meters = meters
+        self._quota = quota
+        self._held: set[TopicPartition] = set()
+        """Partitions that a throttle keeps out of the session."""
         self._warnings = LimitedWarnings(_log, clock.monotonic_ms)
         self._peer: Peer | None = None
         self._session = FetchSession()
@@ -182,11 +190,19 @@ class Fetcher:
 
     def _settle(self, now_ms: float) -> None:
         """Tell the session what to ask for; paused partitions stay unsettled."""
+        is_throttled = self._quota is not None and self._quota.is_exceeded
+        if is_throttled:  # also those that the last answer did not have
+            held = (one for one in self.partitions.values() if self._may_be_held(one))
+            self._unsettled.update((one.name, None) for one in held)
+        self._held.clear()
         for name in list(self._unsettled):
             followed = self.partitions.get(name)
             if followed is None or followed.fetch.failed:
                 self._session.drop(name)
                 del self._unsettled[name]
+            elif is_throttled and self._may_be_held(followed):
+                self._session.drop(name)
+                self._held.add(name)
             elif followed.fetch.is_due(now_ms):
                 self._session.want(name, followed.fetch.position(followed.partition.log))
                 del self._unsettled[name]
@@ -196,8 +212,23 @@ class Fetcher:
     def _next_due_ms(self, now_ms: float) -> float | None:
         if self._due_ms > now_ms:
             return self._due_ms
-        paused = (self.partitions[one].fetch.due_ms for one in self._unsettled if one in self.partitions)
+        paused = [
+            self.partitions[one].fetch.due_ms
+            for one in self._unsettled
+            if one in self.partitions and one not in self._held
+        ]
+        if self._held and self._quota is not None:
+            # Not much later: with another rate it may be due sooner.
+            paused.append(min(max(self._quota.due_ms, now_ms + MIN_HOLD_MS), now_ms + MAX_HOLD_MS))
         return min(paused, default=None)
+
+    def _may_be_held(self, followed: Followed) -> bool:
+        """Whether a throttle applies to a partition: one that is selected, and lacks records."""
+        return not followed.fetch.is_caught_up and self._is_throttled(followed)
+
+    def _is_throttled(self, followed: Followed) -> bool:
+        replicas = followed.partition.log.config.follower_replication_throttled_replicas
+        return self._quota is not None and self._quota.selects(followed.name, replicas)
 
     async def _fetch_or_pause(self) -> None:
         try:
@@ -318,6 +349,9 @@ class Fetcher:
             return
         followed.fetch.appended(partition.log)
         followed.fetch.lag = max(0, decision.high_watermark - partition.log.log_end_offset)
+        followed.fetch.is_caught_up = decision.high_watermark <= partition.log.log_end_offset
+        if self._quota is not None and records and self._is_throttled(followed):
+            self._quota.record(len(records))
         self._meters.bytes.mark(len(records))
         self._meters.all_bytes.mark(len(records))
 

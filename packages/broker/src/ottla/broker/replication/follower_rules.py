@@ -111,6 +111,8 @@ class PartitionFetch:
     """Whether fetches name the last epoch: not while the leader has no epoch to compare with."""
     lag: int = 0
     """Records below the leader's high watermark that are missing here, by the last answer."""
+    is_caught_up: bool = False
+    """Whether no such record was missing by the last answer: a throttle does not hold it up then."""
     due_ms: float = 0.0
     """When to fetch again, on the monotonic clock."""
     failures: int = 0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Clock
     from ottla.broker.metrics import Meter, Metrics
     from ottla.broker.replication.hosted_partition import HostedPartition
+    from ottla.broker.replication.throttles import ReplicaQuota
     from ottla.protocol.topics import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -33,12 +34,20 @@ class Followers:
     """
 
     def __init__(
-        self, *, broker_id: int, config: BrokerConfig, clock: Clock, connect: Connect, metrics: Metrics
+        self,
+        *,
+        broker_id: int,
+        config: BrokerConfig,
+        clock: Clock,
+        connect: Connect,
+        metrics: Metrics,
+        quota: ReplicaQuota | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
         self._clock = clock
         self._connect = connect
+        self._quota = quota
         self._fetchers: dict[tuple[int, int], tuple[Fetcher, asyncio.Task[None]]] = {}
         self._of: dict[TopicPartition, Fetcher] = {}
         self._tasks = BackgroundTasks(metrics, clock)
@@ -116,6 +125,7 @@ class Followers:
             clock=self._clock,
             connect=self._connect,
             meters=meters,
+            quota=self._quota,
         )
         return fetcher, self._tasks.lasting(fetcher.run(), name)
 

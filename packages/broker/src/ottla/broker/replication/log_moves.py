@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.registry import LogRegistry
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.replication.throttles import ReplicationQuota
     from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -34,10 +35,17 @@ class LogMoves:
     of the log, also one that happened before a restart, truncates the copy.
     """
 
-    def __init__(self, logs: LogRegistry, replicas: Replicas, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        logs: LogRegistry,
+        replicas: Replicas,
+        now_ms: Callable[[], int],
+        quota: ReplicationQuota | None = None,
+    ) -> None:
         self._logs = logs
         self._replicas = replicas
         self._now_ms = now_ms
+        self._quota = quota
         self._begun = asyncio.Event()
 
     def move(self, topic_partition: TopicPartition, path: str) -> None:
@@ -78,6 +86,8 @@ class LogMoves:
         partition = self._replicas.hosted(topic_partition)
         if partition is None or self._logs.futures.get(topic_partition) is not copy or not _rests(partition):
             return False
+        if self._quota is not None and self._quota.is_exceeded:
+            return False
         try:
             if is_close(copy, partition.log):
                 return await self._finish(partition, copy)
@@ -100,7 +110,7 @@ class LogMoves:
         batches = await asyncio.to_thread(records.read)
         if not batches or not self._is_prefix(partition, copy):
             return False
-        copy.append_as_follower(batches, self._now_ms())
+        self._append(copy, batches)
         return True
 
     def _is_prefix(self, partition: HostedPartition, copy: Log) -> bool:
@@ -127,9 +137,14 @@ class LogMoves:
             batches = current.read(copy.log_end_offset, left, up_to=current.log_end_offset).read()
             if not batches:
                 return False
-            copy.append_as_follower(batches, self._now_ms())
+            self._append(copy, batches)
             left -= len(batches)
         return copy.log_end_offset == current.log_end_offset
+
+    def _append(self, copy: Log, batches: bytes) -> None:
+        copy.append_as_follower(batches, self._now_ms())
+        if self._quota is not None:
+            self._quota.record(len(batches))
 
 
 def _rests(partition: HostedPartition) -> bool:
