@@ -1,4 +1,4 @@
-"""`ottla cluster start` and `ottla cluster stop`: a cluster of processes on this machine."""
+"""`ottla cluster start` and `ottla cluster stop`: a cluster of processes on this machine, or on hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from ottla.broker.cluster_of_hosts.commands import hosts_options, start_on_hosts, stop_on_hosts
+
 if TYPE_CHECKING:
+    from ottla.broker.cluster_of_hosts.commands import HostsOptions
     from ottla.broker.local_cluster.layout import ClusterLayout
     from ottla.broker.local_cluster.startup import Processes
 
@@ -43,6 +46,7 @@ _POLL_S: Final = 0.1
     help="Set a configuration key of all brokers. Repeatable; kept for later starts.",
 )  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return once the cluster is ready, and leave it running.")
+@hosts_options
 def start(
     brokers: int | None,
     data_dir: Path,
@@ -51,6 +55,7 @@ def start(
     zookeeper_servers: int | None,
     settings: tuple[str, ...],
     detach: bool,
+    hosts: HostsOptions | None,
 ) -> None:
     """Start a cluster on this machine, or what does not run of the one in a directory.
 
@@ -58,14 +63,27 @@ def start(
     pyspark, in this order. Ottla's own server is one process for all brokers and needs no Java. New topics
     have up to three replicas. A directory remembers its cluster: later starts need only --data-dir.
 
+    With --hosts the processes run on the hosts of a file, one on each line, [user@]host[:ssh port]
+    [brokers=N] [address=A], and are left running. Each broker's rack is its host. The first three hosts have
+    a server of Apache's ZooKeeper. Later starts need the same options; hosts may be appended to the file.
+
     \b
     Examples:
       ottla cluster start --data-dir ./cluster
       ottla cluster start --data-dir ./cluster --brokers 5 --base-port 19092 --detach
       ottla cluster start --data-dir ./cluster --zookeeper embedded --set num.partitions=6
+      ottla cluster start --hosts hosts.txt --data-dir /var/lib/ottla --python /opt/ottla/bin/python
     """
     from ottla.broker.local_cluster import startup
 
+    if hosts is not None:
+        if brokers or kind or zookeeper_servers:
+            raise click.UsageError(
+                "--hosts names the brokers, and has Apache's ZooKeeper: leave the others out"
+            )
+        with _one_line_errors():
+            start_on_hosts(hosts, data_dir, base_port or 9092, _settings(settings))
+        return
     with _one_line_errors():
         known = startup.check_directory(data_dir)
         layout = _layout(known, data_dir, brokers, base_port, kind, zookeeper_servers)
@@ -183,17 +201,23 @@ async def _until_ended(started: Processes, stopping: asyncio.Event) -> None:
     "--data-dir", type=click.Path(path_type=Path), required=True,
     help="The directory that the cluster was started with.",
 )  # fmt: skip
-def stop(data_dir: Path) -> None:
+@hosts_options
+def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
     """Stop all processes of the cluster in a directory: the brokers cleanly, then ZooKeeper.
 
     \b
     Example:
       ottla cluster stop --data-dir ./cluster
+      ottla cluster stop --hosts hosts.txt --data-dir /var/lib/ottla --python /opt/ottla/bin/python
     """
     from ottla.broker.local_cluster.layout import read_layout
     from ottla.broker.local_cluster.members import running_pid
     from ottla.broker.local_cluster.startup import members_of, stop_all
 
+    if hosts is not None:
+        with _one_line_errors():
+            stop_on_hosts(hosts, data_dir)
+        return
     with _one_line_errors():
         layout = read_layout(data_dir.absolute())
         if layout is None:
@@ -209,6 +233,8 @@ def stop(data_dir: Path) -> None:
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
     """Print errors that the user can correct in one line."""
+    from ottla.broker.cluster_of_hosts.plan import MalformedHosts
+    from ottla.broker.cluster_of_hosts.startup import HostFailed
     from ottla.broker.local_cluster.layout import MalformedLayout
     from ottla.broker.local_cluster.startup import ClusterFailed, ClusterRefused
 
@@ -218,6 +244,7 @@ def _one_line_errors() -> Iterator[None]:
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
-        if not isinstance(cause, (ClusterRefused, ClusterFailed, MalformedLayout, OSError)):
+        ours = (ClusterRefused, ClusterFailed, HostFailed, MalformedHosts, MalformedLayout, OSError)
+        if not isinstance(cause, ours):
             raise
         raise click.ClickException(str(cause)) from None

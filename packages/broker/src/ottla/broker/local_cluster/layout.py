@@ -96,14 +96,21 @@ class ClusterLayout:
         return ",".join(f"{HOST}:{self.zookeeper_port(each)}" for each in self.zookeeper_ids)
 
     def broker_settings(self, broker_id: int, log_dir: Path) -> dict[str, str]:
-        """The `server.properties` of a broker; internal and new topics have up to three replicas."""
-        replicas = str(min(self.brokers, _MOST_REPLICAS))
-        min_isr = str(min(max(self.brokers - 1, 1), _MOST_REPLICAS - 1))
+        """The `server.properties` of a broker."""
         return {
             "broker.id": str(broker_id),
             "listeners": f"PLAINTEXT://{self.address(broker_id)}",
             "log.dirs": str(log_dir),
             "zookeeper.connect": self.zookeeper_connect,
+            **self.common_settings(),
+            **self.settings,
+        }
+
+    def common_settings(self) -> dict[str, str]:
+        """What all brokers share; internal and new topics have up to three replicas."""
+        replicas = str(min(self.brokers, _MOST_REPLICAS))
+        min_isr = str(min(max(self.brokers - 1, 1), _MOST_REPLICAS - 1))
+        return {
             "zookeeper.session.timeout.ms": _SESSION_TIMEOUT_MS,
             "zookeeper.connection.timeout.ms": "30000",
             "controlled.shutdown.retry.backoff.ms": "500",
@@ -115,7 +122,6 @@ class ClusterLayout:
             "transaction.state.log.min.isr": min_isr,
             "transaction.state.log.num.partitions": "12",
             "group.initial.rebalance.delay.ms": "0",
-            **self.settings,
         }
 
     def encode(self) -> str:

@@ -69,7 +69,7 @@ def zookeeper_member(layout: ClusterLayout, directory: Path, server_id: int) -> 
     if layout.zookeeper is ZooKeeperKind.EMBEDDED:
         command = _embedded_command(home, port)
     else:
-        command = _apache_command(home)
+        command = apache_command(home)
     name = f"ZooKeeper {server_id}" if layout.is_ensemble else "ZooKeeper"
     return Member(name, home, command, port, home / "server.pid", locks_itself=False)
 
@@ -79,7 +79,8 @@ def _embedded_command(home: Path, port: int) -> tuple[str, ...]:
     return (sys.executable, "-m", "ottla.zookeeper", *options)
 
 
-def _apache_command(home: Path) -> tuple[str, ...]:
+def apache_command(home: Path) -> tuple[str, ...]:
+    """Return the command of Apache's server with `zoo.cfg` in `home`. Raises NoZooKeeper."""
     from ottla.zookeeper.apache_server import MAIN_CLASS, find_installation
 
     classpath = find_installation().classpath

@@ -1,0 +1,1 @@
+"""Clusters over several hosts, whose processes are started and stopped over ssh."""
