@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
     from ottla.zookeeper.embedded import EmbeddedCoordinator
 
-START_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 
 
 class BrokerFailed(RuntimeError):
