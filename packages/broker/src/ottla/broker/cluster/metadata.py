@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ottla.broker.frozen_classes import frozen
@@ -80,6 +80,7 @@ class MetadataCache:
         self._topics: dict[str, KnownTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._changed = asyncio.Event()
+        self._is_told = False
 
     # ---- writing
 
@@ -204,14 +205,21 @@ class MetadataCache:
         while not condition():
             await self._changed.wait()
 
-    async def known(self) -> None:
+    async def known(self, existing: Callable[[], Awaitable[frozenset[str] | None]]) -> None:
         """Wait until a controller has told this broker of the cluster, but not for ever.
 
         A broker that starts again serves before that, because the controller has to connect first. An answer
-        from its empty cache says that topics do not exist, which some clients take for final.
+        from its empty cache says that topics do not exist, which some clients take for final. A new
+        controller of Apache Kafka tells of brokers first and of topics afterwards: where the cache has none,
+        `existing` says which there are, None if that cannot be said now.
         """
-        if self.broker_id not in self._brokers:
-            await self.within(KNOWN_WITHIN_MS, lambda: self.broker_id in self._brokers)
+        if self._is_told and self.broker_id in self._brokers:
+            return
+        is_here = await self.within(KNOWN_WITHIN_MS, lambda: self.broker_id in self._brokers)
+        names = self.topic_names or await existing()
+        if names:
+            await self.within(KNOWN_WITHIN_MS, lambda: bool(self._topics))
+        self._is_told = is_here and names is not None
 
     async def within(self, timeout_ms: float, condition: Callable[[], bool]) -> bool:
         """Wait at most `timeout_ms` for `condition`; return whether it holds."""

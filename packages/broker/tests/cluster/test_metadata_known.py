@@ -1,0 +1,62 @@
+"""When a broker that starts knows enough of the cluster to answer Metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.handlers.group_testing import BROKER, tell
+
+Existing = Callable[[], Awaitable[frozenset[str] | None]]
+
+
+def zookeeper_has(*topics: str) -> Existing:
+    async def existing() -> frozenset[str]:
+        return frozenset(topics)
+
+    return existing
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_brokers_without_topics_are_not_the_cluster_where_topics_exist() -> None:
+    metadata = MetadataCache(BROKER)
+    async with asyncio.TaskGroup() as tasks:
+        knows = tasks.create_task(metadata.known(zookeeper_has("orders")))
+        await turns()
+        tell(metadata, {})  # as a new controller of Apache Kafka does first
+        await turns()
+        assert not knows.done()
+
+        tell(metadata, {"orders": 2})
+        await knows
+
+
+async def test_a_cluster_without_topics_is_known_with_its_brokers() -> None:
+    metadata = MetadataCache(BROKER)
+    tell(metadata, {})
+
+    await metadata.known(zookeeper_has())
+
+
+async def test_a_topic_that_nobody_tells_of_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.cluster.metadata.KNOWN_WITHIN_MS", 1.0)
+    metadata = MetadataCache(BROKER)
+    tell(metadata, {})
+    asked = 0
+
+    async def existing() -> frozenset[str]:
+        nonlocal asked
+        asked += 1
+        return frozenset({"deleted"})
+
+    for _ in range(3):
+        await metadata.known(existing)
+
+    assert asked == 1
