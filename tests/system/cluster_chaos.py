@@ -49,6 +49,7 @@ from cluster_perform import perform
 
 HERE: Final = Path(__file__).resolve().parent
 TOPIC: Final = "chaos"
+GROUP: Final = "g"
 PARTITIONS: Final = 6
 WRITERS: Final = ("confluent", "kafka-python", "ottla")
 STOP_BOUND_S: Final = 180.0
@@ -67,12 +68,12 @@ class Clients:
             self._start(f"writer-{kind}", "cluster_writer.py", "--name", f"writer-{kind}", "--kind", kind,
                         "--acks", acks, "--per-s", str(per_s), servers=servers)  # fmt: skip
 
-    def read(self, servers: str) -> None:
+    def read(self, servers: str, *, session_ms: int = 6_000) -> None:
         self._start("follower-confluent", "cluster_reader.py", "--kind", "confluent", servers=servers)
         self._start("follower-ottla", "cluster_reader.py", "--kind", "ottla", servers=servers)
         for member in (1, 2):
-            self._start(f"member-{member}", "cluster_reader.py", "--kind", "confluent", "--group", "g",
-                        servers=servers)  # fmt: skip
+            self._start(f"member-{member}", "cluster_reader.py", "--kind", "confluent", "--group", GROUP,
+                        "--session-ms", str(session_ms), servers=servers)  # fmt: skip
 
     def _start(self, name: str, script: str, *options: str, servers: str) -> None:
         command = [
@@ -207,6 +208,7 @@ def chaos(options: argparse.Namespace, folder: Path) -> list[str]:
         run = Run(cluster, clients)
         if complaint := cluster.wait_until_healed(TOPIC):
             return [complaint]
+        cluster.wait_until_served(TOPIC)
         clients.write(cluster.servers, per_s=options.per_s)
         clients.read(cluster.servers)
         faults = plan(

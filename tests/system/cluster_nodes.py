@@ -22,6 +22,12 @@ SESSION_MS: Final = 6_000
 """The ZooKeeper session timeout of the brokers."""
 START_BOUND_S: Final = 90.0
 _QUIET: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_LOG4J: Final = """log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %p %c{1}: %m%n
+"""
+"""An Apache broker says in its output why it ended."""
 
 
 class NodeFailed(RuntimeError):
@@ -158,12 +164,26 @@ class ApacheBroker(Node):
         }
         self._properties = folder / "server.properties"
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        self._log4j = folder / "log4j.properties"
+        self._log4j.write_text(_LOG4J)
 
     def command(self) -> Sequence[str]:
         return [
-            "java", "-Xmx384m", "-Xms384m", "-XX:+UseG1GC", _QUIET, "-cp", kafka_3_server(),
+            "java", "-Xmx384m", "-Xms384m", "-XX:+UseG1GC", _QUIET,
+            f"-Dlog4j.configuration=file:{self._log4j}", "-cp", kafka_3_server(),
             "kafka.Kafka", str(self._properties),
         ]  # fmt: skip
+
+    def wait(self) -> None:
+        """Wait until it serves; it ends as long as the session of a killed one has not expired."""
+        deadline = time.monotonic() + START_BOUND_S
+        while True:
+            try:
+                return super().wait()
+            except NodeFailed:
+                if time.monotonic() > deadline or "NodeExists" not in self.last_words(30):
+                    raise
+                self.start()
 
 
 Broker = OttlaBroker | ApacheBroker

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from cluster_network import Host, Network, network
 from cluster_nodes import SESSION_MS, ApacheBroker, Broker, Ensemble, NodeFailed, OttlaBroker
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 HEALING_BOUND_S: Final = 90.0
@@ -152,6 +152,21 @@ class Cluster:
             time.sleep(0.1)
         return ""
 
+    def wait_until_served(self, topic: str) -> None:
+        """Wait until the leaders of a topic answer: those of a new one are told later than the metadata.
+
+        An Apache broker in between refuses an idempotent producer's first batch and takes its second one.
+        """
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "none", "log_level": 0})
+        try:
+            for index in self.describe(topic):
+                deadline = time.monotonic() + HEALING_BOUND_S
+                while not _answers(consumer, TopicPartition(topic, index)):
+                    if time.monotonic() > deadline:
+                        raise NodeFailed(f"nobody serves {topic}-{index}")
+        finally:
+            consumer.close()
+
     def _complaint(self, topics: Sequence[str]) -> str:
         for topic in topics:
             partitions = self.describe(topic)
@@ -173,6 +188,13 @@ class Cluster:
                 admin.elect_leaders(_PREFERRED, timeout_ms=10_000, raise_errors=False)
             finally:
                 admin.close()
+
+
+def _answers(consumer: Consumer, partition: TopicPartition) -> bool:
+    with suppress(KafkaException):
+        consumer.get_watermark_offsets(partition, timeout=5)
+        return True
+    return False
 
 
 def start(node: Broker) -> None:

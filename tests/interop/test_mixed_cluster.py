@@ -1,0 +1,179 @@
+"""Brokers of ours and of Apache Kafka 3.9 in one cluster: what moves between them, and what parts them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from cluster_chaos import GROUP, PARTITIONS, TOPIC, Clients, Run
+from cluster_of_nodes import Cluster, start
+
+from ottla.client.admin import Admin
+from ottla.client.admin.groups import GroupDescription
+from ottla.client.errors import ClientError
+from ottla.protocol.errors import GroupIdNotFound, KafkaError
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+BOUND_S: Final = 120
+APACHE: Final = (1, 2)
+OTTLA: Final = (3, 4)
+OFFSETS_PARTITIONS: Final = 4
+EVERY: Final = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+ADVICE: Final = "set inter.broker.protocol.version=2.8 on it and restart it"
+
+
+def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline_s, what()
+        time.sleep(0.1)
+
+
+def make_controller(cluster: Cluster, kind: str) -> None:
+    """Have the controller among the brokers of a kind: the others are away while it is elected."""
+    brokers = cluster.brokers.items()
+    others = [broker for _, broker in brokers if broker.kind != kind]
+    wanted = {node for node, broker in brokers if broker.kind == kind}
+    for broker in others:
+        broker.stop()
+    until(lambda: cluster.controller() in wanted, lambda: f"controller {cluster.controller()}")
+    for broker in others:
+        start(broker)
+
+
+async def reassign(servers: str, brokers: tuple[int, int]) -> None:
+    """Move all partitions of the topic and of the groups to two brokers, and wait until they are there."""
+    targets = {
+        TopicPartition(topic, index): brokers if index % 2 else brokers[::-1]
+        for topic, count in ((TOPIC, PARTITIONS), (GROUP_METADATA_TOPIC, OFFSETS_PARTITIONS))
+        for index in range(count)
+    }
+    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
+        assert not any((await admin.partitions.reassign(targets)).values())
+        while moving := await admin.partitions.reassignments():
+            assert {one.partition for one in moving} <= targets.keys()
+            await asyncio.sleep(0.1)
+
+
+async def begin(servers: str, brokers: tuple[int, int]) -> None:
+    """Create the topic on two brokers, and a group's offset, which makes the topic of the groups."""
+    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
+        assignments = {index: brokers if index % 2 else brokers[::-1] for index in range(PARTITIONS)}
+        await admin.topics.create(TOPIC, assignments=assignments, configs={"min.insync.replicas": "2"})
+        await admin.groups.commit("other", {EVERY[0]: 7})
+    await reassign(servers, brokers)
+
+
+async def group_of(servers: str) -> GroupDescription:
+    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
+        return await admin.groups.describe(GROUP)
+
+
+async def offsets_of(servers: str, group: str) -> dict[TopicPartition, int]:
+    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
+        found = await admin.groups.committed(group, EVERY)
+    return {one: found[one][0] if one in found else 0 for one in EVERY}
+
+
+def members_of(servers: str) -> Mapping[str, Sequence[TopicPartition]]:
+    """The members with what they own, once all of them own something."""
+    found: list[GroupDescription] = []
+
+    def is_complete() -> bool:
+        with suppress(GroupIdNotFound):  # nobody has joined yet
+            found[:] = [asyncio.run(group_of(servers))]
+        if not found:
+            return False
+        owned = [one.partitions for one in found[0].members]
+        return len(owned) == 2 and all(owned) and sum(map(len, owned)) == PARTITIONS
+
+    until(is_complete, lambda: found)
+    return {one.id: sorted(one.partitions) for one in found[0].members}
+
+
+def until_committed_beyond(servers: str, before: Mapping[TopicPartition, int]) -> None:
+    found: dict[TopicPartition, int] = {}
+
+    def are_beyond() -> bool:
+        found.update(asyncio.run(offsets_of(servers, GROUP)))
+        assert all(found[one] >= offset for one, offset in before.items()), (before, found)
+        return all(found[one] > offset for one, offset in before.items())
+
+    until(are_beyond, lambda: (before, found))
+
+
+@contextmanager
+def loaded(cluster: Cluster, folder: Path) -> Iterator[Run]:
+    """Producers with acks=all and a group of two, on a topic of the Apache brokers."""
+    asyncio.run(begin(cluster.servers, APACHE))
+    cluster.wait_until_served(TOPIC)
+    clients = Clients(folder)
+    try:
+        clients.write(cluster.servers, per_s=50)
+        clients.read(cluster.servers, session_ms=60_000)
+        yield Run(cluster, clients)
+    finally:
+        clients.kill()
+
+
+@pytest.mark.parametrize("controller", ["apache", "ottla"])
+def test_a_topic_and_its_group_move_to_ottla_and_back_under_load(tmp_path: Path, controller: str) -> None:
+    kinds = ["apache", "apache", "ottla", "ottla"]
+    with Cluster(tmp_path, kinds, {"offsets.topic.replication.factor": "2"}) as cluster:
+        make_controller(cluster, controller)
+        with loaded(cluster, tmp_path) as run:
+            servers = cluster.servers
+            members = members_of(servers)
+            until_committed_beyond(servers, dict.fromkeys(EVERY, 0))
+            for brokers in (OTTLA, APACHE):
+                before = asyncio.run(offsets_of(servers, GROUP))
+
+                asyncio.run(reassign(servers, brokers))
+
+                described = cluster.describe(TOPIC)
+                assert {each.isr for each in described.values()} == {frozenset(brokers)}
+                until_committed_beyond(servers, before)
+                assert asyncio.run(group_of(servers)).coordinator in brokers
+                assert members_of(servers) == members
+                assert asyncio.run(offsets_of(servers, "other"))[EVERY[0]] == 7
+            assert cluster.brokers[cluster.controller() or 0].kind == controller
+            run.finish()
+        assert run.wrong == []
+
+
+async def try_to_create(servers: str, topic: str, replicas: list[int]) -> None:
+    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
+        with suppress(ClientError, KafkaError):  # one that was created although the answer was late
+            await admin.topics.create(topic, assignments={0: replicas})
+
+
+def test_ottla_says_what_to_set_on_an_apache_broker_of_another_level(tmp_path: Path) -> None:
+    with Cluster(tmp_path, ["apache", "ottla"], {"inter.broker.protocol.version": "3.9"}) as cluster:
+        apache, ottla = cluster.brokers.values()
+
+        def says(*words: str) -> bool:
+            lines = ottla.output.read_text(errors="replace").splitlines()
+            return any(all(word in line for word in (*words, ADVICE)) for line in lines)
+
+        def output() -> str:
+            return ottla.output.read_text(errors="replace")[-3_000:]
+
+        ottla.stop()
+        until(lambda: cluster.controller() == apache.id, lambda: "no controller")
+        start(ottla)
+        until(lambda: says("UPDATE_METADATA"), output)
+
+        apache.stop()
+        until(lambda: cluster.controller() == ottla.id, output)
+        until(lambda: says("above 2.8", "/feature"), output)
+
+        start(apache)
+        asyncio.run(try_to_create(ottla.address, "orders", [ottla.id, apache.id]))
+        until(lambda: says("FETCH"), output)
