@@ -182,6 +182,8 @@ def test_without_java_the_embedded_server_is_offered(
         (("--brokers", "0"), "0 is not in the range 1<=x<=100"),
         (("--set", "broker.id=7"), "the cluster sets it"),
         (("--set", "num.partition=7"), "did you mean num.partitions?"),
+        (("--set", "num.partitions=x"), "num.partitions must be a 32-bit integer, not 'x'"),
+        (("--set", "num.partitions=0"), "num.partitions must be at least 1"),
         (("--zookeeper", "embedded", "--zookeeper-servers", "3"), "leave out --zookeeper-servers"),
     ],
 )

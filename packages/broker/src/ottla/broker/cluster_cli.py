@@ -127,18 +127,24 @@ def _layout(
 
 
 def _settings(given: tuple[str, ...]) -> dict[str, str]:
-    from ottla.broker.config import is_known, nearest_key
+    from ottla.broker.config import ALIASES, BrokerConfig, ConfigError, is_known, keys_of, nearest_key
     from ottla.broker.local_cluster.layout import OWN_KEYS
     from ottla.client.commands import key_values
 
     settings = key_values(given)
-    for key in settings:
+    known = keys_of(BrokerConfig)
+    for key, text in settings.items():
         if key in OWN_KEYS:
             raise click.UsageError(f"--set {key} would be the same for all brokers: the cluster sets it")
         if not is_known(key):
             near = nearest_key(key)
             advice = f"; did you mean {near}?" if near else ""
             raise click.UsageError(f"{key} is not a broker configuration{advice}")
+        if setting := known.get(ALIASES.get(key, key)):
+            try:
+                setting.parse(text)  # a broker would refuse it once it is remembered, at every later start
+            except ConfigError as error:
+                raise click.UsageError(str(error)) from None
     return settings
 
 
