@@ -108,3 +108,17 @@ def test_a_damaged_replica_is_found(ottla: Command, ottla_cluster: BrokerCluster
 
     assert done.exit_code == 1
     assert "has checksum" in json.loads(done.stdout)[0]["result"]
+
+
+def test_the_others_are_compared_when_a_replica_is_away(ottla: Command, ottla_cluster: BrokerCluster) -> None:
+    filled(ottla, "orders", "--partitions", "1", "--replication-factor", "3")
+    ottla_cluster.brokers[3].kill()
+    until(lambda: "broker 3 is away" in ottla("cluster", "health").output)
+
+    def compared() -> Any:
+        done = ottla("replica", "verify", "--topic", "orders", "--json")
+        (found,) = json.loads(done.stdout)
+        assert (done.exit_code, found["result"]) == (1, "replica 3 does not answer")
+        return found
+
+    until(lambda: (compared()["from"], compared()["to"]) == (0, 1_500))  # once all is committed

@@ -86,27 +86,31 @@ class Replicas:
     async def verify(self, partition: TopicPartition, state: Partition) -> Verified:
         """Compare a partition's batches on all its replicas, byte by byte, up to the least of their ends.
 
-        Only what all replicas still have is compared. A replica that does not answer is a difference.
+        Only what all of them still have is compared. A replica that does not answer is a difference; the
+        others are compared without it.
         """
         starts = await self._offsets({partition: state}, EARLIEST)
         ends = await self._offsets({partition: state}, LATEST)
-        if silent := [each for each in state.replicas if (each, partition) not in starts | ends]:
-            text = f"replica {silent[0]} does not answer"
-            return Verified(partition, state.replicas, 0, 0, 0, text)
-        start = max(starts[each, partition] for each in state.replicas)
-        end = min(ends[each, partition] for each in state.replicas)
+        there = [each for each in state.replicas if (each, partition) in starts.keys() & ends.keys()]
+        start = max((starts[each, partition] for each in there), default=0)
+        end = min((ends[each, partition] for each in there), default=0)
+        found = await self._compare(partition, there, start, end)
+        silent = [f"replica {each} does not answer" for each in state.replicas if each not in there]
+        difference = "; ".join(filter(None, (found.difference, *silent))) or None
+        return Verified(partition, state.replicas, start, found.next_offset, found.batches, difference)
+
+    async def _compare(self, partition: TopicPartition, brokers: Sequence[int], start: int, end: int) -> Step:
+        """Compare the batches of some replicas up to the first difference; what is not committed is left."""
         offset, count = start, 0
         while offset < end:
             try:
-                step = compare(await self._read(partition, state.replicas, offset), offset, end)
+                step = compare(await self._read(partition, brokers, offset), offset, end)
             except (ClientError, KafkaError) as error:
                 step = Step(offset, 0, str(error))
             offset, count = step.next_offset, count + step.batches
-            if step.difference is not None:
-                return Verified(partition, state.replicas, start, offset, count, step.difference)
-            if step.batches == 0:
-                break  # the rest is not committed yet
-        return Verified(partition, state.replicas, start, offset, count)
+            if step.difference is not None or step.batches == 0:
+                return Step(offset, count, step.difference)
+        return Step(offset, count)
 
     async def _offsets(
         self, partitions: Mapping[TopicPartition, Partition], which: int

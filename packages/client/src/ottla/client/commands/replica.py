@@ -37,8 +37,9 @@ def _topic_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def verify(topics: tuple[str, ...], as_json: bool, bootstrap_server: str, properties: str | None) -> None:
     """Read every replica and compare their batches byte by byte; exit with 1 at a difference.
 
-    Compared is what all replicas have, from the latest log start to the least log end. Replicas of compacted
-    topics differ after each has compacted by itself; that is no fault.
+    Compared is what all replicas have, from the latest log start to the least log end. A replica that does
+    not answer is a difference, and the others are compared without it. Replicas of compacted topics differ
+    after each has compacted by itself; that is no fault.
 
     \b
     Examples:
