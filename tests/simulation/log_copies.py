@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+from ottla.broker.log.checkpoints import read_topic_id
 from ottla.protocol.records import iter_records, validate_batches
+from ottla.protocol.storage import CorruptStorage
+from ottla.protocol.storage.segments import DirectoryKind, parse_directory_name
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.log.fake_files import MemoryFiles
     from ottla.broker.log.log import Log
+
+_DATA: Final = Path("/data")
 
 
 class Entry(NamedTuple):
@@ -104,13 +109,27 @@ class LogCopies:
             del self._copies[key]
 
     def read_disk(self, broker_id: int, disk: MemoryFiles) -> None:
-        """Read the replicas of a broker that is down from its disk."""
+        """Read the replicas of a broker that is down from its disk, with those that it has just made."""
+        for name in disk.list(_DATA):
+            if disk.is_dir(_DATA / name) and (found := _partition_of(name)) is not None:
+                topic_id = read_topic_id(disk, _DATA / name)
+                if topic_id is not None and (broker_id, found) not in self._copies:
+                    self._copies[broker_id, found] = LogCopy(topic_id)
         for key, copy in list(self._copies.items()):
             if key[0] != broker_id:
                 continue
-            directory = Path("/data") / f"{key[1].topic}-{key[1].partition}"
+            directory = _DATA / f"{key[1].topic}-{key[1].partition}"
             if not disk.is_dir(directory):
                 del self._copies[key]
                 continue
             segments = [one for one in disk.list(directory) if one.endswith(".log")]
             copy.take(int(segments[0][:-4]), b"".join(disk.read(directory / one) for one in segments))
+
+
+def _partition_of(directory: str) -> TopicPartition | None:
+    """Return the partition whose log a directory holds, if it holds one."""
+    try:
+        name = parse_directory_name(directory)
+    except CorruptStorage:
+        return None
+    return name.topic_partition if name.kind is DirectoryKind.CURRENT else None
