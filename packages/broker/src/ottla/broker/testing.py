@@ -235,16 +235,23 @@ class BrokerCluster:
 
     `brokers` has them by id, from 1. The test may kill, pause, stop and restart each of them; a killed one
     leaves the cluster when its session has expired (`zookeeper.session.timeout.ms`, 4 s here). The znodes
-    are in memory, reached at `zookeeper_connect`. Use it as a context manager: leaving it kills all brokers.
+    are in memory, reached at `zookeeper_connect`. `of_broker` has settings of single brokers, by id. Use it
+    as a context manager: leaving it kills all brokers.
     """
 
     def __init__(
-        self, data_dir: Path | str, settings: Mapping[str, str] | None = None, *, size: int = 3
+        self,
+        data_dir: Path | str,
+        settings: Mapping[str, str] | None = None,
+        *,
+        size: int = 3,
+        of_broker: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         self.data_dir = Path(data_dir)
         self.brokers: dict[int, BrokerProcess] = {}
         self.zookeeper_connect = ""
         self._settings = dict(settings or {})
+        self._of_broker = of_broker or {}
         self._size = size
         self._stack = ExitStack()
 
@@ -285,7 +292,7 @@ class BrokerCluster:
             raise BrokerFailed(f"no cluster of {self._size} within {START_TIMEOUT_S:g} s: {words}") from None
 
     def _broker(self, node: int) -> BrokerProcess:
-        replicas = str(min(self._size, 3))
+        replicas, own = str(min(self._size, 3)), dict(self._of_broker.get(node, {}))
         common = {
             "broker.id": str(node),
             "zookeeper.connect": self.zookeeper_connect,
@@ -294,7 +301,7 @@ class BrokerCluster:
             "offsets.topic.replication.factor": replicas,
             "controlled.shutdown.retry.backoff.ms": "500",
         }
-        return BrokerProcess(self.data_dir / f"broker-{node}", common | self._settings)
+        return BrokerProcess(self.data_dir / f"broker-{node}", common | self._settings | own)
 
     def _kill_all(self) -> None:
         for broker in self.brokers.values():
