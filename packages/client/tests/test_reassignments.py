@@ -96,7 +96,8 @@ def test_replicas_of_a_partition_are_in_different_racks() -> None:
 
 
 def test_more_replicas_than_brokers_are_refused() -> None:
-    with pytest.raises(TooFewBrokers, match="orders-0 is to have 3 replicas, but there are 2 brokers"):
+    advice = "but there are 2 brokers: name more, or ask for fewer replicas with --replication-factor"
+    with pytest.raises(TooFewBrokers, match=f"orders-0 is to have 3 replicas, {advice}"):
         balanced({p(0): (1,)}, {1: None, 2: None}, replication_factor=3)
 
 

@@ -38,7 +38,8 @@ def balanced(
         wanted = replication_factor or len(replicas)
         if wanted > len(racks):
             raise TooFewBrokers(
-                f"{partition} is to have {wanted} replicas, but there are {len(racks)} brokers"
+                f"{partition} is to have {wanted} replicas, but there are {len(racks)} brokers: "
+                "name more, or ask for fewer replicas with --replication-factor"
             )
         spread.keep(partition, [each for each in replicas if each in racks][:wanted])
     for partition in sorted(current, key=lambda each: (-spread.weights[each], each)):
