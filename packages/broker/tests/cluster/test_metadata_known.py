@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.config import BrokerConfig
+from ottla.broker.handlers import metadata as metadata_handler
 from ottla.broker.handlers.group_testing import BROKER, tell
+from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.handlers.testing import FakeSession
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.headers import RequestHeader
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 Existing = Callable[[], Awaitable[frozenset[str] | None]]
 
@@ -60,3 +69,33 @@ async def test_a_topic_that_nobody_tells_of_is_waited_for_once(monkeypatch: pyte
         await metadata.known(existing)
 
     assert asked == 1
+
+
+class TopicsOfZooKeeper:
+    """Knows which topics there are; nothing may be created by a broker that does not."""
+
+    async def existing(self) -> frozenset[str]:
+        return frozenset({"orders"})
+
+
+class Parts:
+    """The parts that Metadata uses, before any controller has told of the cluster."""
+
+    cluster_id = "cluster"
+    config = BrokerConfig()
+
+    def __init__(self) -> None:
+        self.metadata = MetadataCache(BROKER)
+        self.topics: Any = TopicsOfZooKeeper()
+
+
+async def test_a_broker_that_nobody_tells_has_clients_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.cluster.metadata.KNOWN_WITHIN_MS", 1.0)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")], allow_auto_topic_creation=True)
+    context = RequestContext(RequestHeader(ApiKey.METADATA, 9, 1, "test"), FakeSession(), 0.0)
+
+    answer = await metadata_handler.handle(Parts(), request, context)
+
+    assert [(one.name, one.error_code) for one in answer.topics] == [
+        ("orders", ErrorCode.LEADER_NOT_AVAILABLE)
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.controller.events import AlterPartition, ControlledShutdown, ElectLeaders, ProposedIsr
-from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
+from ottla.broker.controller.testing import ControllerCluster, SimulatedBroker, run_in_virtual_time
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
@@ -302,6 +302,41 @@ def test_a_new_controller_sends_the_live_brokers_before_any_role() -> None:
             assert kinds.index(UpdateMetadataRequest) < kinds.index(LeaderAndIsrRequest)
 
     play(story, 1, 2, 3)
+
+
+def named_first(broker: SimulatedBroker) -> set[TopicPartition]:
+    """Return the partitions in the first UpdateMetadata for the present registration of a broker."""
+    first = next(
+        one
+        for one in broker.requests
+        if isinstance(one, UpdateMetadataRequest) and one.broker_epoch == broker.epoch
+    )
+    return {
+        TopicPartition(topic.topic_name, one.partition_index)
+        for topic in first.topic_states
+        for one in topic.partition_states
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_first_metadata_that_a_started_broker_gets_has_all_partitions(seed: int) -> None:
+    async def story(cluster: ControllerCluster) -> None:
+        await with_topic(cluster, (1, 2, 3), (2, 3, 1), (3, 1, 2))
+        known = {TopicPartition("orders", number) for number in range(3)}
+        for number, victim in enumerate((cluster.active.broker_id if cluster.active else 1, 1, 2, 3)):
+            name = f"made-meanwhile-{number}"
+            await cluster.kill(victim)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(cluster.create_topic(name, (1, 2, 3)))
+                tasks.create_task(cluster.start(victim))
+            await cluster.until(lambda name=name: cluster.settled(name), f"{name} led")  # type: ignore[misc]
+            started = cluster.brokers[victim]
+            await cluster.until(lambda: victim in started.alive, "told")  # noqa: B023
+
+            assert named_first(started) >= known
+            known.add(TopicPartition(name, 0))
+
+    play(story, 1, 2, 3, seed=seed)
 
 
 def test_a_broker_that_bounced_between_two_reads_gets_its_roles_again() -> None:

@@ -205,8 +205,8 @@ class MetadataCache:
         while not condition():
             await self._changed.wait()
 
-    async def known(self, existing: Callable[[], Awaitable[frozenset[str] | None]]) -> None:
-        """Wait until a controller has told this broker of the cluster, but not for ever.
+    async def known(self, existing: Callable[[], Awaitable[frozenset[str] | None]]) -> bool:
+        """Wait until a controller has told this broker of the cluster, but not for ever; return if it has.
 
         A broker that starts again serves before that, because the controller has to connect first. An answer
         from its empty cache says that topics do not exist, which some clients take for final. A new
@@ -214,12 +214,13 @@ class MetadataCache:
         `existing` says which there are, None if that cannot be said now.
         """
         if self._is_told and self.broker_id in self._brokers:
-            return
+            return True
         is_here = await self.within(KNOWN_WITHIN_MS, lambda: self.broker_id in self._brokers)
         names = self.topic_names or await existing()
         if names:
             await self.within(KNOWN_WITHIN_MS, lambda: bool(self._topics))
         self._is_told = is_here and names is not None
+        return self._is_told
 
     async def within(self, timeout_ms: float, condition: Callable[[], bool]) -> bool:
         """Wait at most `timeout_ms` for `condition`; return whether it holds."""

@@ -41,7 +41,7 @@ class Needs(Protocol):
 
 async def handle(services: Needs, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     """Describe the cluster as this broker knows it, with the addresses of the client's listener."""
-    await services.metadata.known(services.topics.existing)
+    is_known = await services.metadata.known(services.topics.existing)
     version = context.api_version
     everything = request.topics is None or (version == 0 and not request.topics)
     if everything:
@@ -49,8 +49,10 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
             await _describe(services, topic, context)
             async for topic in context.paced(list(services.metadata.topics()))
         ]
-    else:
+    elif is_known:
         topics = await _asked_for(services, request, context)
+    else:
+        topics = [_not_told(one) async for one in context.paced(request.topics or ())]
     if version >= 8 and request.include_topic_authorized_operations:
         async for topic in context.paced(topics):
             topic.topic_authorized_operations = TOPIC_OPERATIONS
@@ -116,6 +118,15 @@ async def _answer(
     if error := errors.get(asked.name):
         return _missing(error.code, asked.name)
     return _missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, asked.name)
+
+
+def _not_told(asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    """Have the client ask again: no controller has told this broker yet which topics there are.
+
+    Where the controller has died, too, that takes as long as its session. UNKNOWN_TOPIC_OR_PARTITION would be
+    final for some clients.
+    """
+    return _missing(ErrorCode.LEADER_NOT_AVAILABLE, asked.name, asked.topic_id)
 
 
 def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID = _NO_ID) -> MetadataResponseTopic:
