@@ -456,3 +456,24 @@ async def test_a_throttle_holds_up_what_lacks_records_and_nothing_else(world: Wo
     append(leader, 10)  # it is in sync: writes to the leader wait for it
     await alike(leader, held)
     assert world.quota.is_exceeded
+
+
+async def test_a_follower_that_flushes_syncs_its_records_of_earlier_roles_first(world: World) -> None:
+    world.flushes = True
+    leader, follower = await world.lead(), await world.follow(leader=-1)
+    append(leader, 10)
+    follower.log.append_as_follower(leader.log.read(0, 100_000, up_to=10).read(), 1)
+    assert follower.log.recovery_point == 0
+    asked: list[tuple[int, int]] = []
+
+    def look(response: FetchResponse) -> FetchResponse:
+        offsets = [one.fetch_offset for topic in world.peer.asked[-1].topics for one in topic.partitions]
+        asked.extend((offset, follower.log.recovery_point) for offset in offsets)
+        return response
+
+    world.peer.change = look
+    await world.lead(epoch=1)
+    await world.follow(epoch=1)
+    await until(lambda: bool(asked))
+
+    assert asked[0] == (10, 10)

@@ -83,6 +83,13 @@ class Followed:
 
     partition: HostedPartition
     fetch: PartitionFetch
+    is_synced: bool = False
+    """Whether the records of earlier roles are on the disk; only topics that flush need it."""
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether the log has to be on the disk before its end is told to the leader, which counts it."""
+        return self.partition.log.config.flush_before_acknowledge and not self.is_synced
 
     @property
     def name(self) -> TopicPartition:
@@ -176,6 +183,7 @@ class Fetcher:
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
+            await self._sync_earlier()
             now_ms = self._clock.monotonic_ms()
             self._settle(now_ms)
             if self._due_ms <= now_ms and len(self._session):
@@ -187,6 +195,14 @@ class Fetcher:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def _sync_earlier(self) -> None:
+        """Bring to the disk what partitions have from earlier roles."""
+        now_ms = self._clock.monotonic_ms()
+        found = [self.partitions[name] for name in self._unsettled if name in self.partitions]
+        waiting = [one for one in found if one.needs_sync and one.fetch.is_due(now_ms)]
+        if waiting:
+            await asyncio.gather(*(self._sync(one) for one in waiting))
 
     def _settle(self, now_ms: float) -> None:
         """Tell the session what to ask for; paused partitions stay unsettled."""
@@ -203,7 +219,7 @@ class Fetcher:
             elif is_throttled and self._may_be_held(followed):
                 self._session.drop(name)
                 self._held.add(name)
-            elif followed.fetch.is_due(now_ms):
+            elif followed.fetch.is_due(now_ms) and not followed.needs_sync:
                 self._session.want(name, followed.fetch.position(followed.partition.log))
                 del self._unsettled[name]
             else:
@@ -323,6 +339,7 @@ class Fetcher:
     async def _sync(self, followed: Followed) -> None:
         try:
             await followed.partition.log.durable()
+            followed.is_synced = True
         except KafkaError as error:
             self._fail(followed, error)
 
