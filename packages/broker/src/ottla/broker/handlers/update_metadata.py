@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.metadata import LEADER_DURING_DELETION, NO_ID
 from ottla.broker.handlers.request_context import RequestContext
-from ottla.broker.replication.leader_and_isr_requests import NO_EPOCH
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.topics import TopicPartition
@@ -54,6 +53,8 @@ async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetada
         return UpdateMetadataResponse(error_code=error)
     if left := _left_replicas(services, request):
         await services.replicas.stop(left)
+        if error := _refusal(services, request):
+            return UpdateMetadataResponse(error_code=error)
     deleted = [*metadata.update(request), *(one for name in missed for one in metadata.forget(name))]
     for topic in {partition.topic for partition in deleted}:
         services.configs.forget_topic(topic)
@@ -86,7 +87,8 @@ def _left_replicas(services: Needs, request: UpdateMetadataRequest) -> list[tupl
         partition = TopicPartition(topic, state.partition_index)
         hosted = replicas.hosted(partition)
         if hosted is not None and hosted.leader_epoch < state.leader_epoch:
-            left.append((partition, NO_EPOCH, False))
+            # With its epoch: the stop may have to wait behind a later role.
+            left.append((partition, state.leader_epoch, False))
     return left
 
 
