@@ -18,6 +18,7 @@ IN_ORDER = (
     "record_codec",
     "log_append",
     "broker_network",
+    "replicated_broker",
     "startup",
     "broker_end_to_end",
     "producer_sdk",
