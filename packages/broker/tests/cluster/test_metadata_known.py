@@ -18,6 +18,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.topics import TopicPartition
 
 Existing = Callable[[], Awaitable[frozenset[str] | None]]
 
@@ -45,6 +46,16 @@ async def test_brokers_without_topics_are_not_the_cluster_where_topics_exist() -
 
         tell(metadata, {"orders": 2})
         await knows
+
+
+def test_any_partition_may_exist_until_the_broker_is_told_of_the_cluster() -> None:
+    metadata = MetadataCache(BROKER)
+    assert metadata.may_exist(TopicPartition("orders", 0))
+
+    tell(metadata, {"orders": 1})
+
+    assert metadata.may_exist(TopicPartition("orders", 0))
+    assert not metadata.may_exist(TopicPartition("orders", 1))
 
 
 async def test_a_cluster_without_topics_is_known_with_its_brokers() -> None:

@@ -11,9 +11,17 @@ from ottla.broker.testing import BrokerCluster, BrokerProcess
 from ottla.client.admin import Admin
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 BOUND_S = 60.0
+NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -88,5 +96,35 @@ async def first_metadata(broker: BrokerProcess, topic: str) -> MetadataResponse:
     try:
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         return await connection.send(asked, MetadataResponse, timeout_s=BOUND_S)
+    finally:
+        await connection.close()
+
+
+async def test_a_broker_that_starts_again_says_that_it_does_not_lead_yet(
+    ottla_cluster: BrokerCluster,
+) -> None:
+    async with Admin(ottla_cluster.bootstrap_servers) as admin:
+        await admin.topics.create("orders", assignments={0: [1]})
+    broker = ottla_cluster.brokers[1]
+    broker.kill()
+    broker.start()
+
+    async with asyncio.timeout(BOUND_S):
+        codes = [await first_list_offsets(broker, "orders")]
+        while codes[-1]:
+            codes.append(await first_list_offsets(broker, "orders"))
+
+    assert set(codes) <= {NOT_LEADER, 0}
+
+
+async def first_list_offsets(broker: BrokerProcess, topic: str) -> int:
+    connection = Connection(Address(broker.host, broker.port), ClientConfig())
+    await connection.connect()
+    try:
+        asked = ListOffsetsRequest(
+            topics=[ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(timestamp=-2)])]
+        )
+        answer = await connection.send(asked, ListOffsetsResponse, timeout_s=BOUND_S)
+        return answer.topics[0].partitions[0].error_code
     finally:
         await connection.close()

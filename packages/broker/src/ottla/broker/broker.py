@@ -309,7 +309,7 @@ class Broker:
             metrics=self.metrics,
             propose_isr=self._alter_partition_requests.propose,
             followers=self._followers,
-            is_known=lambda partition: metadata.partition(partition) is not None,
+            is_known=metadata.may_exist,
         )
 
     def _controller(

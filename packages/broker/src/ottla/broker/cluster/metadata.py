@@ -188,6 +188,13 @@ class MetadataCache:
         topic = self._topics.get(partition.topic)
         return topic.partitions.get(partition.partition) if topic else None
 
+    def may_exist(self, partition: TopicPartition) -> bool:
+        """Whether a partition is known, or this broker has not been told of the cluster yet.
+
+        A broker that starts again is asked for partitions that it led before its controller has connected.
+        """
+        return self.broker_id not in self._brokers or self.partition(partition) is not None
+
     def partition_count(self, topic: str) -> int:
         """The number of a topic's partitions; 0 when it is unknown."""
         known = self._topics.get(topic)
