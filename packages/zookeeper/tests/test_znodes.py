@@ -345,3 +345,52 @@ def test_users_are_encoded_like_kafka_does() -> None:
 
 def test_a_sequential_name_gives_its_number() -> None:
     assert paths.sequence_of("/config/changes/config_change_0000000012") == 12
+
+
+def _state(**changed: object) -> Callable[[], object]:
+    fields = {"controller_epoch": 1, "leader": 0, "version": 1, "leader_epoch": 0, "isr": [0]}
+    return lambda: PartitionState.decode("t", 0, json.dumps(fields | changed).encode())
+
+
+def _assignment(**changed: object) -> Callable[[], object]:
+    fields = {"version": 2, "partitions": {"0": [0]}}
+    return lambda: TopicAssignment.decode("t", json.dumps(fields | changed).encode())
+
+
+def _registration(broker_id: int, port: int) -> Callable[[], object]:
+    data = json.dumps({"version": 1, "host": "b", "port": port}).encode()
+    return lambda: BrokerRegistration.decode(broker_id, data)
+
+
+NUMBERS_THAT_BROKERS_SEND_ON: dict[str, Callable[[int], Callable[[], object]]] = {
+    "leader": lambda number: _state(leader=number),
+    "leader_epoch": lambda number: _state(leader_epoch=number),
+    "leader_epoch as a string": lambda number: _state(leader_epoch=str(number)),
+    "isr": lambda number: _state(isr=[0, number]),
+    "the controller epoch of a state": lambda number: _state(controller_epoch=number),
+    "partition": lambda number: _assignment(partitions={str(number): [0]}),
+    "replica": lambda number: _assignment(partitions={"0": [number]}),
+    "adding replica": lambda number: _assignment(adding_replicas={"0": [number]}),
+    "removing replica": lambda number: _assignment(removing_replicas={"0": [number]}),
+    "broker id": lambda number: _registration(number, 9092),
+    "port": lambda number: _registration(1, number),
+    "the controller epoch": lambda number: lambda: ControllerEpoch.decode(str(number).encode()),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS_THAT_BROKERS_SEND_ON)
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31, 1_099_511_627_776])
+def test_a_number_that_no_request_could_carry_one_later_is_malformed(kind: str, number: int) -> None:
+    decode = NUMBERS_THAT_BROKERS_SEND_ON[kind]
+    decode(2**31 - 2)()
+
+    with pytest.raises(MalformedZnode, match="32 bits"):
+        decode(number)()
+
+
+@pytest.mark.parametrize("kind", ["leader", "leader_epoch", "isr", "replica"])
+def test_a_number_below_32_bits_is_malformed(kind: str) -> None:
+    NUMBERS_THAT_BROKERS_SEND_ON[kind](-(2**31))()
+
+    with pytest.raises(MalformedZnode, match="32 bits"):
+        NUMBERS_THAT_BROKERS_SEND_ON[kind](-(2**31) - 1)()

@@ -265,6 +265,53 @@ def test_a_topic_with_an_unreadable_state_can_be_deleted() -> None:
     play(story, 1, 2)
 
 
+@pytest.mark.parametrize(
+    "change", [{"leader_epoch": 2**40}, {"isr": (2, 2**40)}, {"controller_epoch": 2**31 - 1}]
+)
+def test_a_state_with_numbers_that_no_request_could_carry_is_set_aside(change: dict[str, Any]) -> None:
+    async def story(cluster: ControllerCluster) -> None:
+        await with_topic(cluster, (1, 2), (1, 2))
+        node = cluster.state("orders")
+        assert node is not None
+        await cluster.brokers[1].session.set(node.path, replace(node, **change).encode())
+        assert cluster.active is not None
+
+        await cluster.brokers[1].session.delete(paths.CONTROLLER)
+
+        await cluster.until(lambda: cluster.brokers[2].metadata.get(T0) == -1, "set aside")
+        await with_topic(cluster, (2,), name="later")
+        await repair(cluster, node)
+        await cluster.until(lambda: cluster.settled("orders"), "led once it can be read")
+
+    play(story, 1, 2)
+
+
+def test_no_controller_is_elected_over_an_epoch_that_no_request_could_carry(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        # Without the invariants at the end: an epoch written by hand violates that of the epoch.
+        async with ControllerCluster(0) as cluster:
+            await cluster.start(1, 2)
+            await cluster.until(lambda: cluster.active is not None, "a controller")
+            session = cluster.brokers[1].session
+            await session.set(paths.CONTROLLER_EPOCH, b"1099511627776")
+            await session.delete(paths.CONTROLLER)
+            await asyncio.sleep(30)
+            assert cluster.ensemble.tree.node(paths.CONTROLLER_EPOCH).data == b"1099511627776"
+            assert cluster.active is None
+
+            await session.set(paths.CONTROLLER_EPOCH, b"7")
+
+            await asyncio.sleep(30)  # virtual, and six times the longest wait for the next candidacy
+            assert cluster.active is not None
+
+    run_in_virtual_time(main())
+
+    reasons = [one.__dict__.get("reason", "") for one in caplog.records if one.name == "controller"]
+    assert any("/controller_epoch" in reason and "32 bits" in reason for reason in reasons)
+
+
 # ---- unclean elections
 
 

@@ -39,6 +39,14 @@ def integer(value: object) -> int:
     return number
 
 
+def integer32(value: object) -> int:
+    """Read an integer that brokers send on in 32 bits; 2^31-1 is refused, as an epoch is raised by 1."""
+    number = value if type(value) is int else integer(value)
+    if not -(2**31) <= number < 2**31 - 1:
+        raise ValueError(f"{value!r} or the number after it does not fit in 32 bits")
+    return number
+
+
 def text(value: object) -> str:
     """Read a string."""
     if not isinstance(value, str):
@@ -74,12 +82,12 @@ def by_text(item: Callable[[object], T]) -> Callable[[object], dict[str, T]]:
 
 
 def by_number(item: Callable[[object], T]) -> Callable[[object], dict[int, T]]:
-    """Read an object whose keys are numbers in strings, ascending in the result."""
+    """Read an object whose keys are 32-bit numbers in strings, ascending in the result."""
 
     def read(value: object) -> dict[int, T]:
         if not isinstance(value, dict):
             raise ValueError(f"{value!r} is not an object")
-        return dict(sorted((integer(name), item(each)) for name, each in value.items()))
+        return dict(sorted((integer32(name), item(each)) for name, each in value.items()))
 
     return read
 
@@ -126,9 +134,9 @@ class Fields:
             raise MalformedZnode(self._path, f"field {name!r}: {error}") from error
 
 
-def number_text(path: str, data: bytes) -> int:
+def number_text(path: str, data: bytes, read: Callable[[object], int] = integer) -> int:
     """Read a znode that is nothing but a number; raises MalformedZnode."""
     try:
-        return integer(data.decode("ascii"))
+        return read(data.decode("ascii"))
     except ValueError as error:
         raise MalformedZnode(path, str(error)) from error

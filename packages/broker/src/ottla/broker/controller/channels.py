@@ -10,10 +10,12 @@ from typing import Any, Protocol
 from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.events import ControlResponse
+from ottla.protocol.primitives import UnencodableValue, UnknownVersion, UnsupportedField
 
 _log = logging.getLogger("controller")
 
 RETRY_BACKOFF_S = 0.1
+UNENCODABLE = (UnencodableValue, UnknownVersion, UnsupportedField)
 
 Replied = Callable[[LiveBroker, ControlRequest, ControlResponse], None]
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
@@ -64,14 +66,22 @@ class Channel:
         try:
             while True:
                 request = await self._queue.get()
-                self._replied(self.broker, request, await self._deliver(request))
+                response = await self._deliver(request)
+                if response is not None:
+                    self._replied(self.broker, request, response)
         finally:
             await self._sender.close()
 
-    async def _deliver(self, request: ControlRequest) -> ControlResponse:
+    async def _deliver(self, request: ControlRequest) -> ControlResponse | None:
+        """Return the response of the broker; None for a request that is dropped."""
         while True:
             try:
                 response = await self._sender.send(request)
+            except UNENCODABLE as error:
+                # No repetition helps, nor would another controller, which would decide the same: the later
+                # requests go on, and the line names the field.
+                self._drop(request, error)
+                return None
             except Exception as error:
                 # A dropped request would leave a partition without a leader, so it is repeated after
                 # every failure for as long as the broker is registered.
@@ -80,6 +90,12 @@ class Channel:
             else:
                 self._failed = ""
                 return response
+
+    def _drop(self, request: ControlRequest, error: Exception) -> None:
+        _log.error(
+            "request dropped: it cannot be encoded",
+            extra={"broker": self.broker.id, "request": type(request).__name__, "reason": str(error)},
+        )
 
     def _note(self, error: Exception) -> None:
         expected = isinstance(error, OSError)  # the broker has gone: its registration ends soon

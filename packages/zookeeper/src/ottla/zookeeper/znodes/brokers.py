@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ottla.zookeeper import paths
-from ottla.zookeeper._json import Fields, array, by_text, encode, integer, text
+from ottla.zookeeper._json import Fields, array, by_text, encode, integer, integer32, text
 from ottla.zookeeper.errors import MalformedZnode
 
 
@@ -113,11 +113,15 @@ class BrokerRegistration:
     def decode(cls, broker_id: int, data: bytes) -> BrokerRegistration:
         """Read any version from 1 to 5."""
         fields = Fields.of(paths.broker(broker_id), data)
+        try:
+            integer32(broker_id)
+        except ValueError as error:
+            raise MalformedZnode(paths.broker(broker_id), str(error)) from error
         version = fields.version()
         if version < 1:
             raise MalformedZnode(paths.broker(broker_id), f"version {version} is below 1")
         if version == 1:
-            host, port = fields.required("host", text), fields.required("port", integer)
+            host, port = fields.required("host", text), fields.required("port", integer32)
             endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, port),)
         else:
             endpoints = fields.required("endpoints", array(Endpoint.parse))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.zookeeper import paths
-from ottla.zookeeper._json import Fields, array, encode, integer, number_text, text
+from ottla.zookeeper._json import Fields, array, encode, integer, integer32, number_text, text
 from ottla.zookeeper.errors import IllegalName
 
 
@@ -73,7 +73,7 @@ class ControllerEpoch:
     @classmethod
     def decode(cls, data: bytes) -> ControllerEpoch:
         """Read the number."""
-        return cls(number_text(paths.CONTROLLER_EPOCH, data))
+        return cls(number_text(paths.CONTROLLER_EPOCH, data, integer32))
 
 
 def _topic_partition(value: object) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.zookeeper import paths
-from ottla.zookeeper._json import Fields, array, by_number, encode, integer, text
+from ottla.zookeeper._json import Fields, array, by_number, encode, integer, integer32, text
 
 NO_LEADER = -1
 RECOVERED = 0
@@ -64,7 +64,7 @@ class TopicAssignment:
         """Read any version from 1 to 3."""
         fields = Fields.of(paths.topic(topic), data)
         fields.version(1, 2, 3)
-        replicas = by_number(array(integer))
+        replicas = by_number(array(integer32))
         topic_id = fields.optional("topic_id", text, "")
         return cls(
             topic,
@@ -127,9 +127,9 @@ class PartitionState:
         return cls(
             topic,
             partition,
-            fields.required("leader", integer),
-            fields.required("leader_epoch", integer),
-            fields.required("isr", array(integer)),
-            fields.required("controller_epoch", integer),
+            fields.required("leader", integer32),
+            fields.required("leader_epoch", integer32),
+            fields.required("isr", array(integer32)),
+            fields.required("controller_epoch", integer32),
             fields.optional("leader_recovery_state", integer, RECOVERED),
         )

@@ -1,0 +1,75 @@
+"""A channel repeats what a broker did not answer, and never stops at what cannot be sent at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from ottla.broker.controller.channels import Channel
+from ottla.broker.controller.control_request_batch import ControlRequest
+from ottla.broker.controller.controller_context import LiveBroker
+from ottla.broker.controller.events import ControlResponse
+from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
+
+class Encoding:
+    """Encodes requests as a connection does before it writes them, after some failures of the network."""
+
+    def __init__(self, failures: int) -> None:
+        self.left = failures
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        if self.left:
+            self.left -= 1
+            raise ConnectionError("gone")
+        request.encode(7)
+        return UpdateMetadataResponse()
+
+    async def close(self) -> None: ...
+
+
+async def answered_to(*requests: UpdateMetadataRequest, failures: int = 0) -> list[ControlRequest]:
+    """Send requests over one channel until the last is answered; return the answered ones."""
+    answered: list[ControlRequest] = []
+    done = asyncio.Event()
+
+    def replied(broker: LiveBroker, request: ControlRequest, response: ControlResponse) -> None:
+        answered.append(request)
+        if request is requests[-1]:
+            done.set()
+
+    channel = Channel(LiveBroker(2, 1), Encoding(failures), replied)
+    for request in requests:
+        channel.put(request)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(channel.run())
+        try:
+            async with asyncio.timeout(20):
+                await done.wait()
+        finally:
+            running.cancel()
+    return answered
+
+
+async def test_a_request_that_cannot_be_encoded_is_dropped_and_named_and_later_ones_are_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad = UpdateMetadataRequest(controller_id=1, controller_epoch=2**40)
+    good = UpdateMetadataRequest(controller_id=1, controller_epoch=3)
+
+    assert await answered_to(bad, good) == [good]
+
+    [line] = [one for one in caplog.records if one.name == "controller"]
+    assert (line.levelno, line.getMessage()) == (logging.ERROR, "request dropped: it cannot be encoded")
+    assert line.__dict__["broker"] == 2
+    assert "UpdateMetadataRequest" in line.__dict__["reason"]
+    assert "controller_epoch" in line.__dict__["reason"]
+
+
+async def test_a_request_that_the_network_lost_is_repeated_before_later_ones() -> None:
+    first = UpdateMetadataRequest(controller_id=1, controller_epoch=2)
+    second = UpdateMetadataRequest(controller_id=1, controller_epoch=3)
+
+    assert await answered_to(first, second, failures=2) == [first, second]
