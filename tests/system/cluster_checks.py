@@ -14,13 +14,13 @@ Log = Mapping[int, Mapping[int, tuple[str, int]]]
 
 @dataclass
 class Acknowledgements:
-    """What one writer was promised: number by (partition, offset), and when each partition answered.
+    """What one writer was promised: (partition, offset, number), and when each partition answered.
 
     `somewhere` has the (partition, number) of records whose acknowledgement named no offset.
     """
 
     name: str
-    places: dict[tuple[int, int], int] = field(default_factory=dict)
+    places: set[tuple[int, int, int]] = field(default_factory=set)
     somewhere: set[tuple[int, int]] = field(default_factory=set)
     times_ms: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     wrong: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ def acknowledgements(name: str, journal: Path) -> Acknowledgements:
             if offset < 0:
                 found.somewhere.add((partition, number))
             else:
-                found.places[partition, offset] = number
+                found.places.add((partition, offset, number))
             found.times_ms[partition].append(at_ms)
     return found
 
@@ -50,7 +50,7 @@ def lost(log: Log, writer: Acknowledgements) -> list[str]:
     """Return acknowledged records that are not at their acknowledged offsets."""
     missing = [
         (partition, offset, number)
-        for (partition, offset), number in writer.places.items()
+        for partition, offset, number in sorted(writer.places)
         if log[partition].get(offset) != (writer.name, number)
     ]
     there = {

@@ -41,12 +41,14 @@ def _lose(folder: Path, acks: str, pause_s: float, configs: dict[str, str]) -> l
         cluster.create(TOPIC, PARTITIONS, **configs)
         cluster.wait_until_healed(TOPIC)
         clients.write(cluster.servers, kinds=["confluent"], acks=acks, per_s=500)
-        time.sleep(3)
+        journal = clients.journal("writer-confluent")
+        _wait_for_lines(journal, 500)
         alone = cluster.brokers[1]
         others = [broker for broker in cluster.brokers.values() if broker is not alone]
         for other in others:
             other.pause()
         time.sleep(pause_s)
+        _wait_for_lines(journal, _lines(journal) + 100)
         alone.kill()
         for other in others:
             other.resume()
@@ -55,8 +57,19 @@ def _lose(folder: Path, acks: str, pause_s: float, configs: dict[str, str]) -> l
         start(alone)
         cluster.wait_until_healed(TOPIC)
         clients.kill()
-        writer = acknowledgements("writer-confluent", clients.journal("writer-confluent"))
+        writer = acknowledgements("writer-confluent", journal)
         return lost(read_back(cluster.servers, TOPIC, PARTITIONS), writer)
+
+
+def _lines(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def _wait_for_lines(journal: Path, count: int) -> None:
+    """Wait until the writer has that many acknowledgements."""
+    deadline = time.monotonic() + 30
+    while _lines(journal) < count and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _wait_for_leaders(cluster: Cluster) -> None:

@@ -44,10 +44,10 @@ def journal(folder: Path, *lines: str) -> Path:
 
 
 def test_an_acknowledged_record_that_is_not_at_its_offset_is_lost() -> None:
-    writer = Acknowledgements("w", places={(0, 0): 0, (0, 1): 2, (1, 0): 1})
+    writer = Acknowledgements("w", places={(0, 0, 0), (0, 1, 2), (1, 0, 1)})
     assert lost(LOG, writer) == []
 
-    writer.places[(1, 1)] = 3
+    writer.places.add((1, 1, 3))
 
     assert "w LOST record 3: acknowledged at 1/1" in lost(LOG, writer)[0]
 
@@ -58,7 +58,13 @@ def test_a_record_acknowledged_without_an_offset_must_be_somewhere_in_its_partit
 
 
 def test_another_record_at_an_acknowledged_offset_is_a_loss() -> None:
-    assert lost(LOG, Acknowledgements("w", places={(0, 2): 4}))
+    assert lost(LOG, Acknowledgements("w", places={(0, 2, 4)}))
+
+
+def test_two_records_acknowledged_at_one_offset_are_a_loss_of_one(tmp_path: Path) -> None:
+    writer = acknowledgements("w", journal(tmp_path, "100 0 1 9", "200 0 1 2", "end 0"))
+
+    assert "w LOST record 9" in lost(LOG, writer)[0]
 
 
 def test_order_counts_within_a_partition_and_without_repetitions() -> None:
@@ -113,7 +119,7 @@ def test_replicas_with_other_bytes_differ(tmp_path: Path) -> None:
 def test_a_journal_has_acknowledgements_failures_and_an_end(tmp_path: Path) -> None:
     found = acknowledgements("w", journal(tmp_path, "100 0 5 6", "120 0 -1 7", "failed Fatal", "end 0"))
 
-    assert found.places == {(0, 5): 6}
+    assert found.places == {(0, 5, 6)}
     assert found.somewhere == {(0, 7)}
     assert found.times_ms == {0: [100, 120]}
     assert found.wrong == ["w: failed Fatal"]
