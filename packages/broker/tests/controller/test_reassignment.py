@@ -11,40 +11,13 @@ import pytest
 
 from ottla.broker.controller.events import ListReassignments
 from ottla.broker.controller.testing import ControllerCluster, play
+from ottla.broker.controller.testing_reassignments import is_still, state, until_still, with_topic
 from ottla.protocol.errors import ErrorCode, NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.znodes import IsrChange, PartitionState, ReassignPartitions
+from ottla.zookeeper.znodes import IsrChange, ReassignPartitions
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-async def with_topic(cluster: ControllerCluster, *replicas: tuple[int, ...], name: str = "orders") -> None:
-    await cluster.create_topic(name, *replicas)
-    await cluster.until(lambda: all(cluster.settled(name, p) for p in range(len(replicas))), f"{name} led")
-
-
-def is_still(cluster: ControllerCluster, *replicas: tuple[int, ...]) -> bool:
-    """Whether the topic is assigned so, nothing moves, and exactly the live replicas are hosted."""
-    node = cluster.assignment("orders")
-    if dict(node.partitions) != dict(enumerate(replicas)) or node.adding_replicas or node.removing_replicas:
-        return False
-    return all(
-        (broker.id in assigned) == (TopicPartition("orders", number) in broker.roles)
-        and (broker.id in assigned or TopicPartition("orders", number) not in broker.data)
-        for number, assigned in enumerate(replicas)
-        for broker in cluster.brokers.values()
-    )
-
-
-async def until_still(cluster: ControllerCluster, *replicas: tuple[int, ...]) -> None:
-    """Let replicas catch up until the move is over."""
-    async with asyncio.timeout(120):
-        while not is_still(cluster, *replicas):
-            await cluster.catch_up()
-            await asyncio.sleep(0.05)
-            cluster.invariants.check()
-    await cluster.until(lambda: all(cluster.settled("orders", p) for p in range(len(replicas))), "led")
 
 
 async def until_isr(cluster: ControllerCluster, isr: set[int]) -> None:
@@ -58,12 +31,6 @@ async def until_isr(cluster: ControllerCluster, isr: set[int]) -> None:
 async def moving(cluster: ControllerCluster) -> dict[TopicPartition, Any]:
     assert cluster.active is not None
     return (await cluster.active.ask(ListReassignments())).reassignments
-
-
-def state(cluster: ControllerCluster, partition: int = 0) -> PartitionState:
-    found = cluster.state("orders", partition)
-    assert found is not None
-    return found
 
 
 # ---- moving
@@ -485,5 +452,36 @@ def test_an_isr_that_a_leader_wrote_itself_completes_a_move() -> None:
         await cluster.until(
             lambda: not cluster.ensemble.tree.node(paths.ISR_CHANGE_NOTIFICATION).children, "removed"
         )
+
+    play(story, 1, 2)
+
+
+def test_no_replica_is_deleted_when_the_leader_shrinks_the_isr_to_itself_meanwhile() -> None:
+    async def story(cluster: ControllerCluster) -> None:
+        await with_topic(cluster, (1,))
+        active = cluster.active
+        assert active is not None
+        assert active._store is not None
+        store, write, shrunk = active._store, active._store.write_leaderships, False
+
+        async def racing(wanted: Any) -> Any:
+            nonlocal shrunk
+            if not shrunk and T0 in wanted and 1 not in wanted[T0].isr:
+                shrunk = True
+                now = state(cluster)
+                await cluster.brokers[1].session.set(now.path, replace(now, isr=(1,)).encode())
+            return await write(wanted)
+
+        store.write_leaderships = racing  # type: ignore[method-assign]
+        await cluster.reassign({T0: (2,)})
+        async with asyncio.timeout(60):
+            while not shrunk:
+                await cluster.catch_up()
+                await asyncio.sleep(0.05)
+        await with_topic(cluster, (1,), name="later")
+
+        assert T0 in cluster.brokers[1].data
+        assert state(cluster).isr == (1,)
+        await until_still(cluster, (2,))
 
     play(story, 1, 2)

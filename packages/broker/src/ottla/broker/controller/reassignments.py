@@ -161,8 +161,13 @@ class Reassignments:
             for broker in context.assignment(partition).adding:
                 if context.is_alive(partition, broker):
                     context.move_replica(partition, broker, ReplicaState.ONLINE)
-        context.assign({p: Assignment(context.assignment(p).target) for p in ready})
+        before = {p: context.assignment(p) for p in ready}
+        context.assign({p: Assignment(before[p].target) for p in ready})
         yield from self._leave(left)
+        if kept := {p: before[p] for p in ready if p not in left}:
+            context.assign(kept)
+            yield from self._leaderships.update(kept, self._again)  # they heard of the wanted replicas alone
+        ready = [p for p in ready if p in left]
         for partition in ready:
             awaited = {broker for broker in left[partition] if broker in context.live}
             context.stopping[partition] = Stopping(left[partition], awaited)
@@ -173,12 +178,21 @@ class Reassignments:
         if not left:
             return
         yield from self._leaderships.update(left, self._within_assignment)
+        for partition in [p for p in left if not self._can_leave(p)]:
+            # Another writer changed the ISR meanwhile: the replicas that leave are the only ones in sync.
+            del left[partition]
         for partition, brokers in left.items():
             self._leaderships.enter_state(partition)
             for broker in brokers:
                 self._context.forget_replica(partition, broker)
                 self._batch.stop(partition, broker, delete=True)
         yield from self._batch.requests()
+
+    def _can_leave(self, partition: TopicPartition) -> bool:
+        now = self._context.leaderships.get(partition)
+        if now is None:  # never led, so nothing is lost; of a state that cannot be read nobody knows
+            return partition not in self._context.unreadable
+        return not set(now.isr).isdisjoint(self._context.assignment(partition).replicas)
 
     def _within_assignment(self, partition: TopicPartition) -> Leadership | None:
         now = self._context.leaderships[partition]
