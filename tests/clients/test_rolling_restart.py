@@ -48,6 +48,8 @@ class Run:
         self.servers = cluster.bootstrap_servers
         self.topic = topic
         self.stopped = False
+        self.given_up = False
+        """The test has failed: threads shall end, too."""
         self.written: list[bytes] = []
         self.read: set[bytes] = set()
         self.longest_s = 0.0
@@ -66,7 +68,7 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        return self.stopped and len(self.read) >= len(self.written)
+        return self.given_up or (self.stopped and len(self.read) >= len(self.written))
 
 
 # ---- clients: each writes with acks=all, and reads in a group
@@ -215,10 +217,15 @@ async def test_no_error_reaches_the_application_in_a_rolling_restart(
         async with asyncio.timeout(2 * BOUND_S), asyncio.TaskGroup() as tasks:
             for work in CLIENTS[client]:
                 tasks.create_task(_awaited(work, run))
-            await has_read(run, 20)
-            await restart_all(cluster, admin, topic)
-            await has_read(run, len(run.written) + 20)
-            run.stopped = True
+            try:
+                await has_read(run, 20)
+                await restart_all(cluster, admin, topic)
+                await has_read(run, len(run.written) + 20)
+            except BaseException:
+                run.given_up = True
+                raise
+            finally:
+                run.stopped = True
     print(f"{client}: {len(run.written)} records, the slowest acknowledgement took {run.longest_s:.2f} s")
     assert run.read >= set(run.written)
 
