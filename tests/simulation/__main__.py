@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print every trace, not only its hash")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="change one rule of the product")
     parser.add_argument("--log", action="store_true", help="print what the brokers log")
+    parser.add_argument("--without-shrinking", action="store_true", help="do not look for fewer faults")
     given = parser.parse_args()
     if given.log:
         logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
@@ -31,10 +32,10 @@ def main() -> int:
         logging.disable(logging.CRITICAL)
     first, _, last = given.seeds.partition(":")
     with applied(given.mutant):
-        return _run(int(first), int(last or first), given.trace)
+        return _run(int(first), int(last or first), trace=given.trace, shrinks=not given.without_shrinking)
 
 
-def _run(first: int, last: int, trace: bool) -> int:
+def _run(first: int, last: int, *, trace: bool, shrinks: bool) -> int:
     began_s = reported_s = time.monotonic()
     acks = events = 0
     for seed in range(first, last + 1):
@@ -45,7 +46,7 @@ def _run(first: int, last: int, trace: bool) -> int:
         if trace:
             print(*outcome.trace, f"seed {seed}: trace {outcome.trace_hash}", sep="\n")
         if outcome.violation is not None:
-            _show(outcome)
+            _show(outcome, shrinks=shrinks)
             return 1
         if time.monotonic() - reported_s > REPORT_EVERY_S or seed == last:
             reported_s = time.monotonic()
@@ -58,9 +59,12 @@ def _run(first: int, last: int, trace: bool) -> int:
     return 0
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: Outcome, *, shrinks: bool) -> None:
     print(f"seed {outcome.seed}: {outcome.violation}")
     print(f"trace {outcome.trace_hash}; the same again: --seeds {outcome.seed} --trace", flush=True)
+    if not shrinks:
+        print(*outcome.trace[-60:], sep="\n")
+        return
     short = shrink(outcome)
     print(f"with {len(short.faults)} of {len(outcome.faults)} faults:", *short.trace, sep="\n")
 

@@ -229,6 +229,7 @@ async def test_a_deleted_partition_leaves_no_copy(tmp_path: Path) -> None:
     ("partition", "path", "error"),
     [
         (PARTITION, "elsewhere", LogDirNotFound),
+        (PARTITION, "/a\0b", LogDirNotFound),
         (TopicPartition("other", 0), "b", ReplicaNotAvailable),
         (TopicPartition("l" * 240, 0), "b", InvalidTopicException),
     ],

@@ -199,7 +199,10 @@ class LogDirectories:
 
     def named(self, path: str) -> LogDirectory:
         """The directory with this path. Raises `LogDirNotFound`, and `KafkaStorageError` if it is offline."""
-        wanted = Path(path).resolve()
+        try:
+            wanted = Path(path).resolve()
+        except (OSError, ValueError):  # no path at all: a zero byte, a loop of links
+            raise LogDirNotFound(f"{path!r} is not in log.dirs") from None
         found = next((one for one in self._all if one.path == wanted), None)
         if found is None:
             raise LogDirNotFound(f"{path} is not in log.dirs")
