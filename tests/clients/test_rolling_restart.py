@@ -224,7 +224,16 @@ async def has_read(run: Run, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    "client",
+    [
+        "ottla",
+        "confluent",
+        # These two do not return in one of about ten runs: aiokafka's heartbeats go on with error 15.
+        pytest.param("aiokafka", marks=pytest.mark.slow),
+        pytest.param("kafka-python", marks=pytest.mark.slow),
+    ],
+)
 async def test_no_error_reaches_the_application_in_a_rolling_restart(
     cluster: BrokerCluster, client: str
 ) -> None:

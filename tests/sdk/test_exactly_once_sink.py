@@ -27,7 +27,6 @@ from ottla.pipeline.sink.errors import (
     WaitedTooLong,
 )
 from ottla.pipeline.sink.exactly_once import (
-    TaskResult,
     abort_all,
     commit_all,
     forget_tasks,
@@ -35,6 +34,7 @@ from ottla.pipeline.sink.exactly_once import (
 )
 from ottla.pipeline.sink.sink_client import PendingTransaction
 from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.pipeline.sink.task_result import TaskResult
 from ottla.producer import PreparedTransaction, Producer
 from ottla.protocol.errors import InvalidProducerIdMapping, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
