@@ -1,4 +1,4 @@
-"""What acks=all costs brokers of a cluster: CPU per MB, with three replicas on three brokers.
+"""CPU per MB of acks=all, with three replicas on three brokers.
 
 librdkafka writes records of 1 KB in batches of up to 100 KB, then reads them. The unit is the brokers' CPU
 time for each MB that a client wrote or read: it holds on a busy machine too, and bounds what one process

@@ -57,7 +57,7 @@ def cluster(tmp_path: Path, sockets_closed: None) -> Iterator[BrokerCluster]:
 
 
 class Run:
-    """What one client wrote and read; `stopped` once all brokers have restarted."""
+    """Records that one client wrote and read; `stopped` once all brokers have restarted."""
 
     def __init__(self, cluster: BrokerCluster, topic: str) -> None:
         self.servers = cluster.bootstrap_servers

@@ -34,7 +34,7 @@ class Sshd:
 
     @property
     def client_options(self) -> list[str]:
-        """What ssh needs with -o to get in, whatever the user has configured."""
+        """Options that ssh needs with -o to get in, whatever the user has configured."""
         known = self._folder / "known_hosts"
         return [
             f"IdentityFile={self._folder / 'client'}", "IdentitiesOnly=yes", f"UserKnownHostsFile={known}",

@@ -53,12 +53,12 @@ class Topic(NamedTuple):
 
 @dataclass
 class History:
-    """What clients were told."""
+    """Answers that clients were given, by topic."""
 
     acked: dict[Topic, list[tuple[int, bytes]]] = field(default_factory=dict)
     """Offset and value of acknowledged records, in the order of their acknowledgement."""
     committed: dict[Topic, dict[int, Entry]] = field(default_factory=dict)
-    """What readers saw at an offset."""
+    """Records that readers saw, by offset."""
     latest: dict[Topic, list[tuple[int, int]]] = field(default_factory=dict)
     """Leader epoch and offset of the answers to ListOffsets(latest)."""
     reads: int = 0

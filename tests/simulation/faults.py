@@ -1,4 +1,4 @@
-"""What is done to a cluster, and when: a list drawn from the seed before the cluster starts.
+"""Faults of a cluster and their times: a list drawn from the seed before the cluster starts.
 
 A list can be shortened, and the rest keeps its times: that is how a failing schedule is shrunk.
 """

@@ -1,4 +1,4 @@
-"""What the logs of a simulated cluster hold, record by record; a dead broker's log counts as it was left."""
+"""Records in the logs of a simulated cluster; a dead broker's log counts as it was left."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
 
 
 class Network:
-    """Who listens where, and which ways are cut."""
+    """Listeners by address, and the ways that are cut."""
 
     def __init__(self, world: World) -> None:
         self.world = world

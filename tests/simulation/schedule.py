@@ -26,7 +26,7 @@ CHECK_EVERY_S: Final = 0.2
 
 @dataclass
 class Outcome:
-    """What a schedule came to."""
+    """The outcome of a schedule."""
 
     seed: int
     violation: str | None
@@ -139,7 +139,7 @@ class Schedule:
         self._check_final()
 
     def _missing(self) -> str | None:
-        """What has not recovered yet."""
+        """The first thing that has not recovered yet, or None."""
         cluster = self.cluster
         brokers = cluster.serving()
         if len(brokers) < len(cluster.ids):

@@ -76,7 +76,7 @@ class AcceptanceCluster:
         self.wait_until_whole()
 
     def described(self, away: Collection[int]) -> str:
-        """What `ottla cluster describe` prints, asked of a broker that is there."""
+        """The output of `ottla cluster describe`, asked of a broker that is there."""
         there = [self.layout.address(each) for each in self.layout.broker_ids if each not in away]
         return ottla("cluster", "describe", "--bootstrap-server", ",".join(there)).rstrip()
 

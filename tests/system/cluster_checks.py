@@ -14,7 +14,7 @@ Log = Mapping[int, Mapping[int, tuple[str, int]]]
 
 @dataclass
 class Acknowledgements:
-    """What one writer was promised: (partition, offset, number), and when each partition answered.
+    """Acknowledgements to one writer: (partition, offset, number), and when each partition answered.
 
     `somewhere` has the (partition, number) of records whose acknowledgement named no offset.
     """

@@ -1,4 +1,4 @@
-"""What goes on while ZooKeeper has no quorum, and what a broker with a blocked event loop does."""
+"""Brokers without a quorum of ZooKeeper, and a broker whose event loop is blocked."""
 
 from __future__ import annotations
 

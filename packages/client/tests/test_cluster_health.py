@@ -1,4 +1,4 @@
-"""What `problems` finds in the state of a cluster."""
+"""Problems that `problems` finds in the state of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader sends to throttled followers."""
+"""Records that a leader sends to throttled followers."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def change(session: FetchSession, wanted: dict[TopicPartition, FetchPosition], r
 
 
 def served(leader: FetchSessions, request: SessionRequest) -> tuple[dict[TopicPartition, FetchPosition], int]:
-    """What the leader reads for a request, and the session it answers with."""
+    """The partitions that the leader reads for a request, and the session it answers with."""
     changed = [
         RequestedPartition(name, at.offset, 1, at.leader_epoch, at.last_fetched_epoch, at.log_start_offset)
         for name, at in request.changed

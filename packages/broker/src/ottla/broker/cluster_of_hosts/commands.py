@@ -1,4 +1,4 @@
-"""What `ottla cluster start` and `stop` do with --hosts."""
+"""`ottla cluster start` and `stop` with --hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on a host of a cluster: `python -m ottla.broker.cluster_of_hosts.on_host NUMBER ACTION`, by ssh.
+"""Actions on one host of a cluster: `python -m ottla.broker.cluster_of_hosts.on_host NUMBER ACTION`, by ssh.
 
 The plan comes over standard input as JSON. `check` prints the members that run, `zookeeper` and `brokers`
 start those that do not and wait until they serve, `stop NAME...` ends some. What cannot work is one line on

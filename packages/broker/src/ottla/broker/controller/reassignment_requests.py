@@ -1,4 +1,4 @@
-"""What a reassignment request makes of a partition's replicas, or why it is refused. Pure."""
+"""The assignment that a reassignment request asks for, or the error that refuses it. Pure."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class Machine:
             for number in known.partitions.keys() - topic.partitions.keys():
                 self.context.forget_partition(TopicPartition(name, number))
         old = known.partitions if known else {}
-        # What is known of a partition's replicas changes by reassignment alone: the znode may be behind it.
+        # The known replicas of a partition change by reassignment alone: the znode may be behind it.
         partitions = {number: old.get(number, each) for number, each in topic.partitions.items()}
         self.context.topics[name] = replace(topic, partitions=partitions)
         created = [TopicPartition(name, number) for number in topic.partitions if number not in old]

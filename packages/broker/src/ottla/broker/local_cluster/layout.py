@@ -20,7 +20,7 @@ OWN_KEYS: Final = ("broker.id", "listeners", "log.dirs", "zookeeper.connect")
 
 
 class ZooKeeperKind(Enum):
-    """Whose server coordinates the cluster."""
+    """The kind of ZooKeeper server that coordinates the cluster."""
 
     APACHE = "apache"
     EMBEDDED = "embedded"
@@ -107,7 +107,7 @@ class ClusterLayout:
         }
 
     def common_settings(self) -> dict[str, str]:
-        """What all brokers share; internal and new topics have up to three replicas."""
+        """Settings that all brokers share; internal and new topics have up to three replicas."""
         replicas = str(min(self.brokers, _MOST_REPLICAS))
         min_isr = str(min(max(self.brokers - 1, 1), _MOST_REPLICAS - 1))
         return {

@@ -41,7 +41,7 @@ class Member:
 
     @property
     def log_file(self) -> Path:
-        """What the process prints."""
+        """The file with the output of the process."""
         return self.directory / "output.log"
 
     def last_words(self) -> str:

@@ -41,7 +41,7 @@ class FollowerLog(Protocol):
 
 
 class FetchPosition(NamedTuple):
-    """What a fetch of one partition says about it."""
+    """The fields of one partition in a Fetch request."""
 
     offset: int
     leader_epoch: int
@@ -104,7 +104,7 @@ Decision = Append | TruncateTo | RestartAt | AskBounds | AskEpochEnd | BackOff |
 
 @dataclass(slots=True, eq=False)
 class PartitionFetch:
-    """What a follower remembers of one partition while it follows in one leader epoch."""
+    """The state of one partition while a follower follows it in one leader epoch."""
 
     leader_epoch: int
     names_epoch: bool = True

@@ -62,7 +62,7 @@ class RecentRate:
 
 
 class ReplicationQuota:
-    """What one kind of copying may transfer each second, and what it has transferred."""
+    """The rate that one kind of copying may reach, and its bytes so far."""
 
     def __init__(self, window_s: int, count: int, monotonic_ms: Callable[[], float]) -> None:
         self.bytes_per_s = UNLIMITED

@@ -1,4 +1,4 @@
-"""What the application wants of its group member: topics to read, and to stay in the group or leave. Pure."""
+"""The application's wishes for its group member: topics to read, and to stay in the group or leave. Pure."""
 
 from __future__ import annotations
 
