@@ -1,10 +1,10 @@
 """Broker CPU per request, next to the floor: a C server that only moves the same bytes.
 
 The floor appends the same batches to new files, and answers with the same batches of the first broker's own
-segment, as many bytes at the same positions. The load comes from a C program, so that the client is never the
-limit. The unit is the CPU time of the broker's process per request; within a round the contenders run one
-after another. Point it at any broker with `--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if
-it is installed, Apache Kafka 3.9.
+segment, as many bytes at the same positions, over sockets with buffers of Kafka's default size. The load
+comes from a C program, so that the client is never the limit. The unit is the CPU time of the broker's
+process per request; within a round the contenders run one after another. Point it at any broker with
+`--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if it is installed, Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from contenders import Contender, apache_kafka, kafka_is_here, ottla, quiet, sho
 NATIVE = Path(__file__).resolve().parent / "native"
 FETCH_OFFSETS_BYTES = 64 << 20
 WARM_UP_S = 0.3
+BUFFER_BYTES = 102_400
+"""The buffers of the floor's sockets: Kafka's default of `socket.send.buffer.bytes` and its pair."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -102,8 +104,10 @@ def floor(folder: Path, case: Case, topic: str, segment: Path) -> Iterator[tuple
             extra.append(str(batch_bytes(case.size)))
         file = segment if case.api == "fetch" else Path(own, "segment")
         process = subprocess.Popen(
-            [folder / "floor", case.api, file, *extra], stdout=subprocess.PIPE, text=True
-        )
+            [folder / "floor", case.api, file, *extra],
+            env={**os.environ, "OTTLA_FLOOR_BUFFER_BYTES": str(BUFFER_BYTES)},
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         try:
             assert process.stdout is not None
             yield process.pid, int(process.stdout.readline())

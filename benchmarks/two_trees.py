@@ -26,7 +26,7 @@ import broker_network
 import consumer_sdk
 from broker_network import CASES, Case, compile_native
 from clients_compared import fresh_topic
-from contenders import Contender, show
+from contenders import Contender, as_installed, show
 
 HERE: Final = Path(__file__).resolve().parent
 TURNS: Final = ("before", "after", "again")
@@ -99,7 +99,10 @@ def serving(python: str, folder: Path) -> Iterator[Contender]:
     for key, value in _SETTINGS.items():
         extra += ["--set", f"{key}={value}"]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen([python, *_BROKER, *extra], pass_fds=(write_end,), stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [python, *_BROKER, *extra],
+            env=as_installed(folder.parent), pass_fds=(write_end,), stdout=log, stderr=log,
+        )  # fmt: skip
     os.close(write_end)
     try:
         with os.fdopen(read_end) as ready:

@@ -5,6 +5,9 @@
  *   floor fetch FILE TOPIC_BYTES BATCH_BYTES      answers the batch at the asked offset, with sendfile from FILE,
  *                                                 which is a broker's segment of batches of one record
  *
+ * OTTLA_FLOOR_BUFFER_BYTES sets the send and receive buffers of its sockets, as socket.send.buffer.bytes and
+ * socket.receive.buffer.bytes do for a broker: without it the system chooses, and larger buffers need fewer turns.
+ *
  * Requests and sizes of answers are those of load.c: Produce version 7 and Fetch version 4, for a topic whose name has
  * TOPIC_BYTES. All memory is touched before the first request. Prints its port.
  */
@@ -43,7 +46,7 @@ struct connection {
     size_t left, head_left;
 };
 
-static int file, is_fetch, files;
+static int file, is_fetch, files, buffer_bytes;
 static const char *path;
 static size_t batch_at, head_bytes, batch_bytes;
 static off_t position, file_size;
@@ -194,11 +197,17 @@ static void prepare(char **argv) {
     } else {
         open_next();
     }
+    const char *buffer = getenv("OTTLA_FLOOR_BUFFER_BYTES");
+    buffer_bytes = buffer ? atoi(buffer) : 0;
     make_head(head, batch_bytes);
     for (int i = 0; i < MAX_QUEUED; i++) make_head(heads + head_bytes * i, 0);
     memset(memory, 1, sizeof memory);
     memset(pool, 0, sizeof pool);
     for (int i = 0; i < MAX_CONNECTIONS; i++) pool[i].fd = -1, pool[i].in = memory[i];
+}
+
+static void size_buffer(int fd, int which) {
+    if (buffer_bytes > 0 && setsockopt(fd, SOL_SOCKET, which, &buffer_bytes, sizeof buffer_bytes)) fail("buffer");
 }
 
 static void accept_one(int ep, int listener) {
@@ -212,6 +221,7 @@ static void accept_one(int ep, int listener) {
     c->fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
     if (c->fd < 0) return;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    size_buffer(c->fd, SO_SNDBUF);
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
     epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);
 }
@@ -223,6 +233,7 @@ int main(int argc, char **argv) {
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
+    size_buffer(listener, SO_RCVBUF);  /* connections inherit it: a window is settled before accept */
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 128)) fail("listen");
     getsockname(listener, (struct sockaddr *)&address, &length);
     printf("%d\n", ntohs(address.sin_port));
