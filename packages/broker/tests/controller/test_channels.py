@@ -7,11 +7,24 @@ import logging
 
 import pytest
 
-from ottla.broker.controller.channels import Channel
+from ottla.broker.controller.channels import Channel, Sender
 from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.events import ControlResponse
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
+
+class Refusing:
+    """A broker that refuses each request whole."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        self._error = error
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        return UpdateMetadataResponse(error_code=self._error)
+
+    async def close(self) -> None: ...
 
 
 class Encoding:
@@ -30,7 +43,9 @@ class Encoding:
     async def close(self) -> None: ...
 
 
-async def answered_to(*requests: UpdateMetadataRequest, failures: int = 0) -> list[ControlRequest]:
+async def answered_to(
+    *requests: UpdateMetadataRequest, failures: int = 0, broker: Sender | None = None
+) -> list[ControlRequest]:
     """Send requests over one channel until the last is answered; return the answered ones."""
     answered: list[ControlRequest] = []
     done = asyncio.Event()
@@ -40,7 +55,7 @@ async def answered_to(*requests: UpdateMetadataRequest, failures: int = 0) -> li
         if request is requests[-1]:
             done.set()
 
-    channel = Channel(LiveBroker(2, 1), Encoding(failures), replied)
+    channel = Channel(LiveBroker(2, 1), broker or Encoding(failures), replied)
     for request in requests:
         channel.put(request)
     async with asyncio.TaskGroup() as tasks:
@@ -73,3 +88,24 @@ async def test_a_request_that_the_network_lost_is_repeated_before_later_ones() -
     second = UpdateMetadataRequest(controller_id=1, controller_epoch=3)
 
     assert await answered_to(first, second, failures=2) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, logging.WARNING),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, logging.WARNING),
+        (ErrorCode.STALE_BROKER_EPOCH, logging.INFO),
+    ],
+)
+async def test_a_request_that_its_broker_refuses_is_named_and_not_repeated(
+    error: ErrorCode, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = UpdateMetadataRequest(controller_id=1, controller_epoch=3)
+
+    with caplog.at_level(logging.INFO, "controller"):
+        assert await answered_to(request, broker=Refusing(error)) == [request]
+
+    [line] = [one for one in caplog.records if one.getMessage() == "request refused by broker"]
+    assert (line.levelno, line.__dict__["broker"]) == (level, 2)
+    assert line.__dict__["request"] == "UpdateMetadataRequest"

@@ -454,34 +454,3 @@ def test_an_isr_that_a_leader_wrote_itself_completes_a_move() -> None:
         )
 
     play(story, 1, 2)
-
-
-def test_no_replica_is_deleted_when_the_leader_shrinks_the_isr_to_itself_meanwhile() -> None:
-    async def story(cluster: ControllerCluster) -> None:
-        await with_topic(cluster, (1,))
-        active = cluster.active
-        assert active is not None
-        assert active._store is not None
-        store, write, shrunk = active._store, active._store.write_leaderships, False
-
-        async def racing(wanted: Any) -> Any:
-            nonlocal shrunk
-            if not shrunk and T0 in wanted and 1 not in wanted[T0].isr:
-                shrunk = True
-                now = state(cluster)
-                await cluster.brokers[1].session.set(now.path, replace(now, isr=(1,)).encode())
-            return await write(wanted)
-
-        store.write_leaderships = racing  # type: ignore[method-assign]
-        await cluster.reassign({T0: (2,)})
-        async with asyncio.timeout(60):
-            while not shrunk:
-                await cluster.catch_up()
-                await asyncio.sleep(0.05)
-        await with_topic(cluster, (1,), name="later")
-
-        assert T0 in cluster.brokers[1].data
-        assert state(cluster).isr == (1,)
-        await until_still(cluster, (2,))
-
-    play(story, 1, 2)

@@ -16,12 +16,22 @@ from ottla.broker.testing import BrokerThread
 TIMEOUT_S = 60.0
 
 PROMISED = [
+    'kafka_cluster_partition_atminisr{partition="0",topic="orders"}',
+    'kafka_cluster_partition_insyncreplicascount{partition="0",topic="orders"}',
+    'kafka_cluster_partition_laststableoffsetlag{partition="0",topic="orders"}',
+    'kafka_cluster_partition_replicascount{partition="0",topic="orders"}',
+    'kafka_cluster_partition_underminisr{partition="0",topic="orders"}',
+    'kafka_cluster_partition_underreplicated{partition="0",topic="orders"}',
+    'kafka_controller_controllerchannelmanager_queuesize{broker_id="1001"}',
     "kafka_controller_controllereventmanager_eventqueuesize",
     "kafka_controller_controllereventmanager_eventqueuetimems_count",
     "kafka_controller_controllerstats_uncleanleaderelections_total",
     "kafka_controller_kafkacontroller_activecontrollercount",
     "kafka_controller_kafkacontroller_controllerstate",
     "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "kafka_controller_kafkacontroller_replicasineligibletodeletecount",
+    "kafka_controller_kafkacontroller_replicastodeletecount",
+    "kafka_controller_kafkacontroller_topicsineligibletodeletecount",
     'kafka_log_log_logendoffset{partition="0",topic="orders"}',
     'kafka_log_log_logstartoffset{partition="0",topic="orders"}',
     'kafka_log_log_numlogsegments{partition="0",topic="orders"}',
@@ -36,6 +46,10 @@ PROMISED = [
     "kafka_server_brokertopicmetrics_failedfetchrequests_total",
     "kafka_server_brokertopicmetrics_failedproducerequests_total",
     "kafka_server_brokertopicmetrics_messagesin_total",
+    "kafka_server_brokertopicmetrics_reassignmentbytesin_total",
+    "kafka_server_brokertopicmetrics_reassignmentbytesout_total",
+    'kafka_server_replicafetchermanager_deadthreadcount{clientId="Replica"}',
+    "kafka_server_replicamanager_failedisrupdates_total",
     "kafka_server_replicamanager_isrexpands_total",
     "kafka_server_replicamanager_isrshrinks_total",
     "kafka_server_replicamanager_leadercount",
@@ -106,6 +120,10 @@ def test_the_page_has_every_promised_sample(page: str, sample: str) -> None:
 
 def test_a_healthy_broker_has_these_values(page: str) -> None:
     for sample, value in (
+        ('kafka_cluster_partition_insyncreplicascount{partition="0",topic="orders"}', "1.0"),
+        ('kafka_cluster_partition_replicascount{partition="0",topic="orders"}', "1.0"),
+        ('kafka_cluster_partition_underreplicated{partition="0",topic="orders"}', "0.0"),
+        ('kafka_cluster_partition_laststableoffsetlag{partition="0",topic="orders"}', "0.0"),
         ("kafka_controller_kafkacontroller_activecontrollercount", "1.0"),
         ("kafka_controller_kafkacontroller_offlinepartitionscount", "0.0"),
         ('kafka_log_log_logendoffset{partition="0",topic="orders"}', "1.0"),

@@ -15,6 +15,7 @@ from ottla.broker.controller.controller_context import Leadership
 from ottla.broker.controller.events import AlterPartition, Answers, ProposedIsr
 from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
 from ottla.broker.controller.zookeeper_store import read_leadership
+from ottla.broker.metrics import Meter
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.leader_and_isr_requests import assignments_of
 from ottla.broker.replication.partition import Effect, IsrProposed, Partition
@@ -76,9 +77,14 @@ class Leader:
         self.network = Network(cluster)
         self.core = Partition(LEADER, max_lag_ms=LAG_MS)
         self.log_ends = {1: 0, 2: 0, 3: 0}
+        self.refused = Meter()
         broker = cluster.brokers[LEADER]
         self.requests = AlterPartitionRequests(
-            LEADER, self.network.ask, lambda: broker.epoch, partial(read_leadership, broker.session)
+            LEADER,
+            self.network.ask,
+            lambda: broker.epoch,
+            partial(read_leadership, broker.session),
+            self.refused.mark,
         )
         # The registry of partitions with this one in it: the methods of `Replicas`, without logs.
         hosted = SimpleNamespace(core=self.core, perform=self.perform, topic_partition=T0)
@@ -229,6 +235,7 @@ def test_a_refusal_ends_a_proposal_that_was_sent_once() -> None:
 
         await leader.cluster.until(lambda: leader.core.proposal is None, "refused")
 
+        assert leader.refused.count == 1
         assert leader.core.maximal_isr == {1}
 
     play(story)

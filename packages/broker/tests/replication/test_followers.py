@@ -101,7 +101,9 @@ class World:
             "t", partition, leader_epoch=epoch, isr=(LEADER,), replicas=(LEADER, FOLLOWER)
         )
 
-    async def follow(self, partition: int = 0, epoch: int = 0, leader: int = LEADER) -> HostedPartition:
+    async def follow(
+        self, partition: int = 0, epoch: int = 0, leader: int = LEADER, adding: tuple[int, ...] = ()
+    ) -> HostedPartition:
         name = TopicPartition("t", partition)
         role = Assignment(
             controller_epoch=1,
@@ -110,6 +112,7 @@ class World:
             partition_epoch=epoch,
             isr=(LEADER,),
             replicas=(LEADER, FOLLOWER),
+            adding_replicas=adding,
         )
         await self.replicas.apply([(name, None, role)])
         found = self.replicas.hosted(name)
@@ -172,6 +175,19 @@ async def test_a_follower_copies_the_log_and_learns_what_is_committed(world: Wor
     await until(lambda: follower.high_watermark == 51)
     assert world.gauge("MaxLag") == 0
     assert leader.core.followers[FOLLOWER].log_end_offset == 51
+
+
+async def test_bytes_that_a_new_replica_copies_are_counted_as_reassigned(world: World) -> None:
+    leader, follower = await world.lead(), await world.follow(adding=(FOLLOWER,))
+    leader.core.adding_replicas = (FOLLOWER,)
+    append(leader, 50)
+
+    await alike(leader, follower)
+
+    bytes_in = world.metrics.meter("kafka.server", "BrokerTopicMetrics", "ReassignmentBytesInPerSec")
+    bytes_out = world.leader.services.topic_metrics.reassignment_bytes_out
+    assert bytes_in.count == bytes_out.count == leader.log.segments.size_bytes > 0
+    assert world.gauge("DeadThreadCount") == 0
 
 
 async def test_records_that_only_an_earlier_leader_had_are_cut_off(world: World) -> None:

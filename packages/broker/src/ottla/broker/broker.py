@@ -245,6 +245,7 @@ class Broker:
             active_controller.ask,
             lambda: controller.broker_epoch,
             partial(read_leadership, zookeeper),
+            metrics.meter("kafka.server", "ReplicaManager", "FailedIsrUpdatesPerSec").mark,
         )
         self._quotas = ReplicationQuotas(self.broker_id, config, environment.clock.monotonic_ms, metrics)
         replicas = self._replicas(logs, metadata, configs)

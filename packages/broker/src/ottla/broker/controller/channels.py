@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.events import ControlResponse
+from ottla.broker.controller.metrics import hide_queue_size, show_queue_size
+from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.primitives import UnencodableValue, UnknownVersion, UnsupportedField
+
+if TYPE_CHECKING:
+    from ottla.broker.metrics import Metrics
 
 _log = logging.getLogger("controller")
 
 RETRY_BACKOFF_S = 0.1
+_STALE = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH)
 UNENCODABLE = (UnencodableValue, UnknownVersion, UnsupportedField)
 
 Replied = Callable[[LiveBroker, ControlRequest, ControlResponse], None]
@@ -68,6 +74,7 @@ class Channel:
                 request = await self._queue.get()
                 response = await self._deliver(request)
                 if response is not None:
+                    self._note_refusal(request, response)
                     self._replied(self.broker, request, response)
         finally:
             await self._sender.close()
@@ -97,6 +104,23 @@ class Channel:
             extra={"broker": self.broker.id, "request": type(request).__name__, "reason": str(error)},
         )
 
+    def _note_refusal(self, request: ControlRequest, response: ControlResponse) -> None:
+        """Log a request that its broker refused whole; it is not repeated, as the answer would be the same.
+
+        A stale epoch says that this broker or another controller is newer, which ends the matter by itself.
+        """
+        code = response.error_code
+        if code != ErrorCode.NONE:
+            _log.log(
+                logging.INFO if code in _STALE else logging.WARNING,
+                "request refused by broker",
+                extra={
+                    "broker": self.broker.id,
+                    "request": type(request).__name__,
+                    "error": type(error_for(code)).__name__,
+                },
+            )
+
     def _note(self, error: Exception) -> None:
         expected = isinstance(error, OSError)  # the broker has gone: its registration ends soon
         kind = OSError.__name__ if expected else repr(error)
@@ -113,7 +137,10 @@ class Channel:
 class Channels:
     """The channels of one controllership."""
 
-    def __init__(self, connect: Callable[[LiveBroker], Sender], replied: Replied, spawn: Spawn) -> None:
+    def __init__(
+        self, connect: Callable[[LiveBroker], Sender], replied: Replied, spawn: Spawn, metrics: Metrics
+    ) -> None:
+        self._metrics = metrics
         self._connect = connect
         self._replied = replied
         self._spawn = spawn
@@ -128,6 +155,7 @@ class Channels:
             if broker_id not in self._channels:
                 channel = self._channels[broker_id] = Channel(broker, self._connect(broker), self._replied)
                 channel.task = self._spawn(channel.run(), f"controller-to-broker-{broker_id}")
+                show_queue_size(self._metrics, channel, broker_id)
 
     def send(self, broker: LiveBroker, request: ControlRequest) -> None:
         """Queue a request; one for a broker that has left is dropped."""
@@ -146,5 +174,6 @@ class Channels:
 
     def _drop(self, broker_id: int) -> None:
         channel = self._channels.pop(broker_id)
+        hide_queue_size(self._metrics, broker_id)
         if channel.task is not None:
             channel.task.cancel()

@@ -112,6 +112,7 @@ class Controller:
         self._register = register
         self._connect = connect
         self._spawn = spawn
+        self._metrics = metrics
         self._unclean_topics = unclean_topics
         self._active_controller_changed = active_controller_changed
         self._listener = inter_broker_listener
@@ -337,7 +338,7 @@ class Controller:
         machine = Machine(ControllerContext(self.broker_id, won.epoch), self._listener)
         new_id = partial(new_topic_id, self._environment.random)
         self._store = Store(self._session.bound(number), won, new_id, self._watch_topic)
-        self._channels = Channels(self._connect, self._replied, self._spawn)
+        self._channels = Channels(self._connect, self._replied, self._spawn, self._metrics)
         self._machine = machine
         self._dirty_topics.clear()
         await self._perform(machine, await self._read_everything(self._store))

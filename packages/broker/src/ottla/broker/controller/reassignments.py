@@ -32,7 +32,12 @@ from ottla.broker.controller.events import (
 )
 from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.reassignment_requests import wanted_assignment
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import (
+    ErrorCode,
+    InvalidReplicaAssignment,
+    KafkaError,
+    UnknownTopicOrPartition,
+)
 from ottla.protocol.messages.stop_replica import StopReplicaRequest
 from ottla.protocol.topics import TopicPartition
 
@@ -54,20 +59,21 @@ class Reassignments:
     def alter(self, event: AlterReassignments, answers: Answers) -> Steps[None]:
         """Begin, replace and cancel reassignments; `answers` gets the error of each partition."""
         wanted: Wanted = {}
+        refused: dict[TopicPartition, KafkaError] = {}
         for partition, target in event.targets.items():
             try:
                 wanted[partition] = wanted_assignment(self._context, partition, target)
             except KafkaError as error:
-                answers.partitions[partition] = error.code
-                answers.messages[partition] = str(error)
+                refused[partition] = error
         if not event.from_znode:
             # The latest request counts: a later controller must not find the earlier one.
             yield DropReassignments(frozenset(wanted))
         changed = {p: new for p, new in wanted.items() if new != self._context.assignment(p)}
-        lost = yield from self._begin(changed)
-        for partition in wanted:
-            gone = partition in lost
-            answers.partitions[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.NONE
+        refused |= yield from self._begin(changed)
+        answers.partitions |= dict.fromkeys(wanted, ErrorCode.NONE)
+        for partition, refusal in refused.items():
+            answers.partitions[partition] = refusal.code
+            answers.messages[partition] = str(refusal)
         if event.from_znode:
             moving = self._context.reassigning | self._context.stopping.keys()
             yield DropReassignments(frozenset(event.targets) - moving)
@@ -89,10 +95,11 @@ class Reassignments:
         yield from self._leaderships.update(self._context.reassigning, self._again)
         self._context.isr_moved |= self._context.reassigning
 
-    def _begin(self, changed: Wanted) -> Steps[set[TopicPartition]]:
-        """Store and announce new assignments; return the partitions that no longer exist."""
+    def _begin(self, changed: Wanted) -> Steps[dict[TopicPartition, KafkaError]]:
+        """Store and announce new assignments; return why others are not stored."""
         context = self._context
-        yield from self._give_up(changed)
+        kept = yield from self._give_up(changed)
+        changed = {p: new for p, new in changed.items() if p not in kept}
         written: Collection[TopicPartition] = ()
         if changed:
             written = yield WriteAssignments(changed)
@@ -107,20 +114,29 @@ class Reassignments:
             self._batch.lead_or_follow(partition, added[partition], is_new=True)
         yield from self._leaderships.create_states(p for p in stored if p not in context.leaderships)
         context.isr_moved |= stored.keys() & context.reassigning
-        return changed.keys() - stored.keys()
+        refused: dict[TopicPartition, KafkaError] = {
+            p: InvalidReplicaAssignment("The replicas that this would remove are the only ones in sync now.")
+            for p in kept
+        }
+        gone = changed.keys() - stored.keys()
+        return refused | {p: UnknownTopicOrPartition("The partition does not exist.") for p in gone}
 
-    def _give_up(self, changed: Wanted) -> Steps[None]:
-        """Stop replicas that a replaced or cancelled reassignment added, before the znode forgets them."""
+    def _give_up(self, changed: Wanted) -> Steps[Wanted]:
+        """Stop replicas that a replaced or cancelled reassignment added, before the znode forgets them.
+
+        Returns what `_leave` returns.
+        """
         unneeded: dict[TopicPartition, tuple[int, ...]] = {}
+        before: Wanted = {}
         for partition, new in changed.items():
             now = self._context.assignment(partition)
             if left := _without(now.replicas, new.replicas):
-                unneeded[partition] = left
+                unneeded[partition], before[partition] = left, now
                 rest = Assignment(
                     _without(now.replicas, left), _without(now.adding, left), _without(now.removing, left)
                 )
                 self._context.assign({partition: rest})
-        yield from self._leave(unneeded)
+        return (yield from self._leave(unneeded, before))
 
     def _new_replicas(self, partition: TopicPartition) -> list[int]:
         """Take added replicas that nobody knew from NonExistent to New."""
@@ -156,37 +172,41 @@ class Reassignments:
 
     def _complete(self, ready: list[TopicPartition]) -> Steps[None]:
         context = self._context
-        left = {partition: context.assignment(partition).removing for partition in ready}
+        before = {p: context.assignment(p) for p in ready}
+        left = {p: assignment.removing for p, assignment in before.items()}
         for partition in ready:
-            for broker in context.assignment(partition).adding:
+            for broker in before[partition].adding:
                 if context.is_alive(partition, broker):
                     context.move_replica(partition, broker, ReplicaState.ONLINE)
-        before = {p: context.assignment(p) for p in ready}
         context.assign({p: Assignment(before[p].target) for p in ready})
-        yield from self._leave(left)
-        if kept := {p: before[p] for p in ready if p not in left}:
-            context.assign(kept)
-            yield from self._leaderships.update(kept, self._again)  # they heard of the wanted replicas alone
-        ready = [p for p in ready if p in left]
+        kept = yield from self._leave(left, before)
+        ready = [p for p in ready if p not in kept]
         for partition in ready:
             awaited = {broker for broker in left[partition] if broker in context.live}
             context.stopping[partition] = Stopping(left[partition], awaited)
         yield from self._finish(ready)
 
-    def _leave(self, left: dict[TopicPartition, tuple[int, ...]]) -> Steps[None]:
-        """Take replicas that are no longer assigned out of the ISR, and have them deleted."""
+    def _leave(self, left: dict[TopicPartition, tuple[int, ...]], before: Wanted) -> Steps[Wanted]:
+        """Take replicas that are no longer assigned out of the ISR, and have them deleted.
+
+        Where another writer changed the ISR meanwhile so that they alone are in sync, they stay, with the
+        assignment `before`. Returns the assignments that stay.
+        """
         if not left:
-            return
+            return {}
         yield from self._leaderships.update(left, self._within_assignment)
-        for partition in [p for p in left if not self._can_leave(p)]:
-            # Another writer changed the ISR meanwhile: the replicas that leave are the only ones in sync.
-            del left[partition]
+        kept = {p: before[p] for p in left if not self._can_leave(p)}
+        self._context.assign(kept)
+        yield from self._leaderships.update(kept, self._again)
         for partition, brokers in left.items():
+            if partition in kept:
+                continue
             self._leaderships.enter_state(partition)
             for broker in brokers:
                 self._context.forget_replica(partition, broker)
                 self._batch.stop(partition, broker, delete=True)
         yield from self._batch.requests()
+        return kept
 
     def _can_leave(self, partition: TopicPartition) -> bool:
         now = self._context.leaderships.get(partition)

@@ -30,7 +30,11 @@ from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
-from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from ottla.protocol.messages.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
@@ -116,6 +120,8 @@ class SimulatedBroker:
         self.assigned: dict[TopicPartition, LeaderAndIsrPartitionState] = {}
         """What the latest accepted LeaderAndIsr said of every hosted partition."""
         self.data: set[TopicPartition] = set()
+        self.undeletable: set[TopicPartition] = set()
+        """Partitions whose logs are in a directory that failed."""
         self.metadata: dict[TopicPartition, int] = {}
         self.alive: set[int] = set()
         self.requests: list[ControlRequest] = []
@@ -215,14 +221,22 @@ class SimulatedBroker:
         return partition in self.roles and self.roles[partition][1] < leader_epoch
 
     def _stop(self, request: StopReplicaRequest, error: ErrorCode) -> StopReplicaResponse:
+        errors = []
         for topic in () if error else request.topic_states:
             for state in topic.partition_states:
                 partition = TopicPartition(topic.topic_name, state.partition_index)
                 self.roles.pop(partition, None)
                 self.assigned.pop(partition, None)
-                if state.delete_partition:
+                failed = state.delete_partition and partition in self.undeletable
+                if state.delete_partition and not failed:
                     self.data.discard(partition)
-        return StopReplicaResponse(error_code=error)
+                code = ErrorCode.KAFKA_STORAGE_ERROR if failed else ErrorCode.NONE
+                errors.append(
+                    StopReplicaPartitionError(
+                        topic_name=partition.topic, partition_index=partition.partition, error_code=code
+                    )
+                )
+        return StopReplicaResponse(error_code=error, partition_errors=errors)
 
 
 class _Wire:

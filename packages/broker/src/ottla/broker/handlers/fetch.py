@@ -141,7 +141,7 @@ def _answering(
             last_topic = topic
         answer.topics[-1][1].append(result)
         if result.size and terms.is_follower:
-            _count_throttled(terms.services, wanted, result)
+            _count_replicated(terms, wanted, result)
         if result.size and not terms.is_follower:
             terms.services.topic_metrics.of(topic).bytes_out.mark(result.size)
             terms.services.topic_metrics.all_topics.bytes_out.mark(result.size)
@@ -155,10 +155,15 @@ def _answering(
     return answer
 
 
-def _count_throttled(services: Needs, wanted: RequestedPartition, result: FetchedPartition) -> None:
-    quota, partition = services.replication_quotas.leader, services.replicas.hosted(wanted.topic_partition)
-    if partition is not None and is_throttled(quota, partition):
-        quota.record(result.size)
+def _count_replicated(terms: FetchTerms, wanted: RequestedPartition, result: FetchedPartition) -> None:
+    """Count bytes that are throttled, and those that a follower copies to become a replica."""
+    services, partition = terms.services, terms.services.replicas.hosted(wanted.topic_partition)
+    if partition is None:
+        return
+    if is_throttled(services.replication_quotas.leader, partition):
+        services.replication_quotas.leader.record(result.size)
+    if terms.replica in partition.core.adding_replicas:
+        services.topic_metrics.reassignment_bytes_out.mark(result.size)
 
 
 async def _prepared_answer(

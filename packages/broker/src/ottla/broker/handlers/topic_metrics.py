@@ -54,6 +54,7 @@ class TopicMetrics:
         self._led: defaultdict[str, set[int]] = defaultdict(set)
         self.all_topics = self._make({})
         self.replication_bytes_out = metrics.meter(*_KIND, "ReplicationBytesOutPerSec")
+        self.reassignment_bytes_out = metrics.meter(*_KIND, "ReassignmentBytesOutPerSec")
 
     def of(self, topic: str) -> TopicMeters:
         """Return the meters of one topic."""

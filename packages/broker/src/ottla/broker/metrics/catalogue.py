@@ -40,6 +40,14 @@ _TOPIC: Final[_Lines] = {
 }
 
 _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
+    ("kafka.cluster", "Partition", ("partition", "topic")): {
+        "ReplicasCount": ("gauge", "Replicas of a partition; 0 where it is not led."),
+        "InSyncReplicasCount": ("gauge", "In-sync replicas of a partition; 0 where it is not led."),
+        "UnderReplicated": ("gauge", "1 where a partition is led and a replica is not in sync."),
+        "UnderMinIsr": ("gauge", "1 where a partition is led and refuses acks=all."),
+        "AtMinIsr": ("gauge", "1 where a partition is led with just enough replicas in sync."),
+        "LastStableOffsetLag": ("gauge", "Committed records behind the first open transaction."),
+    },
     ("kafka.controller", "KafkaController", ()): {
         "ActiveControllerCount": ("gauge", "1 where this broker is the controller; 1 over all brokers."),
         "ActiveBrokerCount": ("gauge", "Brokers that are registered, as the controller knows them."),
@@ -55,6 +63,9 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
             "Partitions whose leader is not the preferred replica.",
         ),
         "TopicsToDeleteCount": ("gauge", "Topics whose deletion is not finished."),
+        "TopicsIneligibleToDeleteCount": ("gauge", "Of those, the ones that cannot be deleted now."),
+        "ReplicasToDeleteCount": ("gauge", "Replicas of those topics that are not deleted yet."),
+        "ReplicasIneligibleToDeleteCount": ("gauge", "Of those, the ones that cannot be deleted now."),
     },
     ("kafka.controller", "ControllerStats", ()): {
         "LeaderElectionsPerSec": ("meter", "Elections of a partition's leader."),
@@ -69,6 +80,9 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     },
     ("kafka.controller", "ControllerChannelManager", ()): {
         "TotalQueueSize": ("gauge", "Requests of the controller to brokers that are not sent yet."),
+    },
+    ("kafka.controller", "ControllerChannelManager", ("broker-id",)): {
+        "QueueSize": ("gauge", "Requests of the controller to one broker that are not sent yet."),
     },
     ("kafka.coordinator.group", "GroupMetadataManager", ()): {
         "NumGroups": ("gauge", "Groups this broker coordinates."),
@@ -112,6 +126,11 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         **_TOPIC,
         "ReplicationBytesInPerSec": ("meter", "Bytes that this broker copied from leaders."),
         "ReplicationBytesOutPerSec": ("meter", "Bytes sent to followers."),
+        "ReassignmentBytesInPerSec": (
+            "meter",
+            "Of the copied bytes, those of replicas that are being added.",
+        ),
+        "ReassignmentBytesOutPerSec": ("meter", "Bytes sent to replicas that are being added."),
     },
     ("kafka.server", "BrokerTopicMetrics", ("topic",)): _TOPIC,
     ("kafka.server", "FetchSessionCache", ()): {
@@ -130,6 +149,7 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "AtMinIsrPartitionCount": ("gauge", "Partitions led here with just enough replicas in sync."),
         "ReassigningPartitions": ("gauge", "Partitions led here that move to other brokers."),
         "IsrShrinksPerSec": ("meter", "Replicas that fell out of sync, counted by partition."),
+        "FailedIsrUpdatesPerSec": ("meter", "Proposed changes of in-sync replicas that were refused."),
         "IsrExpandsPerSec": ("meter", "Replicas that came back in sync, counted by partition."),
     },
     ("kafka.server", "LeaderReplication", ()): {
@@ -152,6 +172,7 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "MaxLag": ("gauge", "The largest lag of a partition that this broker copies, in records."),
         "FailedPartitionsCount": ("gauge", "Partitions that are not copied any more, because of an error."),
         "MinFetchRate": ("gauge", "Requests per second of the slowest fetcher."),
+        "DeadThreadCount": ("gauge", "Fetchers that have failed; the log says why."),
     },
     ("kafka.server", "SessionExpireListener", ()): {
         "ZooKeeperSyncConnectsPerSec": ("meter", "Connections made to ZooKeeper."),

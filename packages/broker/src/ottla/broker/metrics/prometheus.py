@@ -75,7 +75,8 @@ def _families(snapshot: Snapshot) -> dict[str, list[Sample]]:
 def _rendered(title: str, samples: list[Sample]) -> bytes:
     family = Family(title, _about(samples[0].name), _TYPES[samples[0].kind])
     for sample in samples:
-        _add_samples(family, title, dict(sample.name.tags), sample.value)
+        labels = {tag.replace("-", "_"): value for tag, value in sample.name.tags}
+        _add_samples(family, title, labels, sample.value)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Slice(family))
     return generate_latest(registry)

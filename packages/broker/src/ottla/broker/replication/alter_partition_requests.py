@@ -51,7 +51,8 @@ class _Sending:
 class AlterPartitionRequests:
     """Sends proposals one batch at a time; a partition's newest proposal replaces one that still waits.
 
-    `read_committed` reads a partition's state from ZooKeeper, None when there is none.
+    `read_committed` reads a partition's state from ZooKeeper, None when there is none. `refused` is called
+    for each proposal that the controller refuses.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class AlterPartitionRequests:
         ask: AskController,
         broker_epoch: Callable[[], int],
         read_committed: ReadCommitted,
+        refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker_id = broker_id
         self._ask = ask
         self._broker_epoch = broker_epoch
         self._read_committed = read_committed
+        self._refused = refused
         self._waiting: dict[TopicPartition, _Sending] = {}
         self._something = asyncio.Event()
 
@@ -129,6 +132,8 @@ class AlterPartitionRequests:
             return True
         code = answers.top or answers.partitions.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
         error = type(error_for(code)).__name__
+        if not answers.top:
+            self._refused()
         _log.info("proposed isr not confirmed", extra={"partition": str(partition), "error": error})
         if answers.top or code not in NOT_ATTEMPTED:
             one.unanswered += 1

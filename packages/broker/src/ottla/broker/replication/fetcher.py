@@ -371,6 +371,8 @@ class Fetcher:
             self._quota.record(len(records))
         self._meters.bytes.mark(len(records))
         self._meters.all_bytes.mark(len(records))
+        if self._broker_id in partition.core.adding_replicas:
+            self._meters.reassigned_bytes.mark(len(records))
 
     def _fail(self, followed: Followed, error: Exception) -> None:
         """Pause after an error of one partition, or give it up where the next try cannot end otherwise.

@@ -58,6 +58,7 @@ class Followers:
             max_lag=lambda: max((one.fetch.lag for one in self._followed()), default=0),
             failed=lambda: sum(one.fetch.failed for one in self._followed()),
             min_rate=lambda: min((one.one_minute_rate for one in self._rates.values()), default=0.0),
+            dead=lambda: sum(task.done() for _, task in self._fetchers.values()),
         )
 
     async def __aenter__(self) -> Self:

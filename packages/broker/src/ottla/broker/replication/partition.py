@@ -151,6 +151,11 @@ class Partition:
         return len(self.isr) < self.effective_min_isr
 
     @property
+    def is_at_min_isr(self) -> bool:
+        """Whether acks=all would be refused if one member more left the committed ISR."""
+        return len(self.isr) == self.effective_min_isr
+
+    @property
     def is_under_replicated(self) -> bool:
         """Whether a replica is missing from the ISR; only a leader knows."""
         return self.role is Role.LEADER and len(self.isr) < len(self.replicas)

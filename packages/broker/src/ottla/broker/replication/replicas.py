@@ -17,6 +17,7 @@ from ottla.broker.replication.leader_and_isr_requests import (
     stops_of,
 )
 from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
+from ottla.broker.replication.partition_metrics import PartitionGauges
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -129,6 +130,7 @@ class Replicas:
         self._saved: dict[TopicPartition, int] = {}
         self._checkpoints = HighWatermarkCheckpoints(logs.files)
         self._one_at_a_time = asyncio.Lock()
+        self._gauges = PartitionGauges(metrics)
         self._measure(metrics)
 
     def _measure(self, metrics: Metrics | None) -> None:
@@ -151,7 +153,7 @@ class Replicas:
         metrics.gauge(
             *kind,
             "AtMinIsrPartitionCount",
-            lambda: sum(len(one.core.isr) == one.core.effective_min_isr for one in self.leaders()),
+            lambda: sum(one.core.is_at_min_isr for one in self.leaders()),
         )
         metrics.gauge(
             *kind, "ReassigningPartitions", lambda: sum(one.core.is_reassigning for one in self.leaders())
@@ -334,6 +336,7 @@ class Replicas:
             topic_partition, found, core, propose_isr=self._propose_isr, isr_changed=self._count_isr_change
         )
         self._hosted[topic_partition] = partition
+        self._gauges.add(partition)
         self._offline.discard(topic_partition)
         return partition
 
@@ -377,6 +380,7 @@ class Replicas:
             self._resign(partition)
         if delete:
             self._hosted.pop(topic_partition, None)
+            self._gauges.remove(topic_partition)
             self._saved.pop(topic_partition, None)
             if self._logs.get(topic_partition) is not None:
                 self._logs.delete(topic_partition)
@@ -394,6 +398,7 @@ class Replicas:
         """Stop serving these partitions: their log directory has failed."""
         for topic_partition in topic_partitions:
             partition = self._hosted.pop(topic_partition, None)
+            self._gauges.remove(topic_partition)
             self._offline.add(topic_partition)
             if partition is not None:
                 self._resign(partition)

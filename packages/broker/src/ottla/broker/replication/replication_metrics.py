@@ -18,11 +18,13 @@ _STATS: Final = ("kafka.server", "FetcherStats")
 
 @dataclass(slots=True)
 class FetcherMeters:
-    """The meters of one fetcher, and the one of all replicated bytes."""
+    """The meters of one fetcher, and those of all replicated bytes."""
 
     requests: Meter
     bytes: Meter
     all_bytes: Meter
+    reassigned_bytes: Meter
+    """Of the partitions that this broker copies to become one of their replicas."""
 
 
 class ReplicationMetrics:
@@ -30,15 +32,23 @@ class ReplicationMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._bytes_in = metrics.meter("kafka.server", "BrokerTopicMetrics", "ReplicationBytesInPerSec")
+        kind = ("kafka.server", "BrokerTopicMetrics")
+        self._bytes_in = metrics.meter(*kind, "ReplicationBytesInPerSec")
+        self._reassigned_in = metrics.meter(*kind, "ReassignmentBytesInPerSec")
 
     def show(
-        self, *, max_lag: Callable[[], float], failed: Callable[[], float], min_rate: Callable[[], float]
+        self,
+        *,
+        max_lag: Callable[[], float],
+        failed: Callable[[], float],
+        min_rate: Callable[[], float],
+        dead: Callable[[], float],
     ) -> None:
         """Register the gauges over all fetchers."""
         self._metrics.gauge(*_ALL, "MaxLag", max_lag, clientId="Replica")
         self._metrics.gauge(*_ALL, "FailedPartitionsCount", failed, clientId="Replica")
         self._metrics.gauge(*_ALL, "MinFetchRate", min_rate, clientId="Replica")
+        self._metrics.gauge(*_ALL, "DeadThreadCount", dead, clientId="Replica")
 
     def fetcher(self, name: str, leader: int) -> FetcherMeters:
         """Return the meters of a fetcher."""
@@ -46,6 +56,7 @@ class ReplicationMetrics:
             self._metrics.meter(*_STATS, "RequestsPerSec", clientId=name, brokerId=str(leader)),
             self._metrics.meter(*_STATS, "BytesPerSec", clientId=name, brokerId=str(leader)),
             self._bytes_in,
+            self._reassigned_in,
         )
 
     def fetcher_ended(self, name: str, leader: int) -> None:
