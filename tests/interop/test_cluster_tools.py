@@ -4,55 +4,24 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from ottla.client.cli import main
 from peers.apache_kafka import run_tool
+from peers.cluster_commands import Command, command_for, filled, shown, until
 from peers.three_brokers import ThreeBrokers
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
-BOUND_S = 120
-Command = Callable[..., Result]
-
 
 @pytest.fixture
 def ottla(three_brokers: ThreeBrokers) -> Command:
-    """Run a command against the cluster."""
-
-    def run(*arguments: str, given: str | None = None) -> Result:
-        environment = {"OTTLA_BOOTSTRAP_SERVER": three_brokers.bootstrap_servers}
-        return CliRunner().invoke(main, arguments, given, env=environment)
-
-    return run
+    return command_for(three_brokers.bootstrap_servers)
 
 
 def created(ottla: Command, *options: str) -> str:
-    name = f"moved-{secrets.token_hex(4)}"
-    assert ottla("topic", "create", name, *options).exit_code == 0
-    for _ in range(3):
-        lines = "".join(f"record {number}\n" for number in range(500))
-        done = ottla("produce", name, given=lines)
-        assert done.exit_code == 0, done.output
-    return name
-
-
-def shown(done: Result) -> Any:
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    return filled(ottla, f"moved-{secrets.token_hex(4)}", *options)
 
 
 def test_a_topic_moves_by_plan_and_is_equal_on_its_new_replicas(

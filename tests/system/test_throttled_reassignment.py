@@ -55,6 +55,7 @@ def test_a_throttled_reassignment_takes_its_time_and_verify_ends_the_throttle(
     verified = [ottla(ottla_cluster, "reassign", "verify", plan)]
     while verified[-1].exit_code != 0:
         assert time.monotonic() - begun_s < BOUND_S, verified[-1].output
+        time.sleep(0.2)
         verified.append(ottla(ottla_cluster, "reassign", "verify", plan))
     took_s = time.monotonic() - begun_s
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ottla.broker.testing import BrokerCluster, BrokerProcess
+from ottla.broker.testing import BrokerCluster, BrokerFailed, BrokerProcess
 from ottla.client.admin import Admin
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
@@ -52,12 +54,12 @@ async def test_a_killed_broker_leaves_the_cluster_and_comes_back(ottla_cluster: 
 
 
 async def test_a_broker_killed_and_started_at_once_takes_its_registration_back(
-    ottla_cluster: BrokerCluster,
+    cluster: BrokerCluster,
 ) -> None:
-    ottla_cluster.brokers[1].kill()
-    ottla_cluster.brokers[1].restart()
+    cluster.brokers[1].kill()
+    cluster.brokers[1].restart()
 
-    async with Admin(ottla_cluster.brokers[1].bootstrap_servers) as admin:
+    async with Admin(cluster.brokers[1].bootstrap_servers) as admin:
 
         async def has_a_controller() -> bool:
             found = (await admin.brokers.describe()).brokers
@@ -75,12 +77,12 @@ async def test_the_marker_sets_settings_of_all_brokers(ottla_cluster: BrokerClus
 
 
 async def test_a_broker_that_starts_again_never_says_that_a_topic_does_not_exist(
-    ottla_cluster: BrokerCluster,
+    cluster: BrokerCluster,
 ) -> None:
-    async with Admin(ottla_cluster.bootstrap_servers) as admin:
+    async with Admin(cluster.bootstrap_servers) as admin:
         await admin.topics.create("orders", partitions=6)
     for node in (1, 2, 3):
-        broker = ottla_cluster.brokers[node]
+        broker = cluster.brokers[node]
         broker.kill()
         broker.start()  # returns with the first accepted connection
 
@@ -101,18 +103,18 @@ async def first_metadata(broker: BrokerProcess, topic: str) -> MetadataResponse:
 
 
 async def test_a_broker_that_starts_again_says_that_it_does_not_lead_yet(
-    ottla_cluster: BrokerCluster,
+    cluster: BrokerCluster,
 ) -> None:
-    async with Admin(ottla_cluster.bootstrap_servers) as admin:
-        await admin.topics.create("orders", assignments={0: [1]})
-    broker = ottla_cluster.brokers[1]
+    async with Admin(cluster.bootstrap_servers) as admin:
+        await admin.topics.create("led-by-1", assignments={0: [1]})
+    broker = cluster.brokers[1]
     broker.kill()
     broker.start()
 
     async with asyncio.timeout(BOUND_S):
-        codes = [await first_list_offsets(broker, "orders")]
+        codes = [await first_list_offsets(broker, "led-by-1")]
         while codes[-1]:
-            codes.append(await first_list_offsets(broker, "orders"))
+            codes.append(await first_list_offsets(broker, "led-by-1"))
 
     assert set(codes) <= {NOT_LEADER, 0}
 
@@ -128,3 +130,28 @@ async def first_list_offsets(broker: BrokerProcess, topic: str) -> int:
         return answer.topics[0].partitions[0].error_code
     finally:
         await connection.close()
+
+
+def test_a_shared_cluster_is_made_whole_for_the_next_test(cluster: BrokerCluster) -> None:
+    cluster.brokers[1].pause()
+    cluster.brokers[2].kill()
+
+    cluster.restore()
+
+    assert [metadata_of(broker) for broker in cluster.brokers.values()] == [{1, 2, 3}] * 3
+
+
+def metadata_of(broker: BrokerProcess) -> set[int]:
+    answer = asyncio.run(first_metadata(broker, "none"))
+    return {each.node_id for each in answer.brokers}
+
+
+def test_a_broker_of_a_shared_cluster_that_ended_by_itself_is_named(cluster: BrokerCluster) -> None:
+    ended = cluster.brokers[3]
+    os.kill(ended.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+
+    with pytest.raises(BrokerFailed, match="has ended with status -9"):
+        cluster.restore()
+
+    ended.kill()

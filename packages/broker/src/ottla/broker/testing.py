@@ -146,6 +146,11 @@ class BrokerProcess:
         return self._process.pid
 
     @property
+    def is_started(self) -> bool:
+        """Whether the test has started the process and has not ended it; it may be paused."""
+        return self._process is not None
+
+    @property
     def log_file(self) -> Path:
         """The file with the output of the process."""
         return self.data_dir / "broker.log"
@@ -176,6 +181,11 @@ class BrokerProcess:
                 return
         self.kill()
         raise BrokerFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s: {self.last_words()}")
+
+    def check(self) -> None:
+        """Raise `BrokerFailed` if the process has ended by itself."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            raise BrokerFailed(f"the broker has ended with status {status}: {self.last_words()}")
 
     def last_words(self, lines: int = 5) -> str:
         """Return the end of the output of the process."""
@@ -291,6 +301,17 @@ class BrokerCluster:
             words = " | ".join(broker.last_words(1) for broker in self.brokers.values())
             raise BrokerFailed(f"no cluster of {self._size} within {START_TIMEOUT_S:g} s: {words}") from None
 
+    def restore(self) -> None:
+        """Start what a test has killed or stopped, resume what it has paused, and wait until it is complete.
+
+        So the next test may have the same cluster. Raises `BrokerFailed` for a broker that ended by itself.
+        """
+        for broker in self.brokers.values():
+            broker.check()
+        with ThreadPoolExecutor(self._size) as pool:
+            list(pool.map(_restore, self.brokers.values()))
+        self.wait_until_complete()
+
     def _broker(self, node: int) -> BrokerProcess:
         replicas, own = str(min(self._size, 3)), dict(self._of_broker.get(node, {}))
         common = {
@@ -307,6 +328,13 @@ class BrokerCluster:
         for broker in self.brokers.values():
             with suppress(OSError):
                 broker.kill()
+
+
+def _restore(broker: BrokerProcess) -> None:
+    if broker.is_started:
+        broker.resume()
+    else:
+        broker.start()
 
 
 def _coordinator_for_tests() -> EmbeddedCoordinator:
