@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ from ottla.client.cluster import Cluster
 from ottla.consumer import ConsumerRecord
 from ottla.consumer.group.consumer_protocol import encode_assignment
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
-from ottla.producer import Producer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import (
@@ -35,38 +33,11 @@ from ottla.protocol.messages.sync_group import (
     SyncGroupResponse,
 )
 from ottla.protocol.topics import TopicPartition
-from ottla.streams import Processor
+from peers.order_processors import WAIT_S, processor, until, write
 
-WAIT_S = 120
 TESTS = Path(__file__).parents[4] / "tests"
+SESSION_MS = 6_000
 PLACES = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
-
-
-async def write(broker: BrokerThread, count: int) -> None:
-    async with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        await admin.topics.create("orders", partitions=len(PLACES))
-    async with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        for number in range(count):
-            await producer.send("orders", b"", key=b"%d" % number, partition=number % len(PLACES))
-        await producer.flush()
-
-
-def processor(broker: BrokerThread, handler: Any, **settings: Any) -> Processor:
-    wanted: dict[str, Any] = {
-        "group_id": "g",
-        "retries": 0,
-        "commit_interval_ms": 20,
-        "heartbeat_interval_ms": 200,
-        "session_timeout_ms": 6_000,
-        **settings,
-    }
-    return Processor(handler, "orders", bootstrap_servers=broker.bootstrap_servers, **wanted)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 # --- a member that stands still
@@ -88,7 +59,7 @@ async def stalled_member(broker: BrokerThread, notes: Path) -> AsyncIterator[asy
 async def test_a_member_that_stood_still_starts_nothing_that_others_have(
     ottla_broker: BrokerThread, tmp_path: Path
 ) -> None:
-    await write(ottla_broker, 600)
+    await write(ottla_broker, 600, len(PLACES))
     notes, seen = tmp_path / "notes", Counter[tuple[int, int]]()
     notes.touch()
 
@@ -101,7 +72,7 @@ async def test_a_member_that_stood_still_starts_nothing_that_others_have(
     async with stalled_member(ottla_broker, notes) as member:
         await until(lambda: len(noted()) > 20)
         member.send_signal(signal.SIGSTOP)
-        async with processor(ottla_broker, handle) as other:
+        async with processor(ottla_broker, handle, session_timeout_ms=SESSION_MS) as other:
             await until(lambda: len(seen | Counter(tuple(map(int, each.split())) for each in noted())) == 600)
             started = noted()
             member.send_signal(signal.SIGCONT)
@@ -116,7 +87,7 @@ async def test_a_member_that_stood_still_starts_nothing_that_others_have(
 
 @pytest.mark.slow
 async def test_a_drain_may_take_longer_than_the_session(ottla_broker: BrokerThread) -> None:
-    await write(ottla_broker, 40)
+    await write(ottla_broker, 40, len(PLACES))
     seen, entered = Counter[tuple[int, int]](), set[int]()
 
     async def slow(record: ConsumerRecord) -> None:
@@ -127,7 +98,12 @@ async def test_a_drain_may_take_longer_than_the_session(ottla_broker: BrokerThre
     async def handle(record: ConsumerRecord) -> None:
         seen[record.partition, record.offset] += 1
 
-    settings = {"order": "partition", "drain_timeout_ms": 60_000, "close_timeout_ms": 90_000}
+    settings = {
+        "order": "partition",
+        "session_timeout_ms": SESSION_MS,
+        "drain_timeout_ms": 60_000,
+        "close_timeout_ms": 90_000,
+    }
     first = processor(ottla_broker, slow, **settings)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(first.run())
@@ -192,7 +168,7 @@ class Leader:
 
 async def test_a_last_commit_between_two_generations_is_not_lost(ottla_broker: BrokerThread) -> None:
     """Its leader has joined and does not share the partitions: the coordinator takes no commit until then."""
-    await write(ottla_broker, 40)
+    await write(ottla_broker, 40, len(PLACES))
     seen, gate = Counter[tuple[int, int]](), asyncio.Event()
 
     async def handle(record: ConsumerRecord) -> None:
@@ -205,7 +181,7 @@ async def test_a_last_commit_between_two_generations_is_not_lost(ottla_broker: B
         leader = Leader(cluster)
         await leader.join()
         await leader.share()
-        one = processor(ottla_broker, handle, session_timeout_ms=6_000)
+        one = processor(ottla_broker, handle, session_timeout_ms=SESSION_MS)
         running = tasks.create_task(one.run())
         await leader.until_rebalancing()
         await leader.join()

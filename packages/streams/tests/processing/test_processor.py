@@ -7,7 +7,6 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -21,9 +20,9 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams import Processor
 from ottla.streams.errors import HandlerCancelled, HandlerFailed, HandlerTimedOut, OutputFailed
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
+from peers.order_processors import WAIT_S, processor, until
 
 P0 = TopicPartition("orders", 0)
-WAIT_S = 60
 
 
 async def write(broker: BrokerThread, keys: Sequence[str | None], partitions: int = 1) -> None:
@@ -39,26 +38,9 @@ async def append(broker: BrokerThread, keys: Sequence[str | None]) -> None:
         await producer.flush()
 
 
-def processor(broker: BrokerThread, handler: Any, **settings: Any) -> Processor:
-    wanted = {
-        "group_id": "g",
-        "retries": 0,
-        "commit_interval_ms": 20,
-        "heartbeat_interval_ms": 200,
-        **settings,
-    }
-    return Processor(handler, "orders", bootstrap_servers=broker.bootstrap_servers, **wanted)
-
-
 async def committed(broker: BrokerThread, partition: TopicPartition = P0) -> OffsetAndMetadata | None:
     async with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g") as consumer:
         return (await consumer.committed_offsets([partition])).get(partition)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 class Policy:

@@ -4,46 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.consumer import ConsumerRecord
-from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 from ottla.streams import Processor
+from peers.order_processors import WAIT_S, processor, until
+from peers.order_processors import write as write_to
 
-WAIT_S = 60
 PARTITIONS = 4
 
 
 async def write(broker: BrokerThread, count: int) -> None:
-    async with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        await admin.topics.create("orders", partitions=PARTITIONS)
-    async with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        for number in range(count):
-            await producer.send("orders", b"", key=b"%d" % (number % 50), partition=number % PARTITIONS)
-        await producer.flush()
-
-
-def processor(broker: BrokerThread, handler: Any, **settings: Any) -> Processor:
-    wanted: dict[str, Any] = {
-        "group_id": "g",
-        "retries": 0,
-        "commit_interval_ms": 20,
-        "heartbeat_interval_ms": 100,
-        **settings,
-    }
-    return Processor(handler, "orders", bootstrap_servers=broker.bootstrap_servers, **wanted)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await write_to(broker, count, PARTITIONS, keys=50)
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
