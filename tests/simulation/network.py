@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.routes import ROUTES
@@ -26,12 +25,6 @@ R = TypeVar("R", bound=Message)
 VERSIONS: Mapping[int, tuple[int, int]] = {
     int(one.api_key): (one.min_version, one.max_version) for one in ROUTES
 }
-
-
-@cache
-def client_config(client_id: str = "") -> ClientConfig:
-    """Make each configuration once: its checks take as long as a request."""
-    return ClientConfig(client_id=client_id)
 
 
 class Network:
@@ -73,7 +66,7 @@ class SimulatedConnection:
         self.address = address
         self.loop = loop
         self.network: Network = loop.network
-        self.config = config or client_config()
+        self.config = config or ClientConfig()
         self.target: ProcessLoop | None = None
         self.session: Any = None
         self._server: SimulatedServer | None = None

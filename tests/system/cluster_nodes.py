@@ -192,9 +192,10 @@ Broker = OttlaBroker | ApacheBroker
 class ZooKeeperServer(Node):
     """One server of a ZooKeeper ensemble."""
 
-    def __init__(self, number: int, host: Host, folder: Path) -> None:
+    def __init__(self, number: int, host: Host, folder: Path, tick_ms: int) -> None:
         super().__init__(host, free_port(), folder)
         self.number = number
+        self._tick_ms = tick_ms
         self.quorum_ports = (free_port(), free_port())
         self._config = folder / "zoo.cfg"
 
@@ -204,7 +205,7 @@ class ZooKeeperServer(Node):
         data.mkdir(exist_ok=True)
         (data / "myid").write_text(str(self.number))
         lines = [
-            "tickTime=500", "initLimit=40", "syncLimit=10", "admin.enableServer=false",
+            f"tickTime={self._tick_ms}", "initLimit=40", "syncLimit=10", "admin.enableServer=false",
             "4lw.commands.whitelist=*", "maxSessionTimeout=60000", f"dataDir={data}",
             f"clientPort={self.port}", f"clientPortAddress={self.host.address}",
             *(
@@ -229,11 +230,11 @@ class ZooKeeperServer(Node):
 
 
 class Ensemble:
-    """ZooKeeper servers that form a quorum."""
+    """ZooKeeper servers that form a quorum; sessions last at least twice `tick_ms`."""
 
-    def __init__(self, hosts: Sequence[Host], folder: Path) -> None:
+    def __init__(self, hosts: Sequence[Host], folder: Path, *, tick_ms: int = 500) -> None:
         self.servers = [
-            ZooKeeperServer(number, host, folder / host.name) for number, host in enumerate(hosts, 1)
+            ZooKeeperServer(number, host, folder / host.name, tick_ms) for number, host in enumerate(hosts, 1)
         ]
         for each in self.servers:
             each.configure(self.servers)
@@ -243,8 +244,10 @@ class Ensemble:
         return ",".join(each.address for each in self.servers)
 
     def start(self) -> None:
+        """Start what does not run, and wait for the quorum."""
         for each in self.servers:
-            each.start()
+            if not each.is_running:
+                each.start()
         self.wait_for_quorum()
 
     def wait_for_quorum(self) -> None:
@@ -258,3 +261,12 @@ class Ensemble:
     def leader(self) -> ZooKeeperServer | None:
         running = (each for each in self.servers if each.is_running and not each.is_paused)
         return next((each for each in running if each.mode == "leader"), None)
+
+    def lose_quorum(self) -> None:
+        """Kill all servers but the last."""
+        for each in self.servers[:-1]:
+            each.kill()
+
+    def kill(self) -> None:
+        for each in self.servers:
+            each.kill()

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import pytest
+from cluster_network import Host
+from cluster_nodes import Ensemble
 
 from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import Admin
@@ -22,7 +24,6 @@ from ottla.zookeeper import paths
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.watchdog import EXIT_STATUS
 from ottla.zookeeper.znodes import PartitionState
-from peers.zookeeper_ensemble import ZooKeeperEnsemble
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
@@ -35,7 +36,7 @@ NODES: Final = (1, 2, 3)
 class Cluster:
     """Three brokers in processes of their own, and a ZooKeeper ensemble."""
 
-    def __init__(self, zookeeper: ZooKeeperEnsemble, folder: Path, session_ms: int) -> None:
+    def __init__(self, zookeeper: Ensemble, folder: Path, session_ms: int) -> None:
         self.zookeeper = zookeeper
         self.session_ms = session_ms
         self.brokers = {node: BrokerProcess(folder / f"b{node}", self._settings(node)) for node in NODES}
@@ -72,9 +73,20 @@ class Cluster:
 
 
 @asynccontextmanager
+async def ensemble(folder: Path, tick_ms: int = 500) -> AsyncIterator[Ensemble]:
+    hosts = [Host(f"zookeeper{number}", "127.0.0.1") for number in NODES]
+    servers = Ensemble(hosts, folder, tick_ms=tick_ms)
+    try:
+        await asyncio.to_thread(servers.start)
+        yield servers
+    finally:
+        servers.kill()
+
+
+@asynccontextmanager
 async def running(folder: Path, session_ms: int = SESSION_MS) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
-        zookeeper = await stack.enter_async_context(ZooKeeperEnsemble(folder / "zk", tick_ms=session_ms // 3))
+        zookeeper = await stack.enter_async_context(ensemble(folder / "zk", session_ms // 3))
         cluster = Cluster(zookeeper, folder, session_ms)
         for broker in cluster.brokers.values():
             await asyncio.to_thread(broker.start)
@@ -136,13 +148,13 @@ async def everything_but_elections(cluster: Cluster, text: str) -> None:
 
 
 async def without_quorum(cluster: Cluster, duration_s: float, text: str) -> None:
-    await cluster.zookeeper.lose_quorum()
+    cluster.zookeeper.lose_quorum()
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.sleep(duration_s))  # so that every lease ends
             tasks.create_task(everything_but_elections(cluster, text))
     finally:
-        await cluster.zookeeper.regain_quorum()
+        await asyncio.to_thread(cluster.zookeeper.start)
 
 
 async def topics_are_made(cluster: Cluster, name: str) -> None:
@@ -178,7 +190,7 @@ async def test_three_losses_of_the_quorum_for_25_s_cost_no_session(tmp_path: Pat
 
 async def test_a_broker_stops_cleanly_without_a_quorum(tmp_path: Path) -> None:
     async with running(tmp_path) as cluster:
-        await cluster.zookeeper.lose_quorum()
+        cluster.zookeeper.lose_quorum()
         await asyncio.sleep(1.5 * SESSION_MS / 1000)  # no event tells that every lease has ended
 
         os.kill(cluster.brokers[2].pid, signal.SIGTERM)
@@ -214,7 +226,7 @@ broker()
 
 
 async def test_a_broker_with_a_blocked_event_loop_says_where_and_ends(tmp_path: Path) -> None:
-    async with ZooKeeperEnsemble(tmp_path / "zk") as zookeeper:
+    async with ensemble(tmp_path / "zk") as zookeeper:
         settings = {
             "broker.id": "7",
             "zookeeper.connect": zookeeper.connect_string,
