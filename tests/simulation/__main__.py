@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import gc
+import hashlib
 import logging
+import multiprocessing
 import sys
 import time
+from functools import partial
+from multiprocessing.pool import IMapIterator
+from typing import Final
 
 from simulation import controller_mutants, follower_mutants, replica_mutants
 from simulation.mutants import MUTANTS, applied
 from simulation.schedule import Outcome, run_schedule
 from simulation.shrinking import shrink
 
-REPORT_EVERY_S = 10.0
+REPORT_EVERY_S: Final = 10.0
+IN_A_PROCESS: Final = 10
+"""Schedules of one process: what they leave behind goes with it, which is faster than to look for it."""
+PATIENCE_S: Final = 600.0
+"""A schedule that takes longer has a process that was killed, or a loop without end."""
 WITH_MUTANTS = (controller_mutants, follower_mutants, replica_mutants)
 
 
@@ -21,6 +29,7 @@ def main() -> int:
     """Run what the command line asks for; 1 after a violation."""
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seeds", default="1:500", help="first and last seed, as 1:500")
+    parser.add_argument("--processes", type=int, default=1, help="how many schedules run at a time")
     parser.add_argument("--trace", action="store_true", help="print every trace, not only its hash")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="change one rule of the product")
     parser.add_argument("--log", action="store_true", help="print what the brokers log")
@@ -31,32 +40,41 @@ def main() -> int:
     else:
         logging.disable(logging.CRITICAL)
     first, _, last = given.seeds.partition(":")
-    with applied(given.mutant):
-        return _run(int(first), int(last or first), trace=given.trace, shrinks=not given.without_shrinking)
+    seeds = range(int(first), int(last or first) + 1)
+    run = partial(run_schedule, leaves_garbage=True)
+    fork = multiprocessing.get_context("fork")
+    with applied(given.mutant), fork.Pool(given.processes, maxtasksperchild=IN_A_PROCESS) as pool:
+        failed = _report(pool.imap(run, seeds), seeds, shows_traces=given.trace)
+        if failed is None:
+            return 0
+        pool.terminate()
+        _show(failed, shrinks=not given.without_shrinking)
+        return 1
 
 
-def _run(first: int, last: int, *, trace: bool, shrinks: bool) -> int:
+def _report(outcomes: IMapIterator[Outcome], seeds: range, *, shows_traces: bool) -> Outcome | None:
+    """Print what has run; return the first schedule with a violation."""
     began_s = reported_s = time.monotonic()
     acks = events = 0
-    for seed in range(first, last + 1):
-        outcome = run_schedule(seed)
-        if seed == first:
-            gc.freeze()  # what is there now stays: the collection after each schedule need not look at it
+    traces = hashlib.sha256()
+    for seed in seeds:
+        outcome = outcomes.next(PATIENCE_S)
         acks, events = acks + outcome.acks, events + outcome.events
-        if trace:
+        traces.update(outcome.trace_hash.encode())
+        if shows_traces:
             print(*outcome.trace, f"seed {seed}: trace {outcome.trace_hash}", sep="\n")
         if outcome.violation is not None:
-            _show(outcome, shrinks=shrinks)
-            return 1
-        if time.monotonic() - reported_s > REPORT_EVERY_S or seed == last:
+            return outcome
+        if time.monotonic() - reported_s > REPORT_EVERY_S or seed == seeds[-1]:
             reported_s = time.monotonic()
-            rate = (seed - first + 1) * 60 / (reported_s - began_s)
+            rate = (seed - seeds[0] + 1) * 60 / (reported_s - began_s)
             print(
-                f"seeds {first}:{seed} without a violation, {rate:.0f} schedules a minute, "
-                f"{acks} records acknowledged, {events} events; next: --seeds {seed + 1}:{last}",
+                f"seeds {seeds[0]}:{seed} without a violation, {rate:.0f} schedules a minute, "
+                f"{acks} records acknowledged, {events} events, traces {traces.hexdigest()[:16]}; "
+                f"next: --seeds {seed + 1}:{seeds[-1]}",
                 flush=True,
             )
-    return 0
+    return None
 
 
 def _show(outcome: Outcome, *, shrinks: bool) -> None:

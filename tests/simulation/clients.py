@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from ottla.client.config import Address, ClientConfig
+from ottla.client.config import Address
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -29,7 +29,7 @@ from ottla.protocol.topics import TopicPartition
 from simulation.broker_process import PORT
 from simulation.invariant_violated import InvariantViolated
 from simulation.log_copies import Entry, entries_of
-from simulation.network import SimulatedConnection
+from simulation.network import SimulatedConnection, client_config
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -109,7 +109,7 @@ class Clients:
     async def _connected(self, who: str, broker_id: int) -> SimulatedConnection:
         connection = self._connections.get((who, broker_id))
         if connection is None or not connection.is_open:
-            connection = SimulatedConnection(Address(f"b{broker_id}", PORT), ClientConfig(client_id=who))
+            connection = SimulatedConnection(Address(f"b{broker_id}", PORT), client_config(who))
             self._connections[who, broker_id] = connection
             await connection.connect()
         return connection

@@ -44,6 +44,7 @@ class Cluster:
         self.lives = 0
         self.trace: list[str] = []
         self._assignments: tuple[int, dict[str, TopicAssignment]] = (-1, {})
+        self._states: dict[TopicPartition, tuple[bytes, PartitionState | None]] = {}
         self.stopping: set[int] = set()
         self.went_down: Callable[[int], None] = lambda _: None
         """Called with each broker whose process has ended, however it did."""
@@ -206,10 +207,17 @@ class Cluster:
         data = self.data(paths.partition_state(partition.topic, partition.partition))
         if data is None:
             return None
-        try:
-            return PartitionState.decode(partition.topic, partition.partition, data)
-        except MalformedZnode:
-            return None
+        known = self._states.get(partition)
+        if known is None or known[0] != data:
+            known = self._states[partition] = (data, _decoded(partition, data))
+        return known[1]
+
+
+def _decoded(partition: TopicPartition, data: bytes) -> PartitionState | None:
+    try:
+        return PartitionState.decode(partition.topic, partition.partition, data)
+    except MalformedZnode:
+        return None
 
 
 def _new_disk() -> MemoryFiles:

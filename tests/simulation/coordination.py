@@ -12,7 +12,7 @@ from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.session import Operation, Stat, Watch
 from ottla.zookeeper.testing import MemoryEnsemble
 from ottla.zookeeper.watches import TreeEvent
-from simulation.virtual_time import ProcessLoop, World
+from simulation.virtual_time import Handle, ProcessLoop, World
 
 T = TypeVar("T")
 TICK_S: Final = 0.2
@@ -89,7 +89,7 @@ class SimulatedSession(SessionOperations):
         self.is_cut = False
         self._connection = 0
         self._arrivals = [0.0, 0.0]
-        self._lease: asyncio.TimerHandle | None = None
+        self._lease: Handle | None = None
 
     @property
     def is_reachable(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.routes import ROUTES
@@ -25,6 +26,12 @@ R = TypeVar("R", bound=Message)
 VERSIONS: Mapping[int, tuple[int, int]] = {
     int(one.api_key): (one.min_version, one.max_version) for one in ROUTES
 }
+
+
+@cache
+def client_config(client_id: str = "") -> ClientConfig:
+    """Make each configuration once: its checks take as long as a request."""
+    return ClientConfig(client_id=client_id)
 
 
 class Network:
@@ -66,7 +73,7 @@ class SimulatedConnection:
         self.address = address
         self.loop = loop
         self.network: Network = loop.network
-        self.config = config or ClientConfig()
+        self.config = config or client_config()
         self.target: ProcessLoop | None = None
         self.session: Any = None
         self._server: SimulatedServer | None = None

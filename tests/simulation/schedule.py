@@ -38,9 +38,11 @@ class Outcome:
     faults: list[Fault] = field(repr=False)
 
 
-def run_schedule(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
+def run_schedule(
+    seed: int, faults: Sequence[Fault] | None = None, *, leaves_garbage: bool = False
+) -> Outcome:
     """Run the schedule of a seed, or other faults in its cluster."""
-    with simulated_machine():
+    with simulated_machine(leaves_garbage=leaves_garbage):
         return Schedule(seed, faults).run()
 
 

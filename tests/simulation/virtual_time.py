@@ -11,7 +11,7 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from random import Random
 from typing import Any, Final
 
@@ -23,6 +23,57 @@ _EventLoop: Any = asyncio.AbstractEventLoop
 """Most of its methods are for sockets and subprocesses, which a simulated process does not have."""
 
 
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address: a TaskGroup cancels in that order."""
+
+    def __init__(self, number: int, coroutine: Any, **named: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **named)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Handle:
+    """A callback of a loop, as `asyncio.TimerHandle`, at a third of its cost."""
+
+    __slots__ = ("_arguments", "_callback", "_cancelled", "_context", "_loop")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        arguments: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: Context | None = None,
+    ) -> None:
+        self._callback = callback
+        self._arguments = arguments
+        self._loop = loop
+        self._context = context if context is not None else copy_context()
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        self._cancelled = True
+        self._callback, self._arguments = _nothing, ()
+
+    def cancelled(self) -> bool:
+        """Whether it is not called any more."""
+        return self._cancelled
+
+    def _run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._arguments)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._loop.call_exception_handler({"message": f"in {self._callback!r}", "exception": error})
+
+
+def _nothing() -> None:
+    pass
+
+
 class World:
     """The clock, the chance and the timers of a simulation."""
 
@@ -31,8 +82,9 @@ class World:
         self.random = Random(seed)
         self.events = 0
         self.failures: list[str] = []
-        self._timers: list[tuple[float, int, asyncio.Handle, ProcessLoop]] = []
+        self._timers: list[tuple[float, int, Handle, ProcessLoop]] = []
         self._numbers = 0
+        self.tasks = 0
         self.loops: list[ProcessLoop] = []
         self.graves: list[ProcessLoop] = []
 
@@ -56,7 +108,7 @@ class World:
             loop.tasks.clear()
         self._timers.clear()
 
-    def add(self, when_s: float, handle: asyncio.Handle, loop: ProcessLoop) -> None:
+    def add(self, when_s: float, handle: Handle, loop: ProcessLoop) -> None:
         """Run a callback at a time; of equal times the one that was added first."""
         self._numbers += 1
         heapq.heappush(self._timers, (when_s, self._numbers, handle, loop))
@@ -88,15 +140,15 @@ class ProcessLoop(_EventLoop):  # type: ignore[misc]  # its methods take what as
         self.name = name
         self.is_dead = False
         self.paused = False
-        self._ready: deque[asyncio.Handle] = deque()
-        self._kept: list[asyncio.Handle] = []
+        self._ready: deque[Handle] = deque()
+        self._kept: list[Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.network: Any = None
         """The network that connections of this process are made in."""
 
     # ---- the world's side
 
-    def step(self, handle: asyncio.Handle) -> None:
+    def step(self, handle: Handle) -> None:
         """Run one callback, and all that it makes ready."""
         if self.paused:
             self._kept.append(handle)
@@ -132,7 +184,7 @@ class ProcessLoop(_EventLoop):  # type: ignore[misc]  # its methods take what as
 
     def post(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> None:
         """Call something in this process after a delay; for code that runs outside of it."""
-        self.world.add(self.world.now_s + delay_s, asyncio.Handle(callback, arguments, self), self)
+        self.world.add(self.world.now_s + delay_s, Handle(callback, arguments, self), self)
 
     # ---- asyncio's side
 
@@ -141,8 +193,8 @@ class ProcessLoop(_EventLoop):  # type: ignore[misc]  # its methods take what as
 
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    ) -> Handle:
+        handle = Handle(callback, args, self, context)
         if events._get_running_loop() is self:
             self._ready.append(handle)
         else:
@@ -153,24 +205,22 @@ class ProcessLoop(_EventLoop):  # type: ignore[misc]  # its methods take what as
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> Handle:
+        handle = Handle(callback, args, self, context)
         self.world.add(when, handle, self)
         return handle
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         return self.call_at(self.world.now_s + delay, callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self.world.tasks += 1
+        task = _Task(self.world.tasks, coro, loop=self, name=name, context=context)
         self.tasks.append(task)
         if len(self.tasks) > 1000:
             self.tasks = [one for one in self.tasks if not one.done()]

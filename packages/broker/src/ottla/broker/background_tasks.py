@@ -26,7 +26,7 @@ class BackgroundTasks:
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._group = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:
@@ -53,11 +53,14 @@ class BackgroundTasks:
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run `work`; a failure is logged and does not affect the rest of the broker."""
         task = self._group.create_task(self._guarded(work, name), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
         # A task that is cancelled before its first step never awaits `work`, and Python warns about that.
         task.add_done_callback(lambda _: work.close())
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
 
     async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
         try:

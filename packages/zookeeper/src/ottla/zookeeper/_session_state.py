@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from ottla.zookeeper.session import EventType, SessionState, StateChange, WatchEvent
@@ -28,7 +28,7 @@ class SessionStateMachine:
         self.session_number = 0
         self.watches = ArmedWatches()
         self._listeners: dict[Callable[[StateChange], None], None] = {}
-        self._in_flight: set[asyncio.Future[object]] = set()
+        self._in_flight: dict[asyncio.Future[object], None] = {}
 
     @property
     def connected(self) -> bool:
@@ -92,9 +92,13 @@ class SessionStateMachine:
 
     def track(self, future: asyncio.Future[T]) -> asyncio.Future[T]:
         """Fail `future` when the session or the connection ends."""
-        self._in_flight.add(future)  # type: ignore[arg-type]
-        future.add_done_callback(self._in_flight.discard)
+        tracked = cast("asyncio.Future[object]", future)
+        self._in_flight[tracked] = None
+        tracked.add_done_callback(self._landed)
         return future
+
+    def _landed(self, future: asyncio.Future[object]) -> None:
+        self._in_flight.pop(future, None)
 
     def listen(self, listener: Callable[[StateChange], None]) -> Callable[[], None]:
         """Add a listener; return a function that removes it."""

@@ -140,7 +140,7 @@ class Configs:
         self._reload = False
         names = await self._notifications()
         for kind, store in ((TOPICS, self._topics), (BROKERS, self._brokers)):
-            found = set(await self._children(f"{paths.CONFIG}/{kind}")) | store.keys()
+            found = sorted({*await self._children(f"{paths.CONFIG}/{kind}"), *store})
             await asyncio.gather(*(self._read(kind, name) for name in found))
             if kind == TOPICS and not self._read_for:
                 self._read_for = dict.fromkeys(found)
@@ -231,7 +231,7 @@ class Configs:
         A controller that decided with older settings could lose acknowledged records.
         """
         await retrying(partial(self._session.sync, paths.CONFIG))
-        names = list(topics)
+        names = sorted(topics)
         stored = await asyncio.gather(*(retrying(partial(self._get, TOPICS, name)) for name in names))
         return frozenset(
             name

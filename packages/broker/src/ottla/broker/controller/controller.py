@@ -388,7 +388,7 @@ class Controller:
             names = await store.topic_names(self._watch(_TOPICS))
             known = machine.context.topics
             fresh = await store.topics(n for n in names if n in dirty or n not in known)
-            states = await store.states(machine.context.unreadable)
+            states = await store.states(sorted(machine.context.unreadable))
         except BaseException:
             self._dirty_topics |= dirty
             raise

@@ -23,7 +23,7 @@ class RequestedElections:
 
     def elect(self, event: ElectLeaders, answers: Answers) -> Steps[None]:
         """Elect leaders as ElectLeaders asks; `answers` gets the error of each partition."""
-        asked = list(self._context.partitions()) if event.partitions is None else list(event.partitions)
+        asked = list(self._context.partitions()) if event.partitions is None else sorted(event.partitions)
         electable: dict[TopicPartition, elections.Choice] = {}
         for partition in asked:
             answer = self._electable(partition, unclean=event.unclean)

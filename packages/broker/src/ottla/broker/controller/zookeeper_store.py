@@ -290,7 +290,7 @@ class Store:
                 await _again_after(error)
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
-        for topic in {partition.topic for partition in partitions}:
+        for topic in sorted({partition.topic for partition in partitions}):
             await self._fenced_quietly([Create(paths.partitions(topic))])
 
     async def _fenced_quietly(self, operations: Sequence[Operation]) -> None:
