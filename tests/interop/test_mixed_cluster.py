@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 from cluster_chaos import GROUP, PARTITIONS, TOPIC, Clients, Run
+from cluster_controllers import move_controller
 from cluster_of_nodes import Cluster, start
 
 from ottla.client.admin import Admin
@@ -34,18 +35,6 @@ def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, what()
         time.sleep(0.1)
-
-
-def make_controller(cluster: Cluster, kind: str) -> None:
-    """Have the controller among the brokers of a kind: the others are away while it is elected."""
-    brokers = cluster.brokers.items()
-    others = [broker for _, broker in brokers if broker.kind != kind]
-    wanted = {node for node, broker in brokers if broker.kind == kind}
-    for broker in others:
-        broker.stop()
-    until(lambda: cluster.controller() in wanted, lambda: f"controller {cluster.controller()}")
-    for broker in others:
-        start(broker)
 
 
 async def reassign(servers: str, brokers: tuple[int, int]) -> None:
@@ -127,7 +116,7 @@ def loaded(cluster: Cluster, folder: Path) -> Iterator[Run]:
 def test_a_topic_and_its_group_move_to_ottla_and_back_under_load(tmp_path: Path, controller: str) -> None:
     kinds = ["apache", "apache", "ottla", "ottla"]
     with Cluster(tmp_path, kinds, {"offsets.topic.replication.factor": "2"}) as cluster:
-        make_controller(cluster, controller)
+        move_controller(cluster, controller)
         with loaded(cluster, tmp_path) as run:
             servers = cluster.servers
             members = members_of(servers)

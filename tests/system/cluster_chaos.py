@@ -5,7 +5,8 @@ machine allows it. Idempotent producers (confluent-kafka, kafka-python and ours)
 topic with three replicas and min.insync.replicas=2, while brokers and ZooKeeper servers are killed, stopped
 and cut off. At the end everything is healed, and these must hold: acknowledged records stand at their
 acknowledged offsets, in each writer's order, once; what a reader was given at any time is still there; the
-group's members were given every record; replicas are the same bytes.
+group's members were given every record; replicas are the same bytes, and the same valid batches in Kafka's
+own DumpLogSegments. Where brokers are of two kinds, each kind has the controller in turn.
 
 python tests/system/cluster_chaos.py --profile kills --rounds 200 --seed 1
 python tests/system/cluster_chaos.py --profile mixed --minutes 20 --brokers ottla,ottla,ottla,ottla
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,6 +44,8 @@ from cluster_checks import (
     out_of_sequence,
     unhandled,
 )
+from cluster_controllers import controller_kind, move_controller
+from cluster_dump import judged
 from cluster_faults import PROFILES, Fault, plan
 from cluster_nodes import SESSION_MS, NodeFailed
 from cluster_of_nodes import Cluster
@@ -119,13 +123,15 @@ class Run:
     clients: Clients
     wrong: list[str] = field(default_factory=list)
     windows: list[tuple[Fault, float, float]] = field(default_factory=list)
+    controllers: Counter[str] = field(default_factory=Counter)
 
     def rounds(self, faults: Sequence[Fault], until: float) -> int:
         """Perform faults, each healed before the next; return how many."""
         for done, fault in enumerate(faults, 1):
             time.sleep(fault.after_s)
-            begun = time.time() * 1000
             try:
+                self._place_controller(fault)
+                begun = time.time() * 1000
                 perform(fault, self.cluster, TOPIC)
             except NodeFailed as error:
                 self.wrong.append(f"round {done} ({fault.kind}): {error}")
@@ -139,6 +145,14 @@ class Run:
             if time.monotonic() > until:
                 return done
         return len(faults)
+
+    def _place_controller(self, fault: Fault) -> None:
+        """Have the controller where the fault wants it, and count where it is."""
+        if fault.controller and controller_kind(self.cluster) != fault.controller:
+            move_controller(self.cluster, fault.controller)
+            if complaint := self.cluster.wait_until_healed(TOPIC):
+                raise NodeFailed(f"the controller was moved: {complaint}")
+        self.controllers[controller_kind(self.cluster)] += 1
 
     def _acknowledged(self) -> int:
         return sum(_lines(self.clients.journal(name)) for name in self.clients.of("writer"))
@@ -188,6 +202,7 @@ class Run:
             broker.stop()
         directories = {broker.name: broker.data for broker in self.cluster.brokers.values()}
         self.wrong += differing(directories, TOPIC, PARTITIONS)
+        self.wrong += judged(directories, TOPIC, PARTITIONS)
         for directory in directories.values():
             self.wrong += out_of_sequence(directory, TOPIC, PARTITIONS)
 
@@ -213,13 +228,32 @@ def chaos(options: argparse.Namespace, folder: Path) -> list[str]:
         clients.read(cluster.servers)
         faults = plan(
             options.profile, options.rounds, options.seed, session_s=SESSION_MS / 1000,
-            can_cut=cluster.network.can_cut, kinds=options.fault,
+            can_cut=cluster.network.can_cut, kinds=options.fault, controllers=in_turn(options),
         )  # fmt: skip
         begun = time.monotonic()
         done = run.rounds(faults, begun + options.minutes * 60)
+        print(f"  {kills(cluster)}; controller at the beginning of rounds: {counted(run.controllers)}")
         print(f"  {done} rounds in {time.monotonic() - begun:.0f} s; now everything is compared", flush=True)
         report(run, run.finish())
     return run.wrong
+
+
+def in_turn(options: argparse.Namespace) -> list[str]:
+    """Return the kinds of brokers that have the controller in turn; none where there is one kind only."""
+    kinds = options.controllers or sorted(set(options.brokers))
+    return kinds if options.controllers or len(kinds) > 1 else []
+
+
+def kills(cluster: Cluster) -> str:
+    """Return how many brokers were killed, in all and of each kind."""
+    by_kind: Counter[str] = Counter()
+    for broker in cluster.brokers.values():
+        by_kind[broker.kind] += broker.kills
+    return f"{by_kind.total()} brokers killed ({counted(by_kind)})"
+
+
+def counted(found: Counter[str]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
 
 
 def report(run: Run, writers: Sequence[Acknowledgements]) -> None:
@@ -245,9 +279,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-s", type=int, default=100, help="records a second of each writer")
     parser.add_argument("--brokers", type=lambda text: text.split(","), default=["ottla"] * 3)
+    parser.add_argument(
+        "--controllers", type=lambda text: text.split(","), default=[], metavar="KINDS",
+        help="kinds of brokers that have the controller in turn, for at most five rounds each "
+             "(default: both where brokers are of two kinds)",
+    )  # fmt: skip
     parser.add_argument("--self-test", action="store_true", help="make losses and see them found")
     parser.add_argument("--keep", type=Path, help="a folder for logs and journals, which stays")
     options = parser.parse_args()
+    if strangers := set(options.controllers) - set(options.brokers):
+        parser.error(f"--controllers: none of --brokers is of the kind {', '.join(sorted(strangers))}")
     with tempfile.TemporaryDirectory(prefix="ottla-cluster-") as made:
         folder = options.keep or Path(made)
         if options.self_test:

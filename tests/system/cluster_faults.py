@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 KILLS: Final = (
@@ -28,26 +28,48 @@ PROFILES: Final = {
     "mixed": (*KILLS, *PAUSES, *CUTS, *ZOOKEEPER, *OPERATIONS),
 }
 _RARELY: Final = {"kill two at once": 0.4, "kill all": 0.2, "restart in turn": 0.5}
+_MOST_ROUNDS_IN_TURN: Final = 5
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: its kind, how long the load runs before it, how long it lasts, and a draw for its victim."""
+    """One fault: its kind, how long the load runs before it, how long it lasts, and a draw for its victim.
+
+    `controller` is the kind of broker that has the controller when it begins; empty for any.
+    """
 
     kind: str
     after_s: float
     lasts_s: float
     draw: int
+    controller: str = ""
 
 
 def plan(
-    profile: str, rounds: int, seed: int, *, session_s: float, can_cut: bool, kinds: Sequence[str] = ()
+    profile: str,
+    rounds: int,
+    seed: int,
+    *,
+    session_s: float,
+    can_cut: bool,
+    kinds: Sequence[str] = (),
+    controllers: Sequence[str] = (),
 ) -> list[Fault]:
-    """Return the faults of a run; equal arguments give equal plans."""
+    """Return the faults of a run; equal arguments give equal plans.
+
+    Each of `controllers`, kinds of brokers, has the controller in turn, for at most five rounds.
+    """  # fmt: skip
     rng = random.Random(seed)
     possible = [kind for kind in kinds or PROFILES[profile] if can_cut or kind not in CUTS]
     weights = [_RARELY.get(kind, 1.0) for kind in possible]
-    return [_fault(rng, rng.choices(possible, weights)[0], session_s) for _ in range(rounds)]
+    faults = [_fault(rng, rng.choices(possible, weights)[0], session_s) for _ in range(rounds)]
+    if not controllers:
+        return faults
+    turn = max(1, min(_MOST_ROUNDS_IN_TURN, rounds // len(controllers)))
+    return [
+        replace(fault, controller=controllers[number // turn % len(controllers)])
+        for number, fault in enumerate(faults)
+    ]
 
 
 def _fault(rng: random.Random, kind: str, session_s: float) -> Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,10 @@ from typing import Any, Final, Self
 
 from cluster_network import Host, Network, network
 from cluster_nodes import SESSION_MS, ApacheBroker, Broker, Ensemble, NodeFailed, OttlaBroker
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-HEALING_BOUND_S: Final = 90.0
+HEALING_BOUND_S: Final = 180.0
 _PREFERRED: Final = 0
 _KINDS: Final[Mapping[str, type[OttlaBroker] | type[ApacheBroker]]] = {
     "ottla": OttlaBroker,
@@ -117,10 +118,12 @@ class Cluster:
             config={key.replace("_", "."): value for key, value in configs.items()},
         )  # fmt: skip
         deadline = time.monotonic() + HEALING_BOUND_S
-        while True:
+        for tries in itertools.count():
             try:
                 self._admin.create_topics([new])[topic].result(30)
             except KafkaException as error:
+                if tries and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return  # an earlier try made it, and its answer was late
                 if time.monotonic() > deadline:
                     raise NodeFailed(f"topic {topic} cannot be created: {error}") from error
                 time.sleep(0.2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,17 @@ def test_nothing_is_cut_where_nothing_can_be() -> None:
     faults = plan("mixed", 300, 1, session_s=6, can_cut=False)
 
     assert not {fault.kind for fault in faults} & set(CUTS)
+
+
+def test_each_kind_of_broker_has_the_controller_in_turn() -> None:
+    controllers = ["apache", "ottla"]
+    plain = plan("kills", 50, 7, session_s=6, can_cut=True)
+    mixed = plan("kills", 50, 7, session_s=6, can_cut=True, controllers=controllers)
+
+    assert {fault.controller for fault in plain} == {""}
+    assert [replace(fault, controller="") for fault in mixed] == plain
+    assert [fault.controller for fault in mixed[:10]] == ["apache"] * 5 + ["ottla"] * 5
+    assert Counter(fault.controller for fault in mixed) == {"apache": 25, "ottla": 25}
+
+    two = plan("kills", 2, 7, session_s=6, can_cut=True, controllers=controllers)
+    assert [fault.controller for fault in two] == controllers
