@@ -164,6 +164,12 @@ def test_a_directory_with_something_else_is_refused(directory: Path) -> None:
     assert "holds a cluster with --brokers 5: leave the option out" in done.output
 
 
+def test_a_directory_that_cannot_be_made_is_named_without_the_number_of_its_error(base_port: int) -> None:
+    done = ran(start, "--data-dir", "/proc/cluster", "--zookeeper", "embedded", "--base-port", str(base_port))
+
+    assert done.output.splitlines()[-1] == "Error: /proc/cluster: No such file or directory"
+
+
 def test_without_java_the_embedded_server_is_offered(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ottla.broker.testing import BrokerProcess, BrokerThread
+from ottla.client.admin import Admin
+from ottla.client.config import ClientConfig
+from ottla.client.errors import ClientError
+from ottla.protocol.errors import KafkaError
 
 TIMEOUT_S = 60.0
 
@@ -53,6 +60,40 @@ def test_a_broker_whose_last_directory_fails_says_so_in_one_line(tmp_path: Path)
     assert returncode == 1
     assert broker.last_words(1).startswith("Error: every log directory has failed")
     assert "Traceback" not in broker.log_file.read_text()
+
+
+async def create_topic(servers: str) -> None:
+    config = ClientConfig(default_api_timeout_ms=5_000)
+    async with Admin(servers, config) as admin:
+        await admin.topics.create("orders")
+
+
+def test_a_broker_whose_directory_is_removed_says_so_in_one_line(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [
+        sys.executable,
+        "-m",
+        "ottla.broker",
+        "start",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        str(data),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        address = broker.stdout.readline().split()[-1]
+        shutil.rmtree(data)
+
+        with suppress(ClientError, KafkaError):
+            asyncio.run(create_topic(address))
+
+        try:
+            last_line = broker.communicate(timeout=TIMEOUT_S)[1].splitlines()[-1]
+        finally:
+            broker.kill()
+    assert broker.returncode == 1
+    assert f"Error: every log directory has failed ({data}: the directory was removed)" in last_line
 
 
 def test_a_session_that_cannot_be_remembered_does_not_keep_a_broker_from_its_work(tmp_path: Path) -> None:

@@ -383,12 +383,11 @@ class Broker:
         """Stop serving the partitions of a failed directory, and let the controller elect other leaders."""
         self.services.replicas.directory_failed(partitions)
         if self.services.logs.all_offline:
-            _log.critical("every log directory has failed: the broker stops")
-            self._cannot_go_on(
-                EveryDirectoryFailed(
-                    "every log directory has failed: replace the disk and start the broker again"
-                )
-            )
+            first = next(iter(self.services.logs.describe()))
+            cause = first.error and (first.error.strerror or first.error)
+            reason = f"every log directory has failed ({first.path}: {cause})"
+            _log.critical("%s: the broker stops", reason)
+            self._cannot_go_on(EveryDirectoryFailed(f"{reason}: replace the disk and start the broker again"))
         else:
             self._control.spawn(self._announce_failure(), "log-dir-failure")
 

@@ -253,4 +253,11 @@ def _one_line_errors() -> Iterator[None]:
         ours = (ClusterRefused, ClusterFailed, HostFailed, MalformedHosts, MalformedLayout, OSError)
         if not isinstance(cause, ours):
             raise
-        raise click.ClickException(str(cause)) from None
+        raise click.ClickException(_words(cause)) from None
+
+
+def _words(error: BaseException) -> str:
+    """Return an error in one line; one of a file names the file first."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -135,8 +135,7 @@ class Cluster:
         """Return a connection to one broker. Raises BrokerNotAvailable for an unknown id."""
         node = self.nodes.get(node_id)
         if node is None:
-            known = ", ".join(map(str, sorted(self.nodes))) or "none"
-            raise BrokerNotAvailable(f"broker {node_id} is not in the cluster: there are {known}")
+            raise BrokerNotAvailable(not_alive(node_id, self.nodes))
         return await self.pool.get(node.address)
 
     def opened_connection(self, node_id: int) -> Connection | None:
@@ -399,6 +398,12 @@ def raise_for(code: int, message: str | None = None) -> None:
     """Raise the error of a code, unless it is NONE."""
     if code != ErrorCode.NONE:
         raise error_for(code, message)
+
+
+def not_alive(broker: int, alive: Iterable[int]) -> str:
+    """Return the words about a broker that is not among those alive: metadata do not tell why."""
+    known = ", ".join(map(str, sorted(alive))) or "none"
+    return f"broker {broker} is down, or not in the cluster: alive are {known}"
 
 
 def is_stale(error: BaseException) -> bool:

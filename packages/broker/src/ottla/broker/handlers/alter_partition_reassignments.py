@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
-
 from ottla.broker.controller.events import AlterReassignments, Answers
+from ottla.broker.handlers.controller_requests import Needs, ask_controller, message_of
 from ottla.broker.handlers.request_context import RequestContext
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -16,18 +14,6 @@ from ottla.protocol.messages.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 from ottla.protocol.topics import TopicPartition
-
-if TYPE_CHECKING:
-    from ottla.broker.controller.controller import Controller
-
-LEAST_TIMEOUT_MS: Final = 5_000
-"""The least time for the controller to store the moves: a timeout of 0 does not ask for less than that."""
-
-
-class Needs(Protocol):
-    """The parts of the broker that AlterPartitionReassignments uses."""
-
-    controller: Controller
 
 
 async def handle(
@@ -40,10 +26,7 @@ async def handle(
             replicas = None if one.replicas is None else tuple(one.replicas)
             targets[TopicPartition(topic.name, one.partition_index)] = replicas
     try:
-        async with asyncio.timeout(max(LEAST_TIMEOUT_MS, request.timeout_ms) / 1000):
-            answers = await services.controller.ask(AlterReassignments(targets))
-    except TimeoutError:
-        return AlterPartitionReassignmentsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+        answers = await ask_controller(services, AlterReassignments(targets), request.timeout_ms)
     except KafkaError as error:
         return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=str(error) or None)
     responses = [
@@ -60,7 +43,7 @@ async def _results(
     async for one in context.paced(topic.partitions):
         partition = TopicPartition(topic.name, one.partition_index)
         code = answers.partitions.get(partition, ErrorCode.NONE)
-        message = (answers.messages.get(partition) or str(error_for(ErrorCode(code)))) if code else None
+        message = message_of(code, answers.messages.get(partition))
         results.append(
             ReassignablePartitionResponse(
                 partition_index=one.partition_index, error_code=code, error_message=message

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from ottla.broker.controller.events import ElectLeaders
+from ottla.broker.handlers.controller_requests import Needs, ask_controller, message_of, partitions_named
 from ottla.broker.handlers.request_context import RequestContext
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -18,19 +18,8 @@ from ottla.protocol.messages.elect_leaders import (
 )
 from ottla.protocol.topics import TopicPartition
 
-if TYPE_CHECKING:
-    from ottla.broker.controller.controller import Controller
-
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
-LEAST_TIMEOUT_MS: Final = 5_000
-"""The least time for the controller: a timeout of 0 asks for the outcome without a wait for new leaders."""
-
-
-class Needs(Protocol):
-    """The parts of the broker that ElectLeaders uses."""
-
-    controller: Controller
 
 
 async def handle(
@@ -39,21 +28,11 @@ async def handle(
     """Ask the controller for the elections and report each partition's outcome."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    partitions = None
-    if request.topic_partitions is not None:
-        partitions = frozenset(
-            [
-                TopicPartition(t.topic, p)
-                for t in request.topic_partitions
-                async for p in context.paced(t.partitions)
-            ]
-        )
+    asked = request.topic_partitions
+    named = None if asked is None else ((t.topic, t.partitions) for t in asked)
+    event = ElectLeaders(await partitions_named(named, context), unclean=request.election_type == UNCLEAN)
     try:
-        async with asyncio.timeout(max(LEAST_TIMEOUT_MS, request.timeout_ms) / 1000):
-            event = ElectLeaders(partitions, unclean=request.election_type == UNCLEAN)
-            answers = await services.controller.ask(event)
-    except TimeoutError:
-        return await _failed(request, context, ErrorCode.REQUEST_TIMED_OUT)
+        answers = await ask_controller(services, event, request.timeout_ms)
     except KafkaError as error:
         return await _failed(request, context, error.code)
     return ElectLeadersResponse(replica_election_results=await _results(answers.partitions, context))
@@ -74,9 +53,8 @@ async def _results(
 ) -> list[ReplicaElectionResult]:
     by_topic: dict[str, list[PartitionResult]] = defaultdict(list)
     async for partition, code in context.paced(sorted(errors.items())):
-        message = str(error_for(ErrorCode(code))) if code else None
         by_topic[partition.topic].append(
-            PartitionResult(partition_id=partition.partition, error_code=code, error_message=message)
+            PartitionResult(partition_id=partition.partition, error_code=code, error_message=message_of(code))
         )
     return [
         ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in by_topic.items()

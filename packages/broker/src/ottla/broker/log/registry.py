@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -356,11 +357,22 @@ class LogRegistry:
         config: LogConfig,
     ) -> Log:
         try:
+            self._check_exists(directory)
             directory.forget_deleted(topic_partition)
             return self._open_new(directory, path, topic_partition, topic_id, config)
         except OSError as error:
             self._remove_begun(path)
             raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
+
+    def _check_exists(self, directory: LogDirectory) -> None:
+        """Take a directory that was removed offline: made anew it would lack its lock and its owner.
+
+        Raises OSError.
+        """
+        if not self.files.is_dir(directory.path):
+            error = FileNotFoundError(errno.ENOENT, "the directory was removed", str(directory.path))
+            self.directory_failed(directory, error)
+            raise error
 
     def _open_new(
         self,

@@ -53,11 +53,12 @@ class ReplicaOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One log directory of one broker."""
+    """One log directory of one broker; with an `error` it is offline, and what is in it is not known."""
 
     broker: int
     path: str
     replicas: tuple[ReplicaOnDisk, ...]
+    error: KafkaError | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -89,7 +90,6 @@ class Brokers:
             raise_for(response.error_code)
             found: list[LogDir] = []
             for result in response.results:
-                raise_for(result.error_code, f"{result.log_dir} is offline")
                 replicas = tuple(
                     ReplicaOnDisk(
                         TopicPartition(topic.name, each.partition_index),
@@ -100,7 +100,10 @@ class Brokers:
                     for topic in result.topics
                     for each in topic.partitions
                 )
-                found.append(LogDir(broker, result.log_dir, replicas))
+                error = None
+                if result.error_code != ErrorCode.NONE:
+                    error = error_for(result.error_code, f"{result.log_dir} is offline")
+                found.append(LogDir(broker, result.log_dir, replicas, error))
             return found
 
         return await self._cluster.retry(f"describing the log directories of broker {broker}", ask)

@@ -14,6 +14,7 @@ from ottla.client.admin.throttles import (
     set_throttles,
     throttled_replicas,
 )
+from ottla.client.cluster import not_alive
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError, NoReassignmentInProgress, ReplicaNotAvailable
 from ottla.protocol.topics import TopicPartition
@@ -94,10 +95,7 @@ async def _checked(admin: Admin, plans: Sequence[PartitionPlan], *, additional: 
     known = {each.id for each in (await admin.brokers.describe()).brokers}
     for plan in plans:
         if unknown := set(plan.replicas) - known:
-            there = ", ".join(map(str, sorted(known)))
-            raise ReassignmentRefused(
-                f"{plan.partition}: broker {min(unknown)} is not in the cluster of {there}"
-            )
+            raise ReassignmentRefused(f"{plan.partition}: {not_alive(min(unknown), known)}")
     if not additional and (moving := await admin.partitions.reassignments()):
         raise ReassignmentRefused(
             f"{moving[0].partition} is being moved already: wait for it, cancel it, or add --additional"

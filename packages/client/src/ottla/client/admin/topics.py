@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from ottla.client.admin.configs import TOPIC, Configs
 from ottla.client.cluster import Cluster, NoSuchTopic, Topic, raise_for
-from ottla.protocol.errors import ErrorCode
+from ottla.client.errors import ConnectionClosed, RequestTimeout
+from ottla.protocol.errors import (
+    ErrorCode,
+    InvalidPartitions,
+    KafkaError,
+    LeaderNotAvailable,
+    RequestTimedOut,
+    TopicAlreadyExists,
+)
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -20,6 +30,8 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+
+T = TypeVar("T")
 
 BROKERS_DEFAULT = -1
 
@@ -52,7 +64,8 @@ class Topics:
         """Create a topic and return once it can be used.
 
         Without counts the broker's defaults apply (KIP-464, brokers since 2.4). `assignments` places replicas
-        by hand: partition to broker ids, the preferred leader first. Raises TopicAlreadyExists,
+        by hand: partition to broker ids, the preferred leader first. After an attempt without an answer a
+        topic that is there as asked for counts as created by it. Raises TopicAlreadyExists,
         InvalidTopicException, InvalidPartitions, InvalidReplicationFactor, InvalidConfig, ...
         """
         topic = CreatableTopic(
@@ -74,9 +87,36 @@ class Topics:
             await self._raise(result.error_code, result.error_message)
             return CreatedTopic(name, result.num_partitions, result.replication_factor)
 
-        created = await self._cluster.retry(f"creating topic {name!r}", ask)
+        async def found(error: KafkaError) -> CreatedTopic:
+            if not isinstance(error, TopicAlreadyExists) or validate_only:
+                raise error
+            return await self._found_as_asked(topic, error)
+
+        created = await self._repeat(f"creating topic {name!r}", ask, found)
         self._cluster.forget(name)
         return created
+
+    async def _found_as_asked(self, topic: CreatableTopic, error: KafkaError) -> CreatedTopic:
+        """Return the topic that there is; raise `error` if it differs from the one asked for."""
+        await self._cluster.refresh([topic.name])
+        known = self._cluster.known_topic(topic.name)
+        if known is None or any(each.leader < 0 for each in known.partitions.values()):
+            raise LeaderNotAvailable(f"topic {topic.name!r} is being created")
+        replicas = {index: each.replicas for index, each in known.partitions.items()}
+        count, factor = len(replicas), len(next(iter(replicas.values()), ()))
+        placed = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
+        if (
+            topic.num_partitions not in (BROKERS_DEFAULT, count)
+            or topic.replication_factor not in (BROKERS_DEFAULT, factor)
+            or (placed and placed != replicas)
+        ):
+            raise error
+        if topic.configs:
+            entries = await Configs(self._cluster).describe(TOPIC, topic.name)
+            values = {entry.name: entry.value for entry in entries}
+            if any(values.get(each.name) != each.value for each in topic.configs):
+                raise error
+        return CreatedTopic(topic.name, count, factor)
 
     async def list(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics, sorted by name; internal topics only with `internal`."""
@@ -110,7 +150,12 @@ class Topics:
             for result in response.results:
                 await self._raise(result.error_code, result.error_message, name)
 
-        await self._cluster.retry(f"adding partitions to {name!r}", ask)
+        async def found(error: KafkaError) -> None:
+            known = await self.describe(name) if isinstance(error, InvalidPartitions) else None
+            if known is None or len(known.partitions) != total:
+                raise error
+
+        await self._repeat(f"adding partitions to {name!r}", ask, found)
         self._cluster.forget(name)
 
     async def delete(self, name: str) -> None:
@@ -123,8 +168,36 @@ class Topics:
             for result in response.responses:
                 await self._raise(result.error_code, result.error_message, name)
 
-        await self._cluster.retry(f"deleting topic {name!r}", ask)
+        async def found(error: KafkaError) -> None:
+            if not isinstance(error, NoSuchTopic):
+                raise error
+
+        await self._repeat(f"deleting topic {name!r}", ask, found)
         self._cluster.forget(name)
+
+    async def _repeat(
+        self, what: str, ask: Callable[[], Awaitable[T]], found: Callable[[KafkaError], Awaitable[T]]
+    ) -> T:
+        """Await `ask()` again while it fails with a retriable error.
+
+        After an attempt without an answer, which may have been carried out, `found` gets the error of the
+        next one: it returns the outcome if that attempt was, and raises the error otherwise.
+        """
+        unanswered = False
+
+        async def attempt() -> T:
+            nonlocal unanswered
+            try:
+                return await ask()
+            except (ConnectionClosed, RequestTimeout, RequestTimedOut):
+                unanswered = True
+                raise
+            except KafkaError as error:
+                if not unanswered:
+                    raise
+                return await found(error)
+
+        return await self._cluster.retry(what, attempt)
 
     async def _raise(self, code: int, message: str | None, topic: str | None = None) -> None:
         if code == ErrorCode.NOT_CONTROLLER:

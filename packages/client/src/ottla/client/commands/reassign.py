@@ -110,10 +110,11 @@ def _balanced(
 
 
 async def _racks(admin: Admin, ids: list[int] | None, *, ignore_racks: bool) -> dict[int, str | None]:
+    from ottla.client.cluster import not_alive
+
     known = {each.id: each.rack for each in (await admin.brokers.describe()).brokers}
     if unknown := set(ids or ()) - known.keys():
-        there = ", ".join(map(str, sorted(known)))
-        raise ValueError(f"broker {min(unknown)} is not in the cluster of {there}")
+        raise ValueError(not_alive(min(unknown), known))
     return {each: None if ignore_racks else known[each] for each in (ids or sorted(known))}
 
 
