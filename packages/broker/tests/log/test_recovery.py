@@ -31,6 +31,29 @@ def reopened(files: MemoryFiles, *, clean: bool = False, **settings: Any) -> Log
     return log_in(AT, files.crash(Random(0), Loss.KEPT), clean=clean, **settings)
 
 
+class Listed(MemoryFiles):
+    """Counts how often directories are listed."""
+
+    listed = 0
+
+    def list(self, path: Path) -> list[str]:
+        self.listed += 1
+        return super().list(path)
+
+
+def test_the_first_log_in_a_new_directory_is_not_searched_for_files() -> None:
+    files = Listed()
+
+    log = log_in(AT, files)
+
+    assert files.listed == 0
+    assert files.list(DIRECTORY) == [
+        file_name(0, kind) for kind in (SegmentFile.OFFSET_INDEX, SegmentFile.LOG, SegmentFile.TIME_INDEX)
+    ]
+    assert (log.log_start_offset, log.log_end_offset, append(log, b"value")) == (0, 0, 0)
+    assert [one.value for one in records_of(reopened(files))] == [b"value"]
+
+
 def test_a_clean_stop_and_start_keeps_everything_without_reading_it() -> None:
     files = MemoryFiles()
     log = log_in(AT, files, segment_bytes=300)

@@ -239,11 +239,13 @@ class MemoryFiles:
     def list(self, path: Path) -> list[str]:
         return sorted(self._directory(path).names)
 
-    def make_dirs(self, path: Path) -> None:
+    def make_dirs(self, path: Path) -> bool:
+        is_new = self._find(path) is None
         for parent in [*reversed(path.parents), path][1:]:
             if self._find(parent) is None:
                 self.step()
                 self._change(self._directory(parent.parent), parent.name, _Directory())
+        return is_new
 
     def read(self, path: Path) -> bytes:
         return bytes(self._node(path).content)

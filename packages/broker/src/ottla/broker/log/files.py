@@ -115,8 +115,8 @@ class Files(Protocol):
         """Names in a directory, sorted."""
         ...
 
-    def make_dirs(self, path: Path) -> None:
-        """Create a directory and its parents, unless they exist."""
+    def make_dirs(self, path: Path) -> bool:
+        """Create a directory and its parents, unless they exist; return whether it is new, and so empty."""
         ...
 
     def read(self, path: Path) -> bytes:
@@ -236,8 +236,14 @@ class DiskFiles:
     def list(self, path: Path) -> list[str]:
         return sorted(os.listdir(path))
 
-    def make_dirs(self, path: Path) -> None:
-        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    def make_dirs(self, path: Path) -> bool:
+        try:
+            path.mkdir(DIRECTORY_MODE, parents=True)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            return False
+        return True
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()

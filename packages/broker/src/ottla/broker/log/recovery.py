@@ -74,10 +74,10 @@ def open_log(
     checked, their indexes are built again, and the log is cut at the first entry that is not intact; segments
     behind that are deleted. Raises OSError.
     """
-    files.make_dirs(directory)
+    is_empty = files.make_dirs(directory)
     if topic_id is not None and is_new:
         write_topic_id(files, directory, topic_id)
-    loaded = _load(files, directory, config, log_start_offset, recovery_point, clean)
+    loaded = _load(files, directory, config, log_start_offset, recovery_point, clean, is_empty=is_empty)
     end_offset = loaded.log_end_offset
     opened = Log(
         files,
@@ -123,6 +123,14 @@ class _Loaded(NamedTuple):
     """Whether there was no segment that could be used."""
 
 
+def _begun(files: Files, directory: Path, config: LogConfig, log_start_offset: int) -> _Loaded:
+    """What an empty directory holds, once its first segment is made, without a look at it."""
+    segment = Segment(files, directory, log_start_offset)
+    segment.create(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+    producers = ProducerStates(end_offset=log_start_offset)
+    return _Loaded([segment], log_start_offset, log_start_offset, LeaderEpochs(), False, producers, True)
+
+
 def _load(
     files: Files,
     directory: Path,
@@ -130,7 +138,11 @@ def _load(
     log_start_offset: int,
     recovery_point: int,
     clean: bool,
+    *,
+    is_empty: bool,
 ) -> _Loaded:
+    if is_empty:
+        return _begun(files, directory, config, log_start_offset)
     segments = _without_dropped(_load_segments(files, directory), log_start_offset)
     epochs = _load_epochs(files, directory, segments, None if clean else recovery_point)
     known_epochs = epochs.entries
