@@ -67,7 +67,7 @@ class Probe:
 
 @asynccontextmanager
 async def probing(cluster: BrokerCluster, what: str) -> AsyncIterator[None]:
-    """Print the slowest answers of all brokers meanwhile."""
+    """Print the slowest answers meanwhile, and the processor time of the brokers that survive it."""
     probes = {node: Probe(broker.port) for node, broker in cluster.brokers.items()}
     pids = {node: broker.pid for node, broker in cluster.brokers.items()}
     before = {node: cpu_s(pid) for node, pid in pids.items()}
@@ -79,7 +79,8 @@ async def probing(cluster: BrokerCluster, what: str) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
     slowest = ", ".join(f"{node}: {probe.slowest_ms:.0f}" for node, probe in probes.items())
-    used = ", ".join(f"{node}: {cpu_s(pids[node]) - before[node]:.2f}" for node in pids)
+    after = {node: cpu_s(pid) for node, pid in pids.items()}
+    used = ", ".join(f"{node}: {after[node] - before[node]:.2f}" for node in pids if after[node])
     print(f"{what}: {took_s:.2f} s; slowest answers in ms: {slowest}; CPU s: {used}", flush=True)
 
 

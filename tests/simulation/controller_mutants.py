@@ -222,8 +222,7 @@ def new_controller_tells_nobody() -> list[Patch]:
         self.context.live = dict(event.brokers)
         self.context.topics = dict(event.topics)
         self.context.leaderships = dict(event.states.leaderships)
-        self._initial_states()
-        yield from ()
+        yield from self._initial_states()
 
     return [(Machine, "_take_over", silent)]
 

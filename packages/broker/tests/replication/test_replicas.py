@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker import busy_turn
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane, batch_of
@@ -20,7 +21,6 @@ from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.metrics import Metrics
-from ottla.broker.replication import replicas as replicas_module
 from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks
 from ottla.broker.replication.replicas import Replicas
 from ottla.protocol.errors import (
@@ -174,7 +174,7 @@ async def test_listeners_hear_of_every_leadership(plane: DataPlane) -> None:
 
 @pytest.fixture
 def yields_at_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas_module, "BUSY_MS", 0.0)
+    monkeypatch.setattr(busy_turn, "BUSY_MS", 0.0)
 
 
 def heard_to_lead(listening: Listening) -> dict[TopicPartition, int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ottla.broker.controller.controller_context import (
     EPOCH_DURING_DELETION,
@@ -16,6 +16,7 @@ from ottla.broker.controller.controller_context import (
     Leadership,
     LiveBroker,
 )
+from ottla.broker.controller.slices import LetOthersRun, slices
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
@@ -39,7 +40,11 @@ from ottla.protocol.topics import TopicPartition
 
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
-_T = TypeVar("_T")
+_Wanted = TypeVar("_Wanted")
+_State = TypeVar("_State")
+States: TypeAlias = dict[str, list[_State]]
+"""The states of partitions in a request, by topic. Requests share them: nobody changes them."""
+Building: TypeAlias = Generator[LetOthersRun, Any, States[_State]]
 
 SECURITY_PROTOCOLS: Mapping[str, int] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 INCREMENTAL = 0
@@ -81,33 +86,41 @@ class ControlRequestBatch:
         """Send StopReplica, which may also delete the replica's log."""
         self._stops[broker][partition] = delete or self._stops[broker].get(partition, False)
 
-    def requests(self) -> list[Publish]:
+    def requests(self) -> Iterator[Publish | LetOthersRun]:
         """Drain the batch: every LeaderAndIsr, then every UpdateMetadata, then every StopReplica."""
-        return [
-            *self._publish(self._leaders, self._leader_and_isr),
-            *self._publish(self._metadata, self._update_metadata),
-            *self._publish(self._stops, self._stop_replica),
-        ]
+        yield from self._publish(self._leaders, self._leader_states, self._leader_and_isr)
+        yield from self._publish(self._metadata, self._metadata_states, self._update_metadata)
+        yield from self._publish(self._stops, self._stop_states, self._stop_replica)
 
     def _publish(
-        self, collected: dict[int, _T], build: Callable[[LiveBroker, _T], ControlRequest]
-    ) -> Iterator[Publish]:
+        self,
+        collected: dict[int, _Wanted],
+        states_of: Callable[[_Wanted], Building[_State]],
+        build: Callable[[LiveBroker, States[_State]], ControlRequest],
+    ) -> Iterator[Publish | LetOthersRun]:
+        """Build the requests; brokers that are told of the same partitions share the states of these."""
+        last: tuple[_Wanted, States[_State]] | None = None
         for broker_id, wanted in collected.items():
             if broker := self.context.live.get(broker_id):
-                yield Publish(broker, build(broker, wanted))
+                if last is None or last[0] != wanted:
+                    last = wanted, (yield from states_of(wanted))
+                yield Publish(broker, build(broker, last[1]))
         collected.clear()
 
+    def _leader_states(self, wanted: Mapping[TopicPartition, bool]) -> Building[LeaderAndIsrPartitionState]:
+        states: States[LeaderAndIsrPartitionState] = defaultdict(list)
+        for some in slices(wanted.items()):
+            for partition, is_new in some:
+                leadership = self.context.leaderships.get(partition)
+                if leadership is not None:
+                    states[partition.topic].append(self._leader_state(partition, leadership, is_new))
+            yield LetOthersRun()
+        return states
+
     def _leader_and_isr(
-        self, broker: LiveBroker, wanted: Mapping[TopicPartition, bool]
+        self, broker: LiveBroker, states: States[LeaderAndIsrPartitionState]
     ) -> LeaderAndIsrRequest:
-        states: dict[str, list[LeaderAndIsrPartitionState]] = defaultdict(list)
-        leaders: set[int] = set()
-        for partition, is_new in wanted.items():
-            leadership = self.context.leaderships.get(partition)
-            if leadership is None:
-                continue
-            leaders.add(leadership.leader)
-            states[partition.topic].append(self._leader_state(partition, leadership, is_new))
+        leaders = {one.leader for those in states.values() for one in those}
         return LeaderAndIsrRequest(
             controller_id=self.context.controller_id,
             controller_epoch=self.context.epoch,
@@ -142,13 +155,20 @@ class ControlRequestBatch:
         endpoint = endpoint_of(broker, self.inter_broker_listener)
         return LeaderAndIsrLiveLeader(broker_id=broker.id, host_name=endpoint.host, port=endpoint.port)
 
-    def _update_metadata(self, broker: LiveBroker, wanted: Iterable[TopicPartition]) -> UpdateMetadataRequest:
-        states: dict[str, list[UpdateMetadataPartitionState]] = defaultdict(list)
-        for partition in sorted(wanted):
-            leadership = self.context.leaderships.get(partition)
-            known = leadership is not None or partition in self.context.unreadable
-            if known or self.context.is_deleting(partition):
-                states[partition.topic].append(self._metadata_state(partition, leadership))
+    def _metadata_states(self, wanted: Iterable[TopicPartition]) -> Building[UpdateMetadataPartitionState]:
+        states: States[UpdateMetadataPartitionState] = defaultdict(list)
+        for some in slices(sorted(wanted)):
+            for partition in some:
+                leadership = self.context.leaderships.get(partition)
+                known = leadership is not None or partition in self.context.unreadable
+                if known or self.context.is_deleting(partition):
+                    states[partition.topic].append(self._metadata_state(partition, leadership))
+            yield LetOthersRun()
+        return states
+
+    def _update_metadata(
+        self, broker: LiveBroker, states: States[UpdateMetadataPartitionState]
+    ) -> UpdateMetadataRequest:
         return UpdateMetadataRequest(
             controller_id=self.context.controller_id,
             controller_epoch=self.context.epoch,
@@ -178,18 +198,26 @@ class ControlRequestBatch:
             offline_replicas=[r for r in replicas if not self.context.is_alive(partition, r)],
         )
 
-    def _stop_replica(self, broker: LiveBroker, wanted: Mapping[TopicPartition, bool]) -> StopReplicaRequest:
-        states: dict[str, list[StopReplicaPartitionState]] = defaultdict(list)
-        for partition, delete in wanted.items():
-            leadership = self.context.leaderships.get(partition)
-            epoch = leadership.leader_epoch if leadership else -1
-            states[partition.topic].append(
-                StopReplicaPartitionState(
-                    partition_index=partition.partition,
-                    leader_epoch=EPOCH_DURING_DELETION if self.context.is_deleting(partition) else epoch,
-                    delete_partition=delete,
-                )
-            )
+    def _stop_states(self, wanted: Mapping[TopicPartition, bool]) -> Building[StopReplicaPartitionState]:
+        states: States[StopReplicaPartitionState] = defaultdict(list)
+        for some in slices(wanted.items()):
+            for partition, delete in some:
+                states[partition.topic].append(self._stop_state(partition, delete))
+            yield LetOthersRun()
+        return states
+
+    def _stop_state(self, partition: TopicPartition, delete: bool) -> StopReplicaPartitionState:
+        leadership = self.context.leaderships.get(partition)
+        epoch = leadership.leader_epoch if leadership else -1
+        return StopReplicaPartitionState(
+            partition_index=partition.partition,
+            leader_epoch=EPOCH_DURING_DELETION if self.context.is_deleting(partition) else epoch,
+            delete_partition=delete,
+        )
+
+    def _stop_replica(
+        self, broker: LiveBroker, states: States[StopReplicaPartitionState]
+    ) -> StopReplicaRequest:
         return StopReplicaRequest(
             controller_id=self.context.controller_id,
             controller_epoch=self.context.epoch,

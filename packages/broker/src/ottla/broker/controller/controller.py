@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.cluster.placement import new_topic_id
 from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.controller import controllership, znode_requests
@@ -417,7 +418,7 @@ class Controller:
 
     async def _perform(self, machine: Machine, event: Event) -> Answers:
         """Run one step of the machine: perform each effect before the next one is computed."""
-        steps = machine.step(event)
+        steps, turn = machine.step(event), BusyTurn(self._environment.clock.monotonic_ms)
         result: Result = None
         while True:
             try:
@@ -428,6 +429,7 @@ class Controller:
             if self._machine is not machine or self._store is None:
                 raise SessionExpired(paths.CONTROLLER)
             result = await self._carry_out(effect, self._store)
+            await turn.maybe_yield()
             if self._machine is not machine:
                 raise SessionExpired(paths.CONTROLLER)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
 from ottla.broker.controller.controller_context import Assignment, Leadership, LiveBroker, Topic
+from ottla.broker.controller.slices import LetOthersRun
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaResponse
@@ -247,6 +248,7 @@ Effect = (
     | DeleteTopic
     | DropMarker
     | LeaderElected
+    | LetOthersRun
 )
 
 T = TypeVar("T")

@@ -27,6 +27,7 @@ from ottla.broker.controller.events import (
     WriteLeaderships,
     WriteResults,
 )
+from ottla.broker.controller.slices import LetOthersRun, slices
 from ottla.protocol.topics import TopicPartition
 
 Decision = Callable[[TopicPartition], Leadership | None]
@@ -42,20 +43,27 @@ class Leaderships:
     def create_states(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Take New partitions Online, led by the first live replica."""
         context = self._context
-        wanted = {p: first for p in partitions if (first := self._first_leadership(p))}
+        wanted: dict[TopicPartition, Leadership] = {}
+        for some in slices(partitions):
+            wanted |= {p: first for p in some if (first := self._first_leadership(p))}
+            yield LetOthersRun()
         if not wanted:
             return
         results: WriteResults = yield WriteLeaderships(wanted)
         adopted = self.adopt(results)
-        for partition in sorted(results.keys() & context.leaderships.keys()):
-            self._batch.lead_or_follow(partition, context.assignment(partition).replicas, is_new=True)
-            self.enter_state(partition)
-            for broker in context.assignment(partition).replicas:
-                alive = context.is_alive(partition, broker)
-                context.move_replica(
-                    partition, broker, ReplicaState.ONLINE if alive else ReplicaState.OFFLINE
-                )
+        for some in slices(sorted(results.keys() & context.leaderships.keys())):
+            for partition in some:
+                self._bring_online(partition)
+            yield LetOthersRun()
         yield from self.settle(adopted)
+
+    def _bring_online(self, partition: TopicPartition) -> None:
+        context, replicas = self._context, self._context.assignment(partition).replicas
+        self._batch.lead_or_follow(partition, replicas, is_new=True)
+        self.enter_state(partition)
+        for broker in replicas:
+            alive = context.is_alive(partition, broker)
+            context.move_replica(partition, broker, ReplicaState.ONLINE if alive else ReplicaState.OFFLINE)
 
     def _first_leadership(self, partition: TopicPartition) -> Leadership | None:
         if partition in self._context.unreadable:
@@ -69,15 +77,20 @@ class Leaderships:
         partitions = list(partitions)
         unclean = yield from self._unclean_topics(partitions)
         yield from self.update(partitions, partial(self._settled, unclean=unclean))
-        for partition in partitions:
-            self.enter_state(partition)
+        for some in slices(partitions):
+            for partition in some:
+                self.enter_state(partition)
+            yield LetOthersRun()
 
     def _unclean_topics(self, partitions: Iterable[TopicPartition]) -> Steps[frozenset[str]]:
         """Ask which topics allow an unclean election, of those that have nothing better."""
-        topics = frozenset(p.topic for p in partitions if self._needs_unclean(p))
+        topics: set[str] = set()
+        for some in slices(partitions):
+            topics.update(p.topic for p in some if self._needs_unclean(p))
+            yield LetOthersRun()
         if not topics:
-            return topics
-        allowed: frozenset[str] = yield ReadUncleanTopics(topics)
+            return frozenset()
+        allowed: frozenset[str] = yield ReadUncleanTopics(frozenset(topics))
         return allowed
 
     def _needs_unclean(self, partition: TopicPartition) -> bool:
@@ -119,7 +132,10 @@ class Leaderships:
         pending = set(partitions)
         while pending:
             known = (p for p in sorted(pending) if p in self._context.leaderships)
-            wanted = {p: new for p in known if (new := decide(p))}
+            wanted: dict[TopicPartition, Leadership] = {}
+            for some in slices(known):
+                wanted |= {p: new for p in some if (new := decide(p))}
+                yield LetOthersRun()
             if not wanted:
                 break
             before = {p: self._context.leaderships[p] for p in wanted}
@@ -130,8 +146,10 @@ class Leaderships:
                 if result.ours and result.leadership and result.leadership.leader != before[partition].leader:
                     unclean = result.leadership.leader not in (NO_LEADER, *before[partition].isr)
                     yield LeaderElected(partition, result.leadership, unclean)
-        for partition in sorted(touched & self._context.leaderships.keys()):
-            self._batch.lead_or_follow(partition, self._context.assignment(partition).replicas)
+        for some in slices(sorted(touched & self._context.leaderships.keys())):
+            for partition in some:
+                self._batch.lead_or_follow(partition, self._context.assignment(partition).replicas)
+            yield LetOthersRun()
         return touched
 
     def adopt(self, results: WriteResults) -> set[TopicPartition]:

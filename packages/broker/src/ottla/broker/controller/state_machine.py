@@ -36,6 +36,7 @@ from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.reassignments import Reassignments
 from ottla.broker.controller.requested_elections import RequestedElections
+from ottla.broker.controller.slices import LetOthersRun, slices
 from ottla.broker.controller.topic_deletion import Deletion
 from ottla.broker.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
@@ -109,35 +110,41 @@ class Machine:
         context.topics = dict(event.topics)
         context.leaderships = dict(event.states.leaderships)
         context.unreadable = set(event.states.unreadable)
-        context.reassigning = {p for p in context.partitions() if context.assignment(p).is_reassigning}
+        for some in slices(context.partitions()):
+            context.reassigning.update(p for p in some if context.assignment(p).is_reassigning)
+            yield LetOthersRun()
         marked = set(event.deletions & context.topics.keys())
         context.deletions_waiting = {name for name in marked if context.is_moving(name)}
         context.deleting = marked - context.deletions_waiting
-        self._initial_states()
+        yield from self._initial_states()
         # Followers find their leader's address in the metadata, so every broker first gets the live brokers;
         # and all partitions, for a broker that has just started answers clients from then on.
         self.batch.metadata(context.live, context.partitions())
         yield from self._flush()
-        for partition in context.partitions():
-            if partition in context.leaderships and not context.is_deleting(partition):
-                self.batch.lead_or_follow(partition, context.assignment(partition).replicas)
+        for some in slices(context.partitions()):
+            for partition in some:
+                if partition in context.leaderships and not context.is_deleting(partition):
+                    self.batch.lead_or_follow(partition, context.assignment(partition).replicas)
+            yield LetOthersRun()
         yield from self._bring_online()
         yield from self.reassignments.resume()
         yield from self._delete_topics(event.deletions)
 
-    def _initial_states(self) -> None:
+    def _initial_states(self) -> Steps[None]:
+        for some in slices(self.context.partitions()):
+            for partition in some:
+                self._initial_state(partition)
+            yield LetOthersRun()
+
+    def _initial_state(self, partition: TopicPartition) -> None:
         context = self.context
-        for partition in context.partitions():
-            leadership = context.leaderships.get(partition)
-            context.partition_states[partition] = self.leaderships.state_of(leadership)
-            for broker in context.assignment(partition).replicas:
-                alive = context.is_alive(partition, broker)
-                dead = (
-                    ReplicaState.DELETION_INELIGIBLE
-                    if context.is_deleting(partition)
-                    else ReplicaState.OFFLINE
-                )
-                context.replica_states[(partition, broker)] = ReplicaState.ONLINE if alive else dead
+        leadership = context.leaderships.get(partition)
+        context.partition_states[partition] = self.leaderships.state_of(leadership)
+        is_deleting = context.is_deleting(partition)
+        dead = ReplicaState.DELETION_INELIGIBLE if is_deleting else ReplicaState.OFFLINE
+        for broker in context.assignment(partition).replicas:
+            alive = context.is_alive(partition, broker)
+            context.replica_states[(partition, broker)] = ReplicaState.ONLINE if alive else dead
 
     def _bring_online(self) -> Steps[None]:
         """Create missing partition states, and elect leaders for partitions that can have one."""
@@ -176,9 +183,11 @@ class Machine:
         context.shutting_down -= failed
         context.failed_replicas = {replica for replica in context.failed_replicas if replica[1] not in failed}
         affected = context.partitions_on(failed)
-        for partition in affected:
-            for broker in failed.intersection(context.assignment(partition).replicas):
-                self._replica_lost(partition, broker)
+        for some in slices(affected):
+            for partition in some:
+                for broker in failed.intersection(context.assignment(partition).replicas):
+                    self._replica_lost(partition, broker)
+            yield LetOthersRun()
         self.batch.metadata(context.live, affected)
         yield from self.leaderships.settle(p for p in affected if not context.is_deleting(p))
 
@@ -194,9 +203,11 @@ class Machine:
         self.batch.metadata(context.live.keys() - started, ())
         self.batch.metadata(started, context.partitions())
         yield from self._flush()
-        for partition in context.partitions_on(started):
-            if not context.is_deleting(partition):
-                self._replicas_back(partition, started)
+        for some in slices(context.partitions_on(started)):
+            for partition in some:
+                if not context.is_deleting(partition):
+                    self._replicas_back(partition, started)
+            yield LetOthersRun()
         self.reassignments.brokers_started(started)
         yield from self._bring_online()
         yield from self._delete_topics(())
@@ -221,10 +232,12 @@ class Machine:
             if name not in context.deleting:
                 created += self._merge_topic(name, topic)
         yield from self._read_again(event.states)
-        for partition in created:
-            context.move_partition(partition, PartitionState.NEW)
-            for broker in context.assignment(partition).replicas:
-                context.move_replica(partition, broker, ReplicaState.NEW)
+        for some in slices(created):
+            for partition in some:
+                context.move_partition(partition, PartitionState.NEW)
+                for broker in context.assignment(partition).replicas:
+                    context.move_replica(partition, broker, ReplicaState.NEW)
+            yield LetOthersRun()
         # Including those that had no live replica at the last attempt.
         waiting = [p for p, s in context.partition_states.items() if s is PartitionState.NEW]
         yield from self.leaderships.create_states(p for p in waiting if not context.is_deleting(p))

@@ -11,6 +11,7 @@ import random
 import selectors
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
+from copy import copy
 from typing import Any, TypeVar
 
 from ottla.broker.cluster.registration import make_roots
@@ -195,7 +196,7 @@ class SimulatedBroker:
                 partition = TopicPartition(topic.topic_name, state.partition_index)
                 if not error and state.leader_epoch > self.roles.get(partition, (0, -1))[1]:
                     self.roles[partition] = (state.leader, state.leader_epoch)
-                    self.assigned[partition] = state
+                    self.assigned[partition] = copy(state)  # the request's are other brokers' too
                     self.data.add(partition)
             answers = [
                 LeaderAndIsrPartitionError(partition_index=s.partition_index) for s in topic.partition_states

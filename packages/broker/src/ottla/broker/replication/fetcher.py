@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.replication import leader_requests
 from ottla.broker.replication.fetch_session import FetchSession
@@ -28,7 +29,6 @@ from ottla.broker.replication.follower_rules import (
     TruncateTo,
     backoff_ms,
 )
-from ottla.broker.replication.replicas import BusyTurn
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, error_for
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.replication.high_watermark_checkpoints import HighWatermarkCheckpoints, read_high_watermarks
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.leader_and_isr_requests import (
@@ -50,8 +51,8 @@ log = logging.getLogger("state-change")
 DELETE_EPOCH: Final = -2
 """The leader epoch of a StopReplica that comes from a topic's deletion: newer than any."""
 NO_EPOCH: Final = -1
-BUSY_MS: Final = 4.0
-"""How long changes of roles run on the event loop before other tasks run."""
+NAMED_ROLES: Final = 50
+"""Roles of one request up to which each has a line in the log; further ones only with log level DEBUG."""
 
 
 class LeadershipListener(Protocol):
@@ -252,11 +253,13 @@ class Replicas:
             answers: dict[TopicPartition, ErrorCode] = {}
             await self._logs.make_way(one[0] for one in assignments)
             turn, known = BusyTurn(self._clock.monotonic_ms), 0
+            level = logging.INFO if len(assignments) <= NAMED_ROLES else logging.DEBUG
             for topic_partition, topic_id, assignment in assignments:
                 await turn.maybe_yield()
                 await self._truncated(topic_partition)
                 try:
                     self._apply_one(topic_partition, topic_id, assignment)
+                    self._note_role(topic_partition, assignment, level)
                     answers[topic_partition] = ErrorCode.NONE
                 except StaleControllerEpoch:
                     answers[topic_partition] = ErrorCode.STALE_CONTROLLER_EPOCH
@@ -268,9 +271,9 @@ class Replicas:
                     log.exception("%s is offline: its log cannot be made", topic_partition)
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
-            if known:
+            if known or level == logging.DEBUG:
                 # A new controller repeats all roles: most are known, and none of them is worth a line.
-                log.info("%d of %d roles were known here", known, len(assignments))
+                log.info("of %d roles %d were known here", len(assignments), known)
             return answers
 
     async def _truncated(self, topic_partition: TopicPartition) -> None:
@@ -278,6 +281,13 @@ class Replicas:
         partition = self._hosted.get(topic_partition)
         if partition is not None and partition.log.is_truncating:
             await partition.log.truncation.idle()
+
+    def _note_role(self, topic_partition: TopicPartition, assignment: Assignment, level: int) -> None:
+        if assignment.leader == self.broker_id:
+            log.log(level, "%s is led here in epoch %d", topic_partition, assignment.leader_epoch)
+        else:
+            leader, epoch = assignment.leader, assignment.leader_epoch
+            log.log(level, "%s follows %d in epoch %d", topic_partition, leader, epoch)
 
     def _apply_one(
         self, topic_partition: TopicPartition, topic_id: UUID | None, assignment: Assignment
@@ -291,13 +301,11 @@ class Replicas:
             self._followers.unfollow(topic_partition)
             partition.lead(assignment, self._clock.now_ms())
             self._tell(elected=[(topic_partition, assignment.leader_epoch)])
-            log.info("%s is led here in epoch %d", topic_partition, assignment.leader_epoch)
         else:
             partition.follow(assignment)
             self._followers.follow(partition, assignment.leader)
             if led_before:
                 self._tell(resigned=[(topic_partition, assignment.leader_epoch)])
-            log.info("%s follows %d in epoch %d", topic_partition, assignment.leader, assignment.leader_epoch)
 
     def _check(self, partition: HostedPartition | None, topic_id: UUID | None, new: Assignment) -> None:
         if self.broker_id not in new.replicas:
@@ -475,20 +483,6 @@ class Replicas:
         except OSError as error:
             # The checkpoint on the disk has lower ones, which is safe.
             log.warning("the high watermarks are not written: %s", error)
-
-
-class BusyTurn:
-    """Limits how long a loop of changes occupies the event loop."""
-
-    def __init__(self, monotonic_ms: Callable[[], float]) -> None:
-        self._monotonic_ms = monotonic_ms
-        self._until_ms = monotonic_ms() + BUSY_MS
-
-    async def maybe_yield(self) -> None:
-        """Let other tasks run if this one has run long enough."""
-        if self._monotonic_ms() >= self._until_ms:
-            await asyncio.sleep(0)
-            self._until_ms = self._monotonic_ms() + BUSY_MS
 
 
 def check_epoch(current_leader_epoch: int, leader_epoch: int) -> None:
