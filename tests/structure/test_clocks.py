@@ -17,6 +17,9 @@ CLOCKS: Final = {"time", "now_ms", "monotonic_ms", "monotonic_s"}
 PURE: Final = (
     "broker/controller/state_machine.py",
     "broker/controller/elections.py",
+    "broker/log/cleaned_transactions.py",
+    "broker/log/compaction_rules.py",
+    "broker/log/emptied_batches.py",
     "broker/groups/group.py",
     "broker/groups/rebalance.py",
     "broker/log/retention.py",

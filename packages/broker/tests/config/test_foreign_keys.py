@@ -22,7 +22,6 @@ NOT_THERE = "there is no TLS, login or access control here yet"
     ("key", "value", "reason"),
     [
         ("replica.socket.receive.buffer.bytes", "1000", "not implemented yet"),
-        ("log.cleaner.enable", "true", "not implemented yet"),
         ("num.network.threads", "3", "one event loop serves the network"),
         ("offsets.commit.required.acks", "-1", "commits wait for all replicas"),
         ("fetch.purgatory.purge.interval.requests", "7", "it is accepted for compatibility"),

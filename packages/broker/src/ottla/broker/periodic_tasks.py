@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.log.background_passes import LogPasses
+from ottla.broker.log.cleaner import Cleaner
 from ottla.broker.metrics import TICK_MS, watch_event_loop_lag
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def schedule(tasks: BackgroundTasks, config: BrokerConfig, services: Services, m
     tasks.lasting(watch_event_loop_lag(metrics), "event-loop-lag")
     for one in LogPasses(services.logs).scheduled():
         tasks.every(one.name, one.interval_ms, one.run)
+    if config.log_cleaner_enable:
+        tasks.lasting(Cleaner(services.logs, metrics).run(), "log-cleaner")
     tasks.lasting(services.log_moves.run(), "log-moves")
     tasks.every("metrics-tick", TICK_MS, lambda: metrics.tick(clock.monotonic_ms()))
     tasks.every(

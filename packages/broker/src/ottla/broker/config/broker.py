@@ -180,27 +180,34 @@ class BrokerConfig(NetworkSettings, RequestLimits):
         each_of("delete", "compact"),
         update=_CLUSTER,
     )
-    log_cleaner_enable: bool = setting(True, "No effect yet: whether compacted topics are compacted.")
+    log_cleaner_enable: bool = setting(True, "Whether topics with `cleanup.policy=compact` are compacted.")
     log_cleaner_threads: int = setting(
-        1, "No effect yet: threads for compaction.", at_least(0), update=_CLUSTER
+        1, "Threads for compaction: the logs that are compacted at once.", at_least(0), update=_CLUSTER
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
         1.7976931348623157e308,
-        "No effect yet: bytes a second that compaction may read and write.",
+        "Bytes a second that compaction may read and write, all threads together.",
         update=_CLUSTER,
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        134_217_728, "No effect yet: bytes of offset maps.", long=True, update=_CLUSTER
+        134_217_728,
+        "Memory for the newest offset of each key, all threads together: 24 bytes a key, and what the load "
+        "factor leaves free. A log with more dirty keys is compacted in several passes.",
+        long=True,
+        update=_CLUSTER,
     )
     log_cleaner_io_buffer_size: int = setting(
-        524_288, "No effect yet: buffers of compaction.", at_least(0), update=_CLUSTER
+        524_288,
+        "Memory for reading and writing in compaction, all threads together.",
+        at_least(0),
+        update=_CLUSTER,
     )
     log_cleaner_io_buffer_load_factor: float = setting(
-        0.9, "No effect yet: load factor of offset maps.", update=_CLUSTER
+        0.9, "How full the memory for keys may become; more makes it slower.", between(0, 1), update=_CLUSTER
     )
     log_cleaner_backoff_ms: int = setting(
         15_000,
-        "No effect yet: pause when there is nothing to compact.",
+        "Pause when there is nothing to compact.",
         at_least(0),
         long=True,
         update=_CLUSTER,

@@ -107,6 +107,9 @@ def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
 REPLICA_SELECTORS: Final = ("", "RackAwareReplicaSelector", "LeaderSelector")
 
 
+_LEAST_DEDUPE_BYTES: Final = 1 << 20
+
+
 def check_broker_config(config: BrokerConfig) -> None:
     """Check the rules between keys; raise `ConfigError` for the first that is broken."""
     for listener in config.parsed_listeners:
@@ -142,6 +145,11 @@ def check_broker_config(config: BrokerConfig) -> None:
             "queued.max.request.bytes",
             f"must be at least socket.request.max.bytes ({config.socket_request_max_bytes}): a request of "
             "that size would never fit",
+        )
+    per_thread = config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1)
+    if config.log_cleaner_enable and per_thread < _LEAST_DEDUPE_BYTES:
+        raise ConfigError(
+            "log.cleaner.dedupe.buffer.size", "must be at least 1048576 for each of log.cleaner.threads"
         )
     if config.create_topic_policy_class_name:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")

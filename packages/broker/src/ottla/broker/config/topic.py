@@ -44,8 +44,8 @@ class LogConfig:
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
-        "The treatment of old segments: `delete` deletes them; `compact` keeps the last record of each key, "
-        "and all records until compaction is implemented.",
+        "The treatment of old segments: `delete` deletes them; `compact` keeps the last record of each key; "
+        "both together keep it only as long as `delete` does.",
         each_of("delete", "compact"),
     )
     compression_type: str = setting(

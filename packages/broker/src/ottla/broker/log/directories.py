@@ -22,6 +22,7 @@ from ottla.broker.log.files import Lock as FileLock
 from ottla.protocol.errors import KafkaStorageError, LogDirNotFound
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import (
+    CLEANER_OFFSETS_FILE,
     LOG_START_OFFSETS_FILE,
     RECOVERY_POINTS_FILE,
     MetaProperties,
@@ -83,10 +84,13 @@ class LogDirectory:
     """The content of the checkpoint file."""
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     """The content of the checkpoint file."""
+    cleaner_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """The content of the checkpoint file."""
     names_changed: bool = False
     """Whether a partition's directory was renamed and the new name may not be on the disk."""
     _points_lock: Lock = field(default_factory=Lock)
     _starts_lock: Lock = field(default_factory=Lock)
+    _cleaner_lock: Lock = field(default_factory=Lock)
     """Several threads write checkpoints, but each file one at a time."""
 
     # ---- start and stop
@@ -100,6 +104,7 @@ class LogDirectory:
             self.files.sync_dir(self.path)
         self.recovery_points = read_offsets(self.files, self.path / RECOVERY_POINTS_FILE) or {}
         self.log_starts = read_offsets(self.files, self.path / LOG_START_OFFSETS_FILE) or {}
+        self.cleaner_offsets = read_offsets(self.files, self.path / CLEANER_OFFSETS_FILE) or {}
 
     def mark_clean(self) -> None:
         """Write the checkpoints and that the stop was clean. Blocks."""
@@ -129,6 +134,24 @@ class LogDirectory:
             write_offsets(self.files, self.path / LOG_START_OFFSETS_FILE, starts)
             self.log_starts = starts
 
+    def write_cleaner_offsets(self) -> None:
+        """Write where the last cleaning of each compacted log ended. Blocks."""
+        with self._cleaner_lock:
+            offsets = {
+                tp: one.cleaned_offset
+                for tp, one in list(self.logs.items())
+                if one.cleaned_offset is not None
+            }
+            write_offsets(self.files, self.path / CLEANER_OFFSETS_FILE, offsets)
+            self.cleaner_offsets = offsets
+
+    def write_lowered(self) -> None:
+        """Write the offsets that a truncation has lowered. Blocks."""
+        self.write_recovery_points()
+        logs = self.logs
+        if any(tp in logs and (logs[tp].cleaned_offset or 0) < at for tp, at in self.cleaner_offsets.items()):
+            self.write_cleaner_offsets()
+
     # ---- deleted partitions
 
     def remembers_deleted(self, topic_partition: TopicPartition) -> bool:
@@ -137,6 +160,7 @@ class LogDirectory:
             self.names_changed
             or topic_partition in self.recovery_points
             or topic_partition in self.log_starts
+            or topic_partition in self.cleaner_offsets
         )
 
     def forget_deleted(self, topic_partition: TopicPartition) -> None:
@@ -146,6 +170,8 @@ class LogDirectory:
             self.names_changed = False
         if topic_partition in self.recovery_points or topic_partition in self.log_starts:
             self.write_checkpoints()
+        if topic_partition in self.cleaner_offsets:
+            self.write_cleaner_offsets()
 
     def describe(self) -> DirectoryDescription:
         """Describe the directory and its logs. Asks the system for free space, nothing else."""

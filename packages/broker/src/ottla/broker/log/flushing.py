@@ -180,6 +180,11 @@ class Flushing:
         return self._log.is_truncating
 
     @property
+    def truncations(self) -> int:
+        """How often the log was truncated; asked on any thread."""
+        return self._truncations
+
+    @property
     def has_sealed(self) -> bool:
         """Whether sealed segments may not be on the disk."""
         return bool(self._sealed)

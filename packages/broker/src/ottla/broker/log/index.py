@@ -262,6 +262,12 @@ class TransactionIndex:
         except FileNotFoundError:
             return []
 
+    def create(self) -> None:
+        """Create an empty file. Raises OSError."""
+        self._file = self._files.open(self.path, create=True)
+        self._file.truncate(0)
+        self._entries = []
+
     def assume_empty(self) -> None:
         """Have no entries, without a look at the disk."""
         self._entries = []

@@ -86,6 +86,8 @@ class Log:
         """Why nothing can be written any more."""
         self.is_truncating = False
         """Whether a truncation is under way, which no append may meet."""
+        self.cleaned_offset: int | None = None
+        """Where the last cleaning of a compacted log ended; None before the first."""
         self.segments = Segments(files, directory, segments, open_segments)
         self.flushing = Flushing(self, recovery_point=recovery_point, is_new=is_new, lowered=lowered)
         self.commit = self.flushing.commit

@@ -59,8 +59,7 @@ class _Found(NamedTuple):
 class LogRegistry:
     """The logs of one broker. Lives on the event loop; what blocks runs on threads.
 
-    `lock`, `identify`, `open`, then use, then `close` and `unlock`. `background_passes.LogPasses` does
-    the background work over the logs.
+    `lock`, `identify`, `open`, then use, then `close` and `unlock`. `LogPasses` and `Cleaner` work on them.
     """
 
     def __init__(
@@ -197,9 +196,10 @@ class LogRegistry:
             recovery_point=0 if is_future else directory.recovery_points.get(topic_partition, 0),
             chance=self.environment.random,
             failed=self._failure_of(directory),
-            lowered=directory.write_recovery_points,
+            lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )
+        opened.cleaned_offset = None if is_future else directory.cleaner_offsets.get(topic_partition)
         if not directory.clean:
             try:
                 opened.flush()
@@ -392,7 +392,7 @@ class LogRegistry:
             is_new=True,
             chance=self.environment.random,
             failed=self._failure_of(directory),
-            lowered=directory.write_recovery_points,
+            lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )
         created.flushing.flushed_ms = self.environment.clock.now_ms()

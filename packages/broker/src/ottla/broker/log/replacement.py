@@ -53,6 +53,7 @@ class ReplacementPlan:
     """Named `.cleaned`; nothing more is written to them."""
     deleted: list[Path] = field(default_factory=list)
     """The outcome: the files of the old segments, to be unlinked."""
+    is_done: bool = False
 
     def run(self) -> None:
         """Put the new segments in the place of the old ones. Blocks: for a thread."""
@@ -70,6 +71,7 @@ class ReplacementPlan:
             self._sync_names()
             self._rename(segment, SWAP_SUFFIX, "", _INDEXES)
         self._sync_names()
+        self.is_done = True
 
     def _mark_old_deleted(self) -> None:
         kept = {one.base_offset for one in self.new}

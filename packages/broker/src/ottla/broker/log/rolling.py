@@ -58,7 +58,10 @@ class Rolling:
         """Give the log end the limits of the topic's configuration."""
         log, config = self._log, self._log.config
         most_ms = min(config.segment_jitter_ms, config.segment_ms)
-        log.log_end.limit(config, self._chance.randrange(most_ms) if most_ms > 0 else 0)
+        earlier_ms = self._chance.randrange(most_ms) if most_ms > 0 else 0
+        if config.compact:  # records of the active segment are not compacted
+            earlier_ms += max(0, config.segment_ms - config.max_compaction_lag_ms)
+        log.log_end.limit(config, earlier_ms)
         log.log_end.max_plain_bytes = log.rules.max_plain_bytes if log.takes_appends else 0
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ class Segments:
     (`OpenSegments`).
     """
 
-    __slots__ = ("_open", "all", "bases", "directory", "files", "replacing", "resume")
+    __slots__ = ("_open", "all", "bases", "directory", "files", "replaced", "replacing", "resume")
 
     def __init__(
         self,
@@ -43,6 +45,8 @@ class Segments:
         self._open = OpenSegments() if open_segments is None else open_segments
         self.replacing: ReplacementPlan | None = None
         """The replacement that is under way: its old segments may not be dropped."""
+        self.replaced: asyncio.Future[None] | None = None
+        """Done once the replacement that is under way is settled."""
         self.resume: dict[int, tuple[Segment, int]] = {}
         """Offsets that readers of sealed segments most likely ask for next, with their positions."""
         self._set(list(segments))
@@ -190,6 +194,16 @@ class Segments:
         """
         if self.replacing is plan:
             self.replacing = None
+
+    @contextmanager
+    def being_replaced(self) -> Iterator[None]:
+        """Let others wait on `replaced` meanwhile."""
+        self.replaced = ended = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self.replaced = None
+            ended.set_result(None)
 
     # ---- closing
 

@@ -13,7 +13,15 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
 from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.replication.partition import Partition
-from ottla.protocol.records import BatchBuilder, Codec, Record, iter_records
+from ottla.protocol.records import (
+    BatchBuilder,
+    Codec,
+    Record,
+    iter_records,
+    magic_at,
+    read_header,
+    split_batches,
+)
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("topic", 0)
@@ -85,7 +93,7 @@ def records_of(log: Log, offset: int | None = None) -> list[Record]:
         data = log.read(at, 1_000, up_to=log.log_end_offset).read()
         if not data:
             break
-        records = [one for one in iter_records(data) if one.offset >= at]
-        found += records
-        at = records[-1].offset + 1
+        found += [one for one in iter_records(data) if one.offset >= at]
+        newest = list(split_batches(data))[-1]
+        at = 1 + (read_header(newest).last_offset if magic_at(newest) == 2 else found[-1].offset)
     return found

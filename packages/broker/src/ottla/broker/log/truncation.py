@@ -144,6 +144,7 @@ class Truncatable(Protocol):
     producers: ProducerStates
     is_truncating: bool
     """Whether appends are refused because a truncation is under way."""
+    cleaned_offset: int | None
 
     @property
     def offline(self) -> OSError | None: ...
@@ -184,9 +185,12 @@ class Truncation:
         self._running: asyncio.Future[None] | None = None
 
     async def idle(self) -> None:
-        """Wait until no truncation is under way on a thread; the log tells how the last one ended."""
-        while self._running is not None:
-            await asyncio.wait([self._running])
+        """Wait until no thread changes the segments; the log tells how the last truncation ended.
+
+        The wait for a replacement of segments is that for its renames; the cleaning behind it ends by itself.
+        """
+        while running := [one for one in (self._running, self._log.segments.replaced) if one is not None]:
+            await asyncio.wait(running)
 
     # ---- decide
 
@@ -226,6 +230,8 @@ class Truncation:
     def _plan(self, offset: int, *, restart_at: int, cut: bool) -> TruncationPlan:
         log, end = self._log, self._log.log_end_offset
         log.is_truncating = True
+        if log.cleaned_offset is not None:
+            log.cleaned_offset = min(log.cleaned_offset, offset) if cut else None
         first = log.segments.find(offset) if cut else log.segments[0]
         changed = log.segments.drop_since(first.base_offset)
         recovery_point = log.flushing.recovery_point

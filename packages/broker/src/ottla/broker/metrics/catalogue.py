@@ -102,6 +102,26 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "NumLogSegments": ("gauge", "Segments of the log."),
         "Size": ("gauge", "Bytes of the log."),
     },
+    ("kafka.log", "LogCleaner", ()): {
+        "cleaner-recopy-percent": ("gauge", "Of the bytes that the last compaction read, those it kept."),
+        "max-buffer-utilization-percent": ("gauge", "How full the last compaction's memory for keys was."),
+        "max-clean-time-secs": ("gauge", "How long the last compaction took."),
+        "max-compaction-delay-secs": (
+            "gauge",
+            "By how much the oldest uncompacted record exceeds max.compaction.lag.ms.",
+        ),
+    },
+    ("kafka.log", "LogCleanerManager", ()): {
+        "max-dirty-percent": ("gauge", "The largest part of a log that is not compacted yet."),
+        "time-since-last-run-ms": ("gauge", "Time since the cleaner last looked for logs to compact."),
+    },
+    ("kafka.log", "LogCleanerManager", ("logDirectory",)): {
+        "uncleanable-bytes": ("gauge", "Bytes of the partitions that are not compacted any more."),
+        "uncleanable-partitions-count": (
+            "gauge",
+            "Partitions not compacted any more, because of damage for example.",
+        ),
+    },
     ("kafka.log", "LogManager", ()): {
         "OfflineLogDirectoryCount": ("gauge", "Data directories that have failed."),
     },

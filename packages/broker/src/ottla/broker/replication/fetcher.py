@@ -445,6 +445,7 @@ class Fetcher:
         return (one for one in asked if self.partitions.get(one.name) is one)
 
     async def _truncate(self, one: Followed, decision: TruncateTo | RestartAt) -> None:
+        await one.partition.log.truncation.idle()
         # Nothing is awaited from this look to the begin of the truncation, for which changes of roles wait.
         if self.partitions.get(one.name) is not one:
             return

@@ -277,10 +277,11 @@ class Replicas:
             return answers
 
     async def _truncated(self, topic_partition: TopicPartition) -> None:
-        """Wait for a truncation under way: a new role starts from the bounds of the log after it."""
+        """Wait while a thread changes the segments: a new role or a deletion starts from the log after it."""
         partition = self._hosted.get(topic_partition)
-        if partition is not None and partition.log.is_truncating:
-            await partition.log.truncation.idle()
+        found = self._logs.get(topic_partition) if partition is None else partition.log
+        if found is not None and (found.is_truncating or found.segments.replacing is not None):
+            await found.truncation.idle()
 
     def _note_role(self, topic_partition: TopicPartition, assignment: Assignment, level: int) -> None:
         if assignment.leader == self.broker_id:

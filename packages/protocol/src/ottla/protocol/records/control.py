@@ -54,11 +54,14 @@ def end_transaction_marker(
 def read_end_transaction_marker(batch: Buffer) -> EndTransactionMarker | None:
     """The marker in a control batch; None for a control record of a type that ends no transaction.
 
-    Raises CorruptRecords when the batch is empty or its key or value is too short. Newer versions of either
-    may be longer: what they add is ignored, as Kafka does.
+    Also None for a batch that compaction has emptied: all of the transaction is gone. Raises CorruptRecords
+    when key or value are too short. Newer versions of either may be longer: what they add is ignored, as
+    Kafka does.
     """
     record = next(RecordIterator(batch), None)
-    if record is None or record.key is None or len(record.key) < _KEY.size:
+    if record is None:
+        return None
+    if record.key is None or len(record.key) < _KEY.size:
         raise CorruptRecords("a control batch without a control record")
     version, kind = _KEY.unpack_from(record.key)
     if version < 0:

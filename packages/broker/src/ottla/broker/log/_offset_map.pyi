@@ -1,0 +1,49 @@
+from ottla.protocol.records import Buffer
+
+class OffsetMap:
+    """The newest offset of each key, in 24 bytes a slot: keys by a hash of 128 bits, which `hash_key` keys.
+
+    `latest_offset` is the end of what was added: records above it are kept, whatever their keys. It takes
+    keys until `slots * load_factor` are in it. Used by one thread.
+    """
+
+    def __init__(self, slots: int, load_factor: float, hash_key: bytes) -> None: ...
+
+    latest_offset: int
+
+    @property
+    def slots(self) -> int:
+        """The slots there are."""
+    @property
+    def most(self) -> int:
+        """The most keys it takes."""
+    @property
+    def count(self) -> int:
+        """The keys it has."""
+    def __len__(self) -> int: ...
+    def put(self, key: bytes, offset: int) -> bool:
+        """Set the newest offset of a key; False, and nothing is changed, when the map is full."""
+    def get(self, key: bytes) -> int:
+        """The newest offset of a key, -1 without any."""
+    def add(self, batch: Buffer, from_offset: int, *, max_decompressed_bytes: int) -> bool:
+        """Put the keys of a sound v2 batch from an offset on; False when the map is full before its end.
+
+        Raises CorruptRecords, and DecompressedTooLarge.
+        """
+
+def retained(
+    batch: Buffer,
+    keys: OffsetMap,
+    now_ms: int,
+    horizon_ms: int,
+    *,
+    marked: bool,
+    max_decompressed_bytes: int,
+) -> Buffer | None:
+    """What compaction keeps of a sound v2 batch: the batch itself, one anew, or None without any record.
+
+    Kept are records above `latest_offset`, and those that are the newest of their key: a tombstone only until
+    the batch's delete horizon, which is `horizon_ms` from here on if it had none (KIP-534). `marked` keeps
+    all records, and sets the horizon of a marker whose transaction has none left. Offsets, times and codec
+    stay. Raises CorruptRecords, DecompressedTooLarge, and UnsupportedCompressionType.
+    """

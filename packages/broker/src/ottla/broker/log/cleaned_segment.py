@@ -1,0 +1,109 @@
+"""A segment that a cleaning writes, with the suffix `.cleaned` until it takes the place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.log.index_building import IndexBuilder
+from ottla.broker.log.segment import Segment
+from ottla.broker.log.segment_scan import Checked
+from ottla.protocol.records import Buffer, legacy, magic_at, read_header
+from ottla.protocol.storage.segments import CLEANED_SUFFIX, SegmentFile
+
+if TYPE_CHECKING:
+    from ottla.broker.config import LogConfig
+    from ottla.broker.log.log import Log
+    from ottla.protocol.storage.indexes import AbortedTransaction
+
+_SMALLEST_BATCH: Final = 61
+_INDEX_ENTRY_BYTES: Final = 12
+
+
+class CleanedSegment:
+    """One cleaned segment: its files are made on the event loop, written on a thread.
+
+    `written` is told of bytes before they are written. Raises OSError; what was made is removed then.
+    """
+
+    def __init__(self, log: Log, old: list[Segment], io_bytes: int, written: Callable[[int], None]) -> None:
+        self.segment = Segment(log.files, log.directory, old[0].base_offset, suffix=CLEANED_SUFFIX)
+        self.modified_ms = 0
+        self.is_changed = False
+        """Whether anything of the old segments is left out."""
+        self._io_bytes = io_bytes
+        self._written = written
+        self._buffer = bytearray()
+        self._size = 0
+        self._paths = [self.segment.path(kind) for kind in _KINDS]
+        try:
+            self.segment.create()
+            self._indexes = _indexes(self.segment, log.config, sum(one.size for one in old))
+            if any(one.transactions.entries for one in old):
+                self.segment.transactions.create()
+        except OSError:
+            self.discard()
+            raise
+
+    def add(self, entry: Buffer) -> None:
+        """Add an entry of any format."""
+        self._indexes.add(_checked(entry, self._size))
+        self._buffer += entry
+        self._size += len(entry)
+        if len(self._buffer) >= self._io_bytes:
+            self._write()
+
+    def _write(self) -> None:
+        self._written(len(self._buffer))
+        self.segment.file.pwrite(self._buffer, self._size - len(self._buffer))
+        self._buffer.clear()
+
+    def finish(self, aborted: list[AbortedTransaction]) -> None:
+        """Write the rest, complete the indexes, and bring the records to the disk. Blocks: for a thread."""
+        self._write()
+        self.segment.size = self._size
+        self._indexes.finish()
+        for one in aborted:
+            self.segment.transactions.append(one)
+        self.segment.file.sync()
+        self.segment.files.set_modified_ms(self.segment.path(SegmentFile.LOG), self.modified_ms)
+        self.segment.close()
+        if not aborted:
+            self.segment.files.unlink(self.segment.path(SegmentFile.TRANSACTION_INDEX))
+
+    def discard(self) -> None:
+        """Remove the files: nothing takes the place of the old segments. Raises OSError."""
+        self.segment.close()
+        for path in self._paths:
+            self.segment.files.unlink(path)
+
+
+_KINDS: Final = (
+    SegmentFile.LOG,
+    SegmentFile.OFFSET_INDEX,
+    SegmentFile.TIME_INDEX,
+    SegmentFile.TRANSACTION_INDEX,
+)
+
+
+def _indexes(segment: Segment, config: LogConfig, old_bytes: int) -> IndexBuilder:
+    entries = old_bytes // max(config.index_interval_bytes, _SMALLEST_BATCH) + 2
+    room = max(config.segment_index_bytes, entries * _INDEX_ENTRY_BYTES)
+    return IndexBuilder(segment, config.index_interval_bytes, room)
+
+
+def _checked(entry: Buffer, position: int) -> Checked:
+    data = memoryview(entry)
+    if magic_at(entry) == 2:
+        header = read_header(entry)
+        return Checked(
+            position,
+            len(data),
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+            header,
+            data,
+        )
+    old = legacy.read_entry(entry, check_crc=False)
+    return Checked(position, len(data), old.offset, old.offset, old.timestamp_ms, None, data)

@@ -1,0 +1,258 @@
+"""The log cleaner: it compacts the dirtiest logs of a broker, several at a time, on threads of its own.
+
+Lives on the event loop. Each replica is cleaned by its own broker, up to what is stable there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from ottla.broker.log import cleaner_metrics
+from ottla.broker.log.cleaner_metrics import CleanerFigures
+from ottla.broker.log.cleaning import Cleaned, Cleaning, IsWanted, MapTooSmall
+from ottla.broker.log.cleaning_pace import CleaningStopped, Pace, Throttle
+from ottla.broker.log.compaction_rules import Bounds, DirtyRange, dirtiest, dirty_range
+from ottla.broker.log.files import RUN_OUT
+from ottla.broker.log.offset_map import OffsetMap, slots_for
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.storage import CorruptStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ottla.broker.log.log import Log
+    from ottla.broker.log.registry import LogRegistry
+    from ottla.broker.metrics import Metrics
+    from ottla.protocol.topics import TopicPartition
+
+_log = logging.getLogger("log-cleaner")
+
+MOST_THREADS: Final = 64
+_SMALLEST_READ_BYTES: Final = 16 << 10
+_LOOKED_AT_ONCE: Final = 100
+"""Logs that are looked at before other tasks have their turn."""
+R = TypeVar("R")
+
+
+class _Chosen(NamedTuple):
+    log: Log
+    dirty: DirtyRange
+
+
+class Cleaner:
+    """Cleans the logs of a registry: `run` as long as the broker serves, or `clean_next` once.
+
+    A partition that cannot be cleaned, because a segment is damaged, is left alone until the next start.
+    """
+
+    def __init__(self, logs: LogRegistry, metrics: Metrics | None = None) -> None:
+        self._logs = logs
+        self._clock = logs.environment.clock
+        self._throttle = Throttle(logs.config.log_cleaner_io_max_bytes_per_second)
+        self._threads = ThreadPoolExecutor(MOST_THREADS, "log-cleaner")
+        self._stopping = Event()
+        self._busy: set[TopicPartition] = set()
+        self._paused_until_ms: dict[TopicPartition, float] = {}
+        self._uncleanable: dict[TopicPartition, Log] = {}
+        self._woken = asyncio.Event()
+        self.figures = CleanerFigures()
+        paths = [one.path for one in logs.log_directories]
+        cleaner_metrics.show(metrics, self.figures, self._clock.monotonic_ms, paths)
+
+    # ---- the endless work
+
+    async def run(self) -> None:
+        """Clean whenever a log is dirty enough, until cancelled; the threads have ended then."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    self._woken.clear()
+                    await self._start_cleanings(tasks)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._logs.config.log_cleaner_backoff_ms / 1000):
+                            await self._woken.wait()
+        finally:
+            self._stopping.set()
+            self._threads.shutdown(wait=False)
+
+    async def _start_cleanings(self, tasks: asyncio.TaskGroup) -> None:
+        while len(self._busy) < min(self._logs.config.log_cleaner_threads, MOST_THREADS):
+            chosen = await self._choose(self._clock.now_ms())
+            if chosen is None:
+                return
+            self._busy.add(chosen.log.topic_partition)
+            tasks.create_task(self._clean_and_wake(chosen), name=f"clean-{chosen.log.topic_partition}")
+
+    async def _clean_and_wake(self, chosen: _Chosen) -> None:
+        try:
+            await self._clean(chosen, self._clock.now_ms())
+        finally:
+            self._busy.discard(chosen.log.topic_partition)
+            self._woken.set()
+
+    async def clean_next(self, now_ms: int) -> TopicPartition | None:
+        """Clean the dirtiest log that is due; returns its partition, or None if there was none."""
+        chosen = await self._choose(now_ms)
+        if chosen is None:
+            return None
+        await self._clean(chosen, now_ms)
+        return chosen.log.topic_partition
+
+    # ---- choosing
+
+    async def _choose(self, now_ms: int) -> _Chosen | None:
+        """The dirtiest log that is due and that nobody cleans."""
+        self._begin_look()
+        found = []
+        for number, log in enumerate(self._logs):
+            if number % _LOOKED_AT_ONCE == _LOOKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if log.config.compact and self._may_clean(log):
+                with suppress(OSError, KafkaError):
+                    found.append((log.topic_partition, self._dirty_range(log, now_ms), log.config))
+        self.figures.dirty_ratio = max((dirty.ratio for _, dirty, _ in found), default=0.0)
+        self.figures.overdue_ms = max((dirty.overdue_ms for _, dirty, _ in found), default=0)
+        best = dirtiest(found)
+        chosen = self._logs.get(best[0]) if best else None
+        if best is None or chosen is None or not self._may_clean(chosen):
+            return None
+        return _Chosen(chosen, best[1])
+
+    def _may_clean(self, log: Log) -> bool:
+        partition = log.topic_partition
+        if not log.takes_appends or log.segments.replacing is not None or partition in self._busy:
+            return False
+        paused = self._paused_until_ms.get(partition, 0) > self._clock.monotonic_ms()
+        return not paused and self._uncleanable.get(partition) is not log
+
+    def _dirty_range(self, log: Log, now_ms: int) -> DirtyRange:
+        settled = min(log.last_stable_offset, log.recovery_point)
+        bounds = Bounds(log.cleaned_offset, log.log_start_offset, settled, log.log_end_offset)
+        return dirty_range(log.segments.all, bounds, log.config, now_ms)
+
+    def _begin_look(self) -> None:
+        """Forget what was known of logs that are gone."""
+        self.figures.looked_at_ms = now_ms = self._clock.monotonic_ms()
+        self._paused_until_ms = {one: at for one, at in self._paused_until_ms.items() if at > now_ms}
+        kept = {one: log for one, log in self._uncleanable.items() if self._logs.get(one) is log}
+        if len(kept) != len(self._uncleanable):
+            self._uncleanable = kept
+            self._count_uncleanable()
+
+    # ---- cleaning
+
+    async def _clean(self, chosen: _Chosen, now_ms: int) -> None:
+        log, took_ms = chosen.log, self._stopwatch()
+        try:
+            keys = self._map_for(chosen.dirty)
+            cleaned = await self._cleaning(chosen, keys, now_ms).run(self._on_thread)
+        except CleaningStopped:
+            self._pause(log)
+        except OSError as error:
+            self._failed(log, error)
+        except MapTooSmall:
+            self._leave_alone(
+                log, "a batch has more keys than the offset map takes; raise log.cleaner.dedupe.buffer.size"
+            )
+        except (CorruptStorage, KafkaError, MemoryError, ValueError) as error:
+            self._leave_alone(log, str(error))
+        else:
+            await self._settle(log, cleaned, now_ms)
+            self._tell(log, chosen.dirty, cleaned, keys, took_ms())
+
+    def _stopwatch(self) -> Callable[[], float]:
+        began_ms = self._clock.monotonic_ms()
+        return lambda: self._clock.monotonic_ms() - began_ms
+
+    def _map_for(self, dirty: DirtyRange) -> OffsetMap:
+        config = self._logs.config
+        memory_bytes = config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1)
+        load_factor = min(config.log_cleaner_io_buffer_load_factor, 0.99)
+        slots = slots_for(dirty.first_uncleanable - dirty.first_dirty, memory_bytes, load_factor)
+        hash_key = self._logs.environment.random.getrandbits(128).to_bytes(16, "little")
+        return OffsetMap(slots, load_factor, hash_key)
+
+    def _cleaning(self, chosen: _Chosen, keys: OffsetMap, now_ms: int) -> Cleaning:
+        config, log = self._logs.config, chosen.log
+        self._throttle.bytes_per_second = config.log_cleaner_io_max_bytes_per_second
+        is_wanted = IsWanted(log, lambda: self._logs.get(log.topic_partition) is log)
+        io_bytes = config.log_cleaner_io_buffer_size // max(config.log_cleaner_threads, 1) // 2
+        return Cleaning(
+            log,
+            chosen.dirty,
+            keys,
+            Pace(self._throttle, self._stopping, self._clock.monotonic_ms, is_wanted),
+            io_bytes=max(io_bytes, _SMALLEST_READ_BYTES),
+            now_ms=now_ms,
+        )
+
+    async def _on_thread(self, work: Callable[[], R]) -> R:
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._stopping.set()  # the thread looks at it with each read
+            await asyncio.wait([running])
+            raise
+
+    async def _settle(self, log: Log, cleaned: Cleaned, now_ms: int) -> None:
+        if self._logs.get(log.topic_partition) is not log:
+            return
+        directory = self._logs.log_directories.of(log)
+        log.cleaned_offset = cleaned.end_offset
+        self._logs.deletions.add(now_ms + log.config.file_delete_delay_ms, cleaned.deleted, directory)
+        try:
+            await self._on_thread(directory.write_cleaner_offsets)
+        except OSError as error:
+            self._logs.retry_or_fail(directory, error)
+
+    # ---- what did not work
+
+    def _pause(self, log: Log) -> None:
+        until_ms = self._clock.monotonic_ms() + self._logs.config.log_cleaner_backoff_ms
+        self._paused_until_ms[log.topic_partition] = until_ms
+
+    def _failed(self, log: Log, error: OSError) -> None:
+        """Try again later where the log has gone or room has run out; otherwise the directory has failed."""
+        self._pause(log)
+        if self._logs.get(log.topic_partition) is not log or isinstance(error, FileNotFoundError):
+            return
+        if error.errno in RUN_OUT:
+            _log.warning("%s is not compacted for now: %s", log.topic_partition, error)
+        else:
+            self._logs.directory_failed(self._logs.log_directories.of(log), error)
+
+    def _leave_alone(self, log: Log, reason: str) -> None:
+        _log.warning("%s is not compacted any more: %s", log.topic_partition, reason)
+        self._uncleanable[log.topic_partition] = log
+        self._count_uncleanable()
+
+    def _count_uncleanable(self) -> None:
+        counted: dict[Path, tuple[int, int]] = {}
+        for log in self._uncleanable.values():
+            count, size = counted.get(log.directory.parent, (0, 0))
+            counted[log.directory.parent] = count + 1, size + log.segments.size_bytes
+        self.figures.uncleanable = counted
+
+    # ---- telling
+
+    def _tell(self, log: Log, dirty: DirtyRange, cleaned: Cleaned, keys: OffsetMap, took_ms: float) -> None:
+        before, after = dirty.clean_bytes + dirty.dirty_bytes, cleaned.counts.bytes_written
+        self.figures.buffer_utilization = keys.count / keys.slots
+        self.figures.recopied = after / before if before else 0.0
+        self.figures.clean_time_ms = took_ms
+        _log.info(
+            "%s compacted up to %d: %d bytes became %d, with %d keys in %d ms",
+            log.topic_partition,
+            cleaned.end_offset,
+            before,
+            after,
+            keys.count,
+            took_ms,
+        )
