@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.log.fake_files import MemoryFiles, PowerLoss
-from ottla.broker.log.files import Files
+from ottla.broker.log.files import DiskFiles, Files
 from ottla.broker.log.future_logs import MARKER
 from ottla.broker.log.log import Log
 from ottla.broker.log.registry import LogRegistry
@@ -292,6 +294,107 @@ async def test_a_marked_copy_is_not_served_while_its_older_log_may_be_offline(tm
         assert not (second / "topic-0" / MARKER).exists()
 
 
+# ---- what happens meanwhile
+
+
+async def test_a_partition_that_is_deleted_right_after_its_move_leaves_no_older_log(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    async with opened(first, second) as world:
+        partition = await world.lead()
+
+        async def write() -> None:
+            while True:
+                append(partition, b"x")  # so that the disk has not all of the copy when it takes the place
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+            writing, moving = tasks.create_task(write()), tasks.create_task(world.moves.run())
+            world.moves.move(PARTITION, str(second))
+            while partition.log.directory.parent != second:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            writing.cancel()
+
+            await world.replicas.stop([(PARTITION, -2, True)])
+
+            while (first / "topic-0").exists() or (second / "topic-0").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            moving.cancel()
+    async with opened(first, second) as world:
+        assert world.logs.get(PARTITION) is None
+
+
+class FullOnce(DiskFiles):
+    """A disk without room for the removal of the first marker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+
+    def unlink(self, path: Path) -> None:
+        if path.name == MARKER and not self.failures:
+            self.failures += 1
+            raise OSError(errno.ENOSPC, "no space left", str(path))
+        super().unlink(path)
+
+
+async def test_a_move_whose_end_fails_is_ended_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_moves, "FAILED_PAUSE_S", 0.001)
+    first, second = two(tmp_path)
+    files = FullOnce()
+    async with opened(first, second, files=files) as world:
+        partition = await world.lead()
+        append(partition, b"x")
+        await world.moved(second)
+        assert files.failures == 1
+
+        await world.moved(first)
+
+        assert partition.log.directory == first / "topic-0"
+        assert values(partition.log) == [b"x"]
+        assert not (second / "topic-0").exists()
+
+
+async def test_deleted_records_stay_deleted_when_a_crash_leaves_the_log_and_its_copy(tmp_path: Path) -> None:
+    first, second = two(tmp_path / "before")
+    async with opened(first, second) as world:
+        partition = await world.lead()
+        for value in (b"a", b"b", b"c"):
+            append(partition, value)
+        world.moves.move(PARTITION, str(second))
+        copy = world.logs.futures.get(PARTITION)
+        assert copy is not None
+        copy.append_as_follower(partition.log.read(0, 10_000, up_to=3).read(), 1_000)
+        await world.logs.futures.give_name(copy)
+        partition.log.advance_log_start(2)
+        world.logs.log_directories.named(str(first)).write_checkpoints()
+        shutil.copytree(tmp_path / "before", tmp_path / "after", ignore=shutil.ignore_patterns(".lock"))
+
+    async with opened(*two(tmp_path / "after")) as world:
+        found = world.logs.get(PARTITION)
+        assert found is not None
+        assert found.directory.parent == tmp_path / "after" / "b"
+        assert (found.log_start_offset, values(found)) == (2, [b"c"])
+
+
+async def test_a_copy_that_has_its_name_is_not_cut_but_made_anew(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    async with opened(first, second) as world:
+        partition = await world.lead()
+        for value in (b"a", b"b", b"c"):
+            append(partition, value)
+        world.moves.move(PARTITION, str(second))
+        copy = world.logs.futures.get(PARTITION)
+        assert copy is not None
+        copy.append_as_follower(partition.log.read(0, 10_000, up_to=3).read(), 1_000)
+        await world.logs.futures.give_name(copy)
+        await partition.truncate_to(1)
+
+        await world.until_settled()
+
+        assert (partition.log.directory, values(partition.log)) == (second / "topic-0", [b"a"])
+        assert copy.directory.name.endswith("-delete")
+
+
 # ---- losses of power
 
 
@@ -311,9 +414,8 @@ async def _live(files: MemoryFiles, durable: list[bytes], written: list[bytes]) 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(write())
             moving = tasks.create_task(world.moves.run())
-            while list(world.logs.futures):  # noqa: ASYNC110
+            while list(world.logs.futures) or world.logs.futures.replaced:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            await asyncio.sleep(0.01)
             moving.cancel()
 
 

@@ -51,9 +51,16 @@ class FutureLogs:
         self._unique_id = unique_id
         self._now_ms = now_ms
         self._all: dict[TopicPartition, Log] = {}
+        self._replaced: dict[TopicPartition, tuple[Log, Log]] = {}
+        """The copies that have taken the places of older logs, and those, until their files are deleted."""
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, Log]]:
         return iter(list(self._all.items()))
+
+    @property
+    def replaced(self) -> list[TopicPartition]:
+        """The partitions whose older logs are still there, beside the copies that took their places."""
+        return list(self._replaced)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The copy of a partition's log."""
@@ -81,21 +88,34 @@ class FutureLogs:
             directory.futures.pop(topic_partition, None)
             self._remove_files(directory, copy)
 
+    def partition_deleted(self, topic_partition: TopicPartition) -> None:
+        """Delete a copy, and a log that a copy has replaced: a start would take it for the log."""
+        self.drop(topic_partition)
+        _, older = self._replaced.pop(topic_partition, (None, None))
+        if older is not None and self.is_named(older):
+            self._remove_files(self._directories.of(older), older)
+
     def directory_failed(self, directory: LogDirectory) -> None:
         """Forget the copies in a directory that went offline; their files stay."""
         for topic_partition, copy in directory.futures.items():
             copy.offline = copy.offline or directory.offline
             self._all.pop(topic_partition, None)
         directory.futures = {}
+        for topic_partition, (copy, older) in list(self._replaced.items()):
+            if self._directories.of(copy) is directory:
+                del self._replaced[topic_partition]
+                log_closing.abandon(older)
 
     def _remove_files(self, directory: LogDirectory, removed: Log) -> None:
-        target = directory.path / delete_directory_name(removed.topic_partition, self._unique_id())
         try:
-            self._files.rename(removed.directory, target)
+            self._rename_away(directory, removed)
         except OSError as error:
             log.warning("%s is not deleted: %s", removed.directory, error)
             log_closing.abandon(removed)
-            return
+
+    def _rename_away(self, directory: LogDirectory, removed: Log) -> None:
+        target = directory.path / delete_directory_name(removed.topic_partition, self._unique_id())
+        self._files.rename(removed.directory, target)
         log_closing.moved_to(removed, target)
         directory.names_changed = True
         due_ms = self._now_ms() + removed.config.file_delete_delay_ms
@@ -103,9 +123,9 @@ class FutureLogs:
 
     # ---- taking the place of the older log
 
-    def is_named(self, copy: Log) -> bool:
-        """Whether a copy has the partition's own name already."""
-        return copy.directory.name == directory_name(copy.topic_partition)
+    def is_named(self, one: Log) -> bool:
+        """Whether a log has the partition's own name."""
+        return one.directory.name == directory_name(one.topic_partition)
 
     async def give_name(self, copy: Log) -> None:
         """Give a copy the partition's own name, durably. Raises OSError and `KafkaStorageError`."""
@@ -134,25 +154,36 @@ class FutureLogs:
             if epoch > copy.leader_epochs.latest:  # it has written nothing yet
                 copy.leader_epochs.assign(epoch, start_offset)
         copy.log_end.leader_epoch = copy.leader_epochs.latest
-        copy.log_start_offset = older.log_start_offset
-        copy.leader_epochs.truncate_from_start(copy.log_start_offset)
+        _start_at(copy, older.log_start_offset)
         copy.producers, copy.config = older.producers, older.config
         source, target = self._directories.of(older), self._directories.of(copy)
         del self._all[topic_partition], target.futures[topic_partition]
         del source.logs[topic_partition]
         target.logs[topic_partition] = copy
+        self._replaced[topic_partition] = (copy, older)
 
-    async def retire(self, copy: Log, older: Log) -> None:
-        """Remove the older log once all of the copy is on the disk. Raises OSError, `KafkaStorageError`."""
+    async def retire(self, topic_partition: TopicPartition) -> None:
+        """Delete the older log of a replaced pair once all of the copy is on the disk.
+
+        Raises OSError and `KafkaStorageError`; then it is to be called again.
+        """
+        pair = self._replaced[topic_partition]
+        copy, older = pair
         source, target = self._directories.of(older), self._directories.of(copy)
-        if older.offline is None:
+        if older.offline is None and source.offline is None:
             await older.durable()  # produce requests may wait for it
         await copy.durable()
         await asyncio.to_thread(target.write_checkpoints)
-        if older.offline is None:
-            self._remove_files(source, older)
+        if self._replaced.get(topic_partition) is not pair:
+            return  # deleted meanwhile
+        if source.offline is not None:
+            log_closing.abandon(older)
+        else:
+            if self.is_named(older):
+                self._rename_away(source, older)
             await asyncio.to_thread(self._files.sync_dir, source.path)
         await asyncio.to_thread(self.unmark, copy)
+        self._replaced.pop(topic_partition, None)
 
     # ---- at a start
 
@@ -165,9 +196,12 @@ class FutureLogs:
         def rank(each: Log, is_marked: bool) -> tuple[int, int, bool]:
             return each.leader_epochs.latest, each.log_end_offset, is_marked
 
-        if rank(one, marked[0]) >= rank(other, marked[1]):
-            return one, other
-        return other, one
+        kept, left = (one, other) if rank(one, marked[0]) >= rank(other, marked[1]) else (other, one)
+        # The checkpoint of the copy's directory may not know yet what was deleted from the older log.
+        start = min(left.log_start_offset, kept.log_end_offset)
+        if start > kept.log_start_offset:
+            _start_at(kept, start)
+        return kept, left
 
     def discard(self, removed: Log) -> None:
         """Remove a log that `choose` has not chosen."""
@@ -188,3 +222,8 @@ class FutureLogs:
             of = current(topic_partition)
             if of is None or of.directory.parent == copy.directory.parent:
                 self.drop(topic_partition)
+
+
+def _start_at(one: Log, offset: int) -> None:
+    one.log_start_offset = offset
+    one.leader_epochs.truncate_from_start(offset)

@@ -446,7 +446,7 @@ class LogRegistry:
         except OSError as error:
             self.retry_or_fail(directory, error)
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
-        self.futures.drop(topic_partition)
+        self.futures.partition_deleted(topic_partition)
         del self._logs[topic_partition], directory.logs[topic_partition]
         log_closing.moved_to(found, target)
         directory.names_changed = True

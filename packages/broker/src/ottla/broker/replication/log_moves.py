@@ -73,19 +73,30 @@ class LogMoves:
         """Carry out the moves until cancelled; those that the last life of the broker began, too."""
         while True:
             self._begun.clear()
-            moving = list(self._logs.futures)
-            if not moving:
+            steps = [await self._retire(one) for one in self._logs.futures.replaced]
+            steps += [await self._step(topic_partition, copy) for topic_partition, copy in self._logs.futures]
+            if not steps:
                 await self._begun.wait()
-                continue
-            steps = [await self._step(topic_partition, copy) for topic_partition, copy in moving]
-            if not any(steps):
+            elif not any(steps):
                 await asyncio.sleep(PAUSE_S)
+
+    async def _retire(self, topic_partition: TopicPartition) -> bool:
+        """Delete the log that a moved replica has left; return whether that is done."""
+        try:
+            await self._logs.futures.retire(topic_partition)
+        except (KafkaError, OSError) as error:
+            log.warning("the deletion of the log that %s has left is tried again: %s", topic_partition, error)
+            await asyncio.sleep(FAILED_PAUSE_S)
+            return False
+        return True
 
     async def _step(self, topic_partition: TopicPartition, copy: Log) -> bool:
         """Bring one move a step forward; return whether another step may follow at once."""
-        partition = self._replicas.hosted(topic_partition)
-        if partition is None or self._logs.futures.get(topic_partition) is not copy or not _rests(partition):
+        partition, futures = self._replicas.hosted(topic_partition), self._logs.futures
+        if partition is None or futures.get(topic_partition) is not copy or not _rests(partition):
             return False
+        if topic_partition in futures.replaced:
+            return False  # the log of the move before may still have the name that this copy is to get
         if self._quota is not None and self._quota.is_exceeded:
             return False
         try:
@@ -100,6 +111,9 @@ class LogMoves:
     async def _follow(self, partition: HostedPartition, copy: Log) -> bool:
         current = partition.log
         common = common_end(copy, current)
+        if common < copy.log_end_offset and self._logs.futures.is_named(copy):
+            self._begin_anew(copy, current)
+            return True
         if copy.log_end_offset < current.log_start_offset or common < copy.log_start_offset:
             await copy.truncation.run_on_thread(copy.truncation.begin_restart(current.log_start_offset))
             return True
@@ -112,6 +126,15 @@ class LogMoves:
             return False
         self._append(copy, batches)
         return True
+
+    def _begin_anew(self, copy: Log, current: Log) -> None:
+        """Copy once more: a thread that cut a named copy could meet a new log under the name.
+
+        The partition may be deleted, and created here, while the thread works.
+        """
+        directory = self._logs.log_directories.of(copy)
+        self._logs.futures.drop(copy.topic_partition)
+        self._logs.create_future(current, directory)
 
     def _is_prefix(self, partition: HostedPartition, copy: Log) -> bool:
         """Whether a copy still goes on in its log: neither was dropped, truncated or replaced meanwhile."""
@@ -127,7 +150,6 @@ class LogMoves:
         self._logs.exchange(copy, older)
         partition.replace_log(copy)
         log.info("%s moved from %s to %s", partition.topic_partition, older.directory, copy.directory)
-        await self._logs.futures.retire(copy, older)
         return True
 
     def _catch_up(self, current: Log, copy: Log) -> bool:
