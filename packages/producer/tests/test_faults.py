@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError
-from ottla.client.testing import ScriptedBroker
-from ottla.producer import Producer, ProducerConfig
+from ottla.client.testing import NODE_ID, ScriptedBroker
+from ottla.producer import Acknowledgement, Producer, ProducerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -22,7 +24,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.protocol.records import decode_records, read_header
-from peers.accepting_broker import serving
+from peers.accepting_broker import acknowledged, serving
 
 PARTITIONS = 2
 RECORDS = 200
@@ -105,9 +107,56 @@ async def test_acknowledged_records_are_written_once_in_order(
         async with Producer(broker.bootstrap_servers, config(rng, **settings)) as producer:
             sent = [await producer.send("t", b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)]
 
+    assert_written_once_in_order(leader, sent, may_fail=bool(for_good or settings))
+
+
+class MovingLeadership:
+    """Both partitions move between two brokers that share the logs; metadata may name the wrong one."""
+
+    def __init__(self, rng: random.Random, leader: FaultyLeader, *brokers: ScriptedBroker) -> None:
+        self._rng, self._leader, self._brokers = rng, leader, brokers
+        self._leads = self._told = NODE_ID
+        for index, broker in enumerate(brokers):
+            broker.on(MetadataRequest, self._metadata)
+            broker.on(InitProducerIdRequest, leader.new_id)
+            broker.on(ProduceRequest, partial(self._produce, NODE_ID + index))
+
+    def _produce(self, node: int, request: ProduceRequest) -> ProduceResponse | None:
+        if self._rng.random() < 0.1:
+            self._leads = self._rng.choice([NODE_ID, NODE_ID + 1])
+        if node != self._leads:
+            return acknowledged(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self._leader.produce(request)
+
+    def _metadata(self, _: MetadataRequest) -> MetadataResponse:
+        if self._rng.random() < 0.7:
+            self._told = self._leads
+        answer = self._brokers[0].metadata("t", partitions=PARTITIONS, leader=self._told)
+        answer.brokers = [
+            MetadataResponseBroker(node_id=NODE_ID + index, host=each.host, port=each.port)
+            for index, each in enumerate(self._brokers)
+        ]
+        return answer
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_records_are_written_once_in_order_while_the_leader_moves(seed: int) -> None:
+    rng = random.Random(seed)
+    leader = FaultyLeader(rng, 0.0)
+    async with ScriptedBroker() as one, ScriptedBroker() as other:
+        MovingLeadership(rng, leader, one, other)
+        async with Producer(one.bootstrap_servers, config(rng)) as producer:
+            sent = [await producer.send("t", b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)]
+
+    assert_written_once_in_order(leader, sent)
+
+
+def assert_written_once_in_order(
+    leader: FaultyLeader, sent: list[Acknowledgement], *, may_fail: bool = False
+) -> None:
     known = [each.exception() for each in sent]
     assert {type(error) for error in known if not isinstance(error, ClientError | KafkaError)} <= {type(None)}
-    assert for_good or settings or known == [None] * RECORDS
+    assert may_fail or known == [None] * RECORDS
     for index, log in leader.logs.items():
         numbers = [int(value or b"") for value in log]
         good = [n for n in range(index, RECORDS, PARTITIONS) if known[n] is None]

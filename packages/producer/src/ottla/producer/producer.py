@@ -40,6 +40,8 @@ from ottla.producer.partitioner import partitioner
 from ottla.producer.record import Headers, RecordMetadata
 from ottla.producer.sender.batch_completion import BatchCompletion
 from ottla.producer.sender.idempotence import Idempotence
+from ottla.producer.sender.partition_order import PartitionOrder
+from ottla.producer.sender.refused_leaders import RefusedLeaders
 from ottla.producer.sender.sender import Sender
 from ottla.producer.sender.sequence_numbers import SequenceNumbers
 from ottla.producer.transactions.begin_commit_abort import Transactions
@@ -402,12 +404,15 @@ class Producer(SendMethods):
     def _make_sender(self, records: RecordAppender) -> Sender:
         config, coordinator = self.config, self._coordinator
         self._idempotence = idempotence = Idempotence(self._cluster, config, SequenceNumbers(), coordinator)
+        order = PartitionOrder(loop_time_ms)
+        refused_leaders = RefusedLeaders(order.leader_asked, self._cluster.known_leader, self._cluster.forget)
         completion = BatchCompletion(
             self._cluster,
             self._accumulator,
             config,
             self.metrics,
             idempotence=idempotence,
+            refused_leaders=refused_leaders,
             coordinator=coordinator,
             on_buffer_space=self._buffer_space.wake_next,
             now_ms=loop_time_ms,
@@ -420,6 +425,8 @@ class Producer(SendMethods):
             self.metrics,
             idempotence=idempotence,
             completion=completion,
+            order=order,
+            refused_leaders=refused_leaders,
             now_ms=loop_time_ms,
             on_metadata=self._metadata.update,
             on_batch=records.batch_listener,

@@ -12,6 +12,7 @@ from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.sender.idempotence import Idempotence, TransactionCoordinator
+from ottla.producer.sender.refused_leaders import RefusedLeaders
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.protocol.topics import TopicPartition
@@ -35,6 +36,7 @@ class BatchCompletion:
         metrics: ProducerMetrics,
         *,
         idempotence: Idempotence,
+        refused_leaders: RefusedLeaders,
         coordinator: TransactionCoordinator | None,
         on_buffer_space: Callable[[], None],
         now_ms: Callable[[], float],
@@ -45,6 +47,7 @@ class BatchCompletion:
         self._config = config
         self._metrics = metrics
         self._idempotence = idempotence
+        self._refused_leaders = refused_leaders
         self._coordinator = coordinator
         self._on_buffer_space = on_buffer_space
         self._now_ms = now_ms
@@ -132,19 +135,18 @@ class BatchCompletion:
     def _failed(self, batch: Batch, error: ClientError | KafkaError, *, may_repeat: bool = True) -> None:
         if batch.done:
             return
-        if is_stale(error):
-            self._cluster.forget(batch.partition.topic)
+        at_once = is_stale(error) and self._refused_leaders.refused(batch)
         if not may_repeat or not is_retriable(error):
             self.fail(batch, error)
         else:
-            self._retry(batch, error)
+            self._retry(batch, error, at_once=at_once)
 
-    def _retry(self, batch: Batch, error: ClientError | KafkaError) -> None:
+    def _retry(self, batch: Batch, error: ClientError | KafkaError, *, at_once: bool = False) -> None:
         batch.last_error = error
         if batch.attempts >= self._config.retries:
             self.fail(batch, error)
             return
-        delay_ms = self._cluster.backoff.delay_ms(batch.attempts, self._chance())
+        delay_ms = 0.0 if at_once else self._cluster.backoff.delay_ms(batch.attempts, self._chance())
         self._accumulator.reenqueue(batch, self._now_ms() + delay_ms)
 
     def _succeed(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:

@@ -45,6 +45,11 @@ class PartitionOrder:
         flights = self._flights.get(batch.partition)
         return flights is None or (flights.leader == leader and not flights.is_first)
 
+    def leader_asked(self, partition: TopicPartition) -> int | None:
+        """Return the leader that batches of a partition are in flight to, or were a moment ago."""
+        flights = self._flights.get(partition)
+        return None if flights is None else flights.leader
+
     def sent(self, batch: Batch, leader: int) -> None:
         """Note that a batch, which counts as in flight, is sent to a leader."""
         flights = self._flights.get(batch.partition)

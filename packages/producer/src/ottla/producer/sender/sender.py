@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.client.cluster import Cluster, NoSuchTopic
+from ottla.client.environment import chance
 from ottla.client.errors import ClientError, DeadlineExceeded
-from ottla.client.retry import is_retriable
+from ottla.client.retry import Backoff, is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import DeliveryTimeout, ProducerClosed
@@ -25,6 +26,7 @@ from ottla.producer.sender.batch_compression import BatchCompression
 from ottla.producer.sender.idempotence import Idempotence
 from ottla.producer.sender.partition_order import PartitionOrder
 from ottla.producer.sender.produce_exchange import ProduceExchange
+from ottla.producer.sender.refused_leaders import RefusedLeaders
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.topics import TopicPartition
@@ -51,6 +53,8 @@ class Sender:
         *,
         idempotence: Idempotence,
         completion: BatchCompletion,
+        order: PartitionOrder,
+        refused_leaders: RefusedLeaders,
         now_ms: Callable[[], float],
         on_metadata: Callable[[str], None],
         on_batch: Callable[[Batch], None] | None,
@@ -65,7 +69,10 @@ class Sender:
         self._now_ms = now_ms
         self._on_metadata, self._on_batch = on_metadata, on_batch
         self._compression = BatchCompression(config)
-        self._order = PartitionOrder(now_ms)
+        self._order, self._refused_leaders = order, refused_leaders
+        # The first answer may come from a broker that does not know the new leader yet, and will in a moment.
+        client = config.client
+        self._refreshing_backoff = Backoff(client.retry_backoff_ms / 4, client.retry_backoff_max_ms / 4)
         self._exchange = ProduceExchange(
             cluster,
             config,
@@ -144,6 +151,8 @@ class Sender:
             now_ms = self._now_ms()
             self._expire(now_ms)
             self._order.forget_idle()
+            for topic in self._refused_leaders.topics if self._refused_leaders else ():
+                self._find_leader(topic)
             self._pass_at(now_ms, None if self._is_preparing else self._send_due(now_ms))
         except Exception as bug:
             self._failed(bug)
@@ -264,24 +273,40 @@ class Sender:
             self._tasks.create_task(self._refresh(topic))
 
     async def _refresh(self, topic: str) -> None:
+        """Refresh a topic's metadata, and again while they name a leader that refused a batch."""
+        attempt = 0
+        try:
+            while True:
+                pause_ms = await self._refresh_once(topic)
+                if self._refused_leaders.awaits(topic):
+                    pause_ms = self._refreshing_backoff.delay_ms(attempt, chance())
+                await asyncio.sleep(pause_ms / 1_000)
+                if not self._refused_leaders.awaits(topic):
+                    return
+                attempt += 1
+        finally:
+            self._refreshing.discard(topic)
+            self.wake()
+
+    async def _refresh_once(self, topic: str) -> float:
+        """Refresh a topic's metadata; return the wait before the next time, if there is one."""
         try:
             response = await self._cluster.refresh([topic], may_create=True)
             self._on_metadata(topic)
             self._no_leader(topic, response)
+            self._refused_leaders.refreshed(topic)
             self.wake()  # batches that have a leader do not wait for those that have none
             info = self._accumulator.topics.get(topic)  # None for a topic that was deleted
             indexes = info.partitions if info is not None else ()
             if info is None or any(
                 self._cluster.known_leader(TopicPartition(topic, index)) is None for index in indexes
             ):
-                await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
+                return self._config.client.retry_backoff_ms
         except (ClientError, KafkaError) as error:
             # The batches stay due, and expire after `delivery_timeout_ms`.
             self._waits_for(topic, error)
-            await asyncio.sleep(self._config.client.retry_backoff_ms / 1_000)
-        finally:
-            self._refreshing.discard(topic)
-            self.wake()
+            return self._config.client.retry_backoff_ms
+        return 0.0
 
     def _no_leader(self, topic: str, response: MetadataResponse) -> None:
         """Note why batches of a topic have no leader, if metadata say so."""
@@ -302,6 +327,8 @@ class Sender:
         for batch in batches:
             self._accumulator.drain(batch)
             self._order.sent(batch, leader)
+            if self._refused_leaders:
+                self._refused_leaders.sent(batch)
             self._compression.compress(batch)
             self._idempotence.number(batch)
             if self._on_batch is not None:
