@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ottla.client.config import ClientConfig
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import (
     Consumer,
@@ -14,7 +15,7 @@ from ottla.consumer import (
     TopicPartition,
 )
 from ottla.protocol.errors import ErrorCode, UnknownServerError
-from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
 )
@@ -232,4 +233,47 @@ async def test_a_topic_of_a_pattern_that_has_no_leader_for_a_while_keeps_its_pla
             while len(broker.seen(MetadataRequest)) < asked + 2:
                 consumer._lifecycle.fetch.leaders.refresh_soon()
                 await asyncio.sleep(0.001)
+        assert await take(consumer, 1) == [b"b"]
+
+
+PATIENT = replace(FAST, client=ClientConfig(retry_backoff_ms=300_000, retry_backoff_max_ms=300_000))
+"""What waits for its backoff comes after the bound of the test."""
+
+
+async def test_a_refusal_of_a_broker_that_is_not_asked_any_more_is_nothing(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    async with Slow() as follower, reader(broker, PATIENT) as consumer:
+        follower.on(FetchRequest, log.fetch_from_follower)
+        log.follower, log.preferred = follower, FOLLOWER
+        log.follower_errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        while not follower.seen(FetchRequest):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+        log.preferred = -1
+        consumer._positions[A].preferred_until_s = 0.0
+        consumer._lifecycle.fetch.fetcher.wake()
+        follower.may.set()
+        while FOLLOWER in consumer._lifecycle.fetch.fetcher._outstanding:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        log.add(b"a")
+        assert await take(consumer, 1) == [b"a"]
+
+
+@pytest.mark.parametrize("breaks_off", [False, True])
+async def test_a_new_leader_is_asked_without_the_backoff_of_the_old_one(
+    broker: ScriptedBroker, breaks_off: bool
+) -> None:
+    log = Log(broker)
+    log.add(b"a")
+
+    def refuse(_: FetchRequest) -> FetchResponse | None:
+        log.epoch += 1
+        broker.on(FetchRequest, log.fetch)
+        error = PartitionData(partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return None if breaks_off else log.answer([error], 77)
+
+    async with reader(broker, PATIENT) as consumer:
+        assert await take(consumer, 1) == [b"a"]
+        broker.on(FetchRequest, refuse)
+        log.add(b"b")
         assert await take(consumer, 1) == [b"b"]

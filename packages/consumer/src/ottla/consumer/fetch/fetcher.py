@@ -229,8 +229,9 @@ class Fetcher:
         if isinstance(error, RequestTimeout):
             self._cluster.avoid(node)  # else the leaders might be asked of the broker that is silent
         for state in states:
-            state.preferred = NO_LEADER
-            self._responses.back_off(state)
+            if state.is_read_from(node):
+                state.preferred = NO_LEADER
+                self._responses.back_off(state)
         self._look_up_leaders()
 
     def _refused(self, node: int, code: int, states: list[PartitionState]) -> None:

@@ -110,6 +110,9 @@ class PartitionLeaders:
         if known.leader_epoch > state.leader_epoch != NO_EPOCH and state.fetch_epoch != NO_EPOCH:
             # The new leader may lack the end of what was read (KIP-320).
             state.must_validate = True
+        if known.leader_epoch > state.leader_epoch:
+            # The backoff was for a leader that refused, or that went away: this is another, or a new one.
+            state.fetch_not_before_s = 0.0
         state.leader_epoch = known.leader_epoch
 
     def _check_topic_id(self, topic: MetadataResponseTopic) -> None:

@@ -117,6 +117,10 @@ class PartitionState:
             and self.fetch_not_before_s <= now_s
         )
 
+    def is_read_from(self, node: int) -> bool:
+        """Return whether a broker is the one to fetch from, or none is known."""
+        return self.leader == NO_LEADER or node in (self.leader, self.preferred)
+
     def committable(self) -> OffsetAndMetadata | None:
         """Return the position as an offset to commit, with the leader epoch of the last record delivered."""
         position = self.position

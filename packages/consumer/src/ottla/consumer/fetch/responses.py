@@ -162,6 +162,8 @@ class FetchResponseReader:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(state, node)
         elif code in _STALE_METADATA:
+            if not state.is_read_from(node):
+                return  # metadata that came during the fetch name another broker already
             state.preferred = NO_LEADER
             state.leader = NO_LEADER
             self.back_off(state)
