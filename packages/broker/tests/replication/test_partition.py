@@ -136,9 +136,28 @@ def test_a_refused_proposal_leaves_the_committed_isr() -> None:
     partition.fetched(3, 0, 0, now_ms=1)
     assert partition.proposal is not None
 
-    partition.isr_refused(partition.proposal.token)
+    partition.isr_refused(partition.proposal.token, now_ms=2)
 
     assert partition.maximal_isr == {1, 2}
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_follower_that_may_not_join_holds_nothing_back_until_it_asks_again(is_read: bool) -> None:
+    partition = leading(isr=(1, 2))
+    partition.fetched(3, 0, 0, now_ms=1)  # caught up, and about to shut down
+    assert partition.proposal is not None
+    partition.appended(10, now_ms=2)
+    assert partition.fetched(2, 10, 0, now_ms=3) == []
+
+    if is_read:  # the proposal was sent to a controller that is gone
+        effects = partition.isr_read(1, [1, 2], 2, now_ms=4)
+    else:
+        effects = partition.isr_refused(partition.proposal.token, now_ms=4)
+
+    assert effects == [HighWatermarkAdvanced(10)]
+    partition.appended(20, now_ms=5)
+    assert partition.fetched(2, 20, 0, now_ms=6) == [HighWatermarkAdvanced(20)]
+    assert partition.fetched(3, 20, 0, now_ms=7) == [IsrProposed(2, (1, 2, 3), 1, partition.partition_epoch)]
 
 
 def test_one_proposal_is_in_flight_at_a_time() -> None:
@@ -288,7 +307,7 @@ def test_whatever_happens_the_rules_hold(seed: int) -> None:
                 proposed.token, proposed.isr, partition.partition_epoch + 1, now_ms
             )
         else:
-            effects = partition.isr_refused(in_flight.pop().token) if in_flight else []
+            effects = partition.isr_refused(in_flight.pop().token, now_ms) if in_flight else []
         in_flight += [one for one in effects if isinstance(one, IsrProposed)]
 
         assert len(in_flight) <= 1, seed

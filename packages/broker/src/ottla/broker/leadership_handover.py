@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.controller.events import ControlledShutdown
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.broker.active_controller import ActiveController
-    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.metadata import KnownPartition, MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller import Controller
     from ottla.zookeeper.session import Session
+
+TOLD_WITHIN_MS: Final = 5_000.0
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ class LeadershipHandover:
         self._broker_id = broker_id
 
     async def run(self) -> None:
-        """Move all leaderships, or log a warning if that fails."""
+        """Move all leaderships and wait until this broker knows it, or log a warning if that fails."""
         if not self._config.controlled_shutdown_enable:
             return
         for attempt in range(self._config.controlled_shutdown_max_retries):
@@ -48,6 +50,9 @@ class LeadershipHandover:
                     break  # without ZooKeeper nobody is elected, however long this broker waits
                 await asyncio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
             if await self.try_once():
+                # The controller answers before its requests arrive here. A broker that took none of them
+                # would not answer the records that it appended last: nobody copies them any more.
+                await self._metadata.within(TOLD_WITHIN_MS, lambda: not self._leads())
                 return
         _log.warning("controlled shutdown failed: leaderships move once the registration has expired")
 
@@ -63,3 +68,16 @@ class LeadershipHandover:
         except (KafkaError, TimeoutError):
             return False
         return not answers.top and not answers.remaining
+
+    def _leads(self) -> bool:
+        """Return whether metadata name this broker as the leader of a partition that another could lead."""
+        return any(
+            partition.leader == self._broker_id and self._has_others(partition)
+            for topic in self._metadata.topics()
+            for partition in topic.partitions.values()
+        )
+
+    def _has_others(self, partition: KnownPartition) -> bool:
+        return any(
+            replica != self._broker_id and self._metadata.is_alive(replica) for replica in partition.replicas
+        )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ottla.broker.frozen_classes import frozen
 
 UNKNOWN_OFFSET = -1
+NEVER_MS = -(1 << 62)
 
 
 @dataclass(slots=True)

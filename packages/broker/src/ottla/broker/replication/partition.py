@@ -22,6 +22,7 @@ from typing import Protocol
 from ottla.broker.frozen_classes import frozen
 from ottla.broker.log.high_watermark import HighWatermark
 from ottla.broker.replication.isr import (
+    NEVER_MS,
     UNKNOWN_OFFSET,
     Progress,
     Proposal,
@@ -314,15 +315,17 @@ class Partition:
             return []
         return self._committed(frozenset(isr), partition_epoch, now_ms)
 
-    def isr_refused(self, token: int) -> list[Effect]:
+    def isr_refused(self, token: int, now_ms: int) -> list[Effect]:
         """The controller rejected the proposal: nothing is in flight, only the committed ISR counts.
 
         Only for a proposal that was sent once and definitely rejected. After a lost answer the proposal is
         kept and sent again: it may have been applied, and then its additions count.
         """
-        if self.proposal is not None and self.proposal.token == token:
-            self.proposal = None
-        return []
+        if self.proposal is None or self.proposal.token != token:
+            return []
+        refused, self.proposal = self.proposal, None
+        self._await_no_more(refused.isr - self.isr)
+        return self._advance(now_ms)
 
     def isr_retracted(self, token: int) -> list[Effect]:
         """The controller rejected a proposal of which copies may still travel: propose the committed ISR.
@@ -336,7 +339,9 @@ class Partition:
 
     def _committed(self, isr: frozenset[int], partition_epoch: int, now_ms: int) -> list[Effect]:
         before, self.isr = self.isr, isr
+        refused = self.proposal.isr - isr if self.proposal is not None else ()
         self.partition_epoch, self.proposal = partition_epoch, None
+        self._await_no_more(refused)
         changed: list[Effect] = []
         if isr != before:
             changed = [IsrChanged(tuple(sorted(isr)), shrunk=len(isr) < len(before))]
@@ -348,6 +353,15 @@ class Partition:
         if not may_expand(self.followers[replica], self.watermark.offset, self.epoch_start_offset):
             return []
         return self._propose(self.isr | {replica})
+
+    def _await_no_more(self, replicas: Iterable[int]) -> None:
+        """Advance without followers that may not join, until each of them asks for more.
+
+        A broker that shuts down may have caught up a moment ago, and asks for nothing any more.
+        """
+        for replica in replicas:
+            if replica in self.followers:
+                self.followers[replica].last_caught_up_ms = NEVER_MS
 
     def _propose(self, isr: frozenset[int]) -> list[Effect]:
         return self._send(isr, isr)

@@ -441,7 +441,7 @@ class Replicas:
         """The controller refused a proposed ISR for good, and no copy of it is in flight."""
         partition = self._hosted.get(topic_partition)
         if partition is not None:
-            partition.perform(partition.core.isr_refused(token))
+            partition.perform(partition.core.isr_refused(token, self._clock.now_ms()))
 
     def isr_retracted(self, topic_partition: TopicPartition, token: int) -> None:
         """The controller refused a proposed ISR of which copies may be in flight."""
