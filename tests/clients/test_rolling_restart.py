@@ -22,7 +22,7 @@ from ottla.broker.testing import BrokerCluster
 from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer
-from ottla.protocol.topics import GROUP_METADATA_TOPIC
+from peers.rolling_restart import BOUND_S, restart_all
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-BOUND_S: Final = 150
 PAUSE_S: Final = 0.01
 """Between two records of a producer: a thousand or two are written while all brokers restart."""
 GROUP: Final = "readers"
@@ -121,6 +120,9 @@ async def aiokafka_reads(run: Run) -> None:
         while not run.is_complete:
             for records in (await consumer.getmany(timeout_ms=200)).values():
                 run.read.update(one.value for one in records)
+        # aiokafka 0.14.0 never finds its coordinator while it closes: where that has moved since the last
+        # heartbeat, its last commit is repeated for ever. A commit before that finds it.
+        await consumer.commit()
 
 
 def _confluent_writes(run: Run) -> None:
@@ -198,42 +200,13 @@ CLIENTS: Final[dict[str, tuple[Work, Work]]] = {
 # ---- the restart
 
 
-async def replicated(admin: Admin, *topics: str) -> None:
-    """Wait until every replica of the topics is in sync."""
-    async with asyncio.timeout(BOUND_S):
-        for topic in topics:
-            while not await is_replicated(admin, topic):  # noqa: ASYNC110 - other processes change it
-                await asyncio.sleep(0.1)
-
-
-async def is_replicated(admin: Admin, topic: str) -> bool:
-    described = await admin.topics.describe(topic)
-    return all(len(one.isr) == 3 for one in described.partitions.values())
-
-
-async def restart_all(cluster: BrokerCluster, admin: Admin, *topics: str) -> None:
-    for broker in cluster.brokers.values():
-        await replicated(admin, GROUP_METADATA_TOPIC, *topics)
-        await asyncio.to_thread(broker.restart)
-    await replicated(admin, GROUP_METADATA_TOPIC, *topics)
-
-
 async def has_read(run: Run, count: int) -> None:
     async with asyncio.timeout(BOUND_S):
         while len(run.read) < count:  # noqa: ASYNC110 - the reader may be on a thread
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    "client",
-    [
-        "ottla",
-        "confluent",
-        # These two do not return in one of about ten runs: aiokafka's heartbeats go on with error 15.
-        pytest.param("aiokafka", marks=pytest.mark.slow),
-        pytest.param("kafka-python", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("client", CLIENTS)
 async def test_no_error_reaches_the_application_in_a_rolling_restart(
     cluster: BrokerCluster, client: str
 ) -> None:
