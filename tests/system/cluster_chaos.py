@@ -42,11 +42,12 @@ from cluster_checks import (
     lost,
     misread,
     out_of_sequence,
+    unexplained,
     unhandled,
 )
 from cluster_controllers import controller_kind, move_controller
 from cluster_dump import judged
-from cluster_faults import PROFILES, Fault, plan
+from cluster_faults import CUTS, PAUSES, PROFILES, Fault, plan
 from cluster_nodes import SESSION_MS, NodeFailed
 from cluster_of_nodes import Cluster
 from cluster_perform import perform
@@ -170,11 +171,18 @@ class Run:
             if not writer.ended:
                 self.wrong.append(f"{writer.name} did not get all of its records acknowledged")
             self.wrong += writer.wrong[:3] + lost(log, writer) + disordered(log, writer.name)
+            self.wrong += unexplained(writer, self._deposing())
+            if writer.refused:
+                print(f"  {writer.name} was told that {len(writer.refused)} records are not written")
             if twice := doubled(log, writer.name):
                 print(f"  {writer.name} sent {twice} records again under a new producer epoch")
         self._compare_readers(log)
         self._compare_replicas()
         return writers
+
+    def _deposing(self) -> list[tuple[float, float]]:
+        """Return when a leader may have been deposed without knowing."""
+        return [(since, until) for fault, since, until in self.windows if fault.kind in (*PAUSES, *CUTS)]
 
     def _drain(self, name: str, total: int) -> None:
         """Wait until a follower has journalled every record; members of the group together have."""

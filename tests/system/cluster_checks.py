@@ -8,15 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 Log = Mapping[int, Mapping[int, tuple[str, int]]]
+_OUT_OF_ORDER: Final = "OutOfOrderSequenceNumber"
 
 
 @dataclass
 class Acknowledgements:
     """Acknowledgements to one writer: (partition, offset, number), and when each partition answered.
 
-    `somewhere` has the (partition, number) of records whose acknowledgement named no offset.
+    `somewhere` has the (partition, number) of records whose acknowledgement named no offset, `refused` when
+    the writer was told that a record is not written, and why.
     """
 
     name: str
@@ -24,6 +27,7 @@ class Acknowledgements:
     somewhere: set[tuple[int, int]] = field(default_factory=set)
     times_ms: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     wrong: list[str] = field(default_factory=list)
+    refused: list[tuple[int, str]] = field(default_factory=list)
     ended: bool = False
 
 
@@ -34,6 +38,8 @@ def acknowledgements(name: str, journal: Path) -> Acknowledgements:
         words = line.split()
         if words[0] == "failed":
             found.wrong.append(f"{name}: {line}")
+        elif words[0] == "refused":
+            found.refused.append((int(words[1]), line))
         elif words[0] == "end":
             found.ended = words[1] == "0"
         else:
@@ -62,6 +68,28 @@ def lost(log: Log, writer: Acknowledgements) -> list[str]:
         f"{log[partition].get(offset)} ({len(missing)} in all)"
         for partition, offset, number in missing[:2]
     ]
+
+
+def unexplained(
+    writer: Acknowledgements, windows: Sequence[tuple[float, float]], *, under_way_ms: float = 5_000
+) -> list[str]:
+    """Return refusals that no deposed leader explains; `windows` are when some leader was stopped or cut off.
+
+    A leader that was stopped beyond its session does not know for a moment that another one was elected. It
+    still names itself, and answers OUT_OF_ORDER_SEQUENCE_NUMBER to a batch behind those that the other one
+    has; Apache Kafka 3.9 does the same. kafka-python believes it, and gives up this batch and what is under
+    way then, which fails within `under_way_ms`.
+    """
+    doubtful = [
+        (since_ms, until_ms + under_way_ms)
+        for since_ms, until_ms in windows
+        if any(_OUT_OF_ORDER in line and since_ms <= at <= until_ms for at, line in writer.refused)
+    ]
+    return [
+        f"{writer.name}: {line}"
+        for at, line in writer.refused
+        if not any(since_ms <= at <= until_ms for since_ms, until_ms in doubtful)
+    ][:3]
 
 
 def disordered(log: Log, name: str) -> list[str]:

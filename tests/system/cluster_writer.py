@@ -2,7 +2,9 @@
 
 python tests/system/cluster_writer.py --kind ottla --name w1 --servers S --topic t --partitions 6 --journal F
 
-Each line of the journal is an acknowledgement: `milliseconds partition offset number`. At SIGTERM the writer
+Each line of the journal is an acknowledgement: `milliseconds partition offset number`; or `failed error`; or
+`refused milliseconds error` by kafka-python, which does not send again what OUT_OF_ORDER_SEQUENCE_NUMBER
+refused and what was under way to others then. At SIGTERM the writer
 sends no more, waits for what is under way, and ends its journal with `end SENT`. A record is
 `NAME NUMBER padding`, its partition NUMBER modulo the number of partitions.
 """
@@ -94,6 +96,9 @@ def kafka_python(options: argparse.Namespace, stopping: threading.Event, journal
 
     acknowledged = acknowledge(journal)
 
+    def refused(error: Exception) -> None:
+        journal.write(f"refused {time.time() * 1000:.0f} {error!r}\n")
+
     def placed(number: int, done: Any) -> None:
         acknowledged(done.partition, done.offset, number)
 
@@ -108,7 +113,7 @@ def kafka_python(options: argparse.Namespace, stopping: threading.Event, journal
             break
         sent = producer.send(options.topic, record(options, number), partition=number % options.partitions)
         sent.add_callback(partial(placed, number))
-        sent.add_errback(lambda error: journal.write(f"failed {error!r}\n"))
+        sent.add_errback(refused)
     producer.flush(FLUSH_S)
     journal.write("end 0\n")
 

@@ -18,6 +18,7 @@ from cluster_checks import (
     lost,
     misread,
     out_of_sequence,
+    unexplained,
     unhandled,
 )
 from cluster_faults import CUTS, PROFILES, plan
@@ -126,6 +127,21 @@ def test_a_journal_has_acknowledgements_failures_and_an_end(tmp_path: Path) -> N
     assert found.times_ms == {0: [100, 120]}
     assert found.wrong == ["w: failed Fatal"]
     assert found.ended
+
+
+def test_refusals_count_unless_a_deposed_leader_explains_them(tmp_path: Path) -> None:
+    lines = (
+        "refused 5000 OutOfOrderSequenceNumberError('producer 1 sent sequence 70, 3 is next')",
+        "refused 8000 RequestTimedOutError('in flight')",
+    )
+    writer = acknowledgements("w", journal(tmp_path, *lines, "end 0"))
+
+    assert [at for at, _ in writer.refused] == [5000, 8000]
+    assert unexplained(writer, [(1_000, 7_000)]) == []
+    assert unexplained(writer, [(1_000, 5_100)]) == []
+    assert unexplained(writer, [(4_000, 5_100), (5_200, 6_000)]) == []
+    assert unexplained(writer, [(4_900, 5_100)], under_way_ms=100) == [f"w: {lines[1]}"]
+    assert unexplained(writer, [(1_000, 4_900), (7_900, 8_100)]) == [f"w: {line}" for line in lines]
 
 
 def test_gaps_reach_from_the_beginning_to_the_end_of_a_window() -> None:
