@@ -98,6 +98,14 @@ def until_committed_beyond(servers: str, before: Mapping[TopicPartition, int]) -
     until(are_beyond, lambda: (before, found))
 
 
+def until_in_sync(cluster: Cluster, brokers: tuple[int, int]) -> None:
+    """Wait until whoever is asked says so: brokers are told later than the controller's own list ends."""
+    until(
+        lambda: {each.isr for each in cluster.describe(TOPIC).values()} == {frozenset(brokers)},
+        lambda: cluster.describe(TOPIC),
+    )
+
+
 @contextmanager
 def loaded(cluster: Cluster, folder: Path) -> Iterator[Run]:
     """Producers with acks=all and a group of two, on a topic of the Apache brokers."""
@@ -126,8 +134,7 @@ def test_a_topic_and_its_group_move_to_ottla_and_back_under_load(tmp_path: Path,
 
                 asyncio.run(reassign(servers, brokers))
 
-                described = cluster.describe(TOPIC)
-                assert {each.isr for each in described.values()} == {frozenset(brokers)}
+                until_in_sync(cluster, brokers)
                 until_committed_beyond(servers, before)
                 assert asyncio.run(group_of(servers)).coordinator in brokers
                 assert members_of(servers) == members
