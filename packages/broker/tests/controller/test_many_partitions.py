@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import pytest
+
 from ottla.broker.controller.control_request_batch import ControlRequestBatch, Publish
 from ottla.broker.controller.controller_context import (
     Assignment,
@@ -31,7 +33,7 @@ from ottla.broker.frozen_classes import replace
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
-from ottla.zookeeper.session import Operations, Stat
+from ottla.zookeeper.session import Operations, SessionExpired, Stat
 from ottla.zookeeper.znodes import PartitionState
 
 PARTITIONS = 2_000
@@ -53,9 +55,13 @@ class BusyZooKeeper:
     """Counts the operations that are under way at once."""
 
     def __init__(self) -> None:
-        self.under_way = self.most = 0
+        self.under_way = self.most = self.reads = 0
+        self.fails_at = PARTITIONS + 1
 
     async def get(self, path: str, watch: object = None) -> tuple[bytes, Stat]:
+        self.reads += 1
+        if self.reads == self.fails_at:
+            raise SessionExpired(path)
         await self._take_time()
         node = PartitionState("orders", 0, leader=1, leader_epoch=0, isr=(1,), controller_epoch=1)
         return node.encode(), Stat(*[0] * 11)
@@ -160,6 +166,18 @@ async def test_states_are_read_a_few_at_a_time() -> None:
 
     assert len(states.leaderships) == PARTITIONS
     assert zookeeper.most == READS_AT_ONCE
+
+
+async def test_no_further_state_is_read_once_the_session_is_over() -> None:
+    zookeeper = BusyZooKeeper()
+    zookeeper.fails_at = 500
+
+    with pytest.raises(SessionExpired):
+        await store(zookeeper).states(elected().states.leaderships)
+    for _ in range(PARTITIONS):
+        await asyncio.sleep(0)
+
+    assert zookeeper.reads <= 500 + READS_AT_ONCE
 
 
 async def test_states_are_written_a_few_transactions_at_a_time() -> None:

@@ -8,7 +8,6 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final, TypeVar
 
 from ottla.broker.cluster.large_assignments import for_bytes, for_partitions
@@ -375,11 +374,19 @@ async def _again_after(error: ZooKeeperError) -> None:
 
 
 async def _all(calls: Iterable[Awaitable[_T]], at_once: int = READS_AT_ONCE) -> list[_T]:
-    """The results of calls, in their order; `calls` is iterated as they are begun."""
-    rest, found = iter(calls), list[_T]()
-    while some := list(islice(rest, at_once)):
-        found += await asyncio.gather(*some)
-    return found
+    """The results of calls, in their order; each is made when it begins, and none after one has failed."""
+    rest, found, failed = enumerate(calls), dict[int, _T](), asyncio.Event()
+
+    async def one_after_the_other() -> None:
+        try:
+            while not failed.is_set() and (following := next(rest, None)):
+                found[following[0]] = await following[1]
+        except BaseException:
+            failed.set()
+            raise
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+    return [found[number] for number in range(len(found))]
 
 
 def _state_write(partition: TopicPartition, wanted: Leadership) -> list[Operation]:
