@@ -258,8 +258,8 @@ class LosesReplies:
 
     def __init__(self, leader: Broker) -> None:
         self.losing = False
-        self._ask = leader._active_controller.ask
-        leader._alter_partition_requests._ask = self.ask
+        self._ask = leader.parts.active_controller.ask
+        leader.parts.alter_partition_requests._ask = self.ask
 
     async def ask(self, event: AlterPartition) -> Answers:
         answers = await self._ask(event)

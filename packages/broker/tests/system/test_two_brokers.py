@@ -109,7 +109,7 @@ async def test_a_broker_that_is_not_controller_hands_its_leaderships_over_before
         await create_replicated(one, "orders", {0: (2, 1)})
         await both_know([one, two], "orders", {0: 2})
 
-        assert await two.handover.try_once()
+        assert await two.parts.handover.try_once()
 
         await both_know([one, two], "orders", {0: 1})
 

@@ -1,7 +1,4 @@
-"""One broker: composition of its parts, and the order in which they start and stop.
-
-More than 500 lines because all parts are put together in one place.
-"""
+"""One broker: the order in which its parts start and stop, and what it does when it cannot go on."""
 
 from __future__ import annotations
 
@@ -9,16 +6,11 @@ import asyncio
 import logging
 import socket
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ottla.broker.active_controller import ActiveController
 from ottla.broker.background_tasks import BackgroundTasks
-from ottla.broker.cluster.configs import Configs
-from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
-from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.registration import (
     Registration,
     StartupRefused,
@@ -28,42 +20,21 @@ from ottla.broker.cluster.registration import (
     make_roots,
 )
 from ottla.broker.cluster.session_lease import SessionLease
-from ottla.broker.cluster.topics import Topics
 from ottla.broker.cluster.zookeeper_session import measure_session, retrying
+from ottla.broker.composition import Composition, Parts
 from ottla.broker.controller.channels import Sender
-from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controllership import NO_CONTROLLER
-from ottla.broker.controller.zookeeper_store import read_leadership
-from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.environment import Environment
-from ottla.broker.groups.coordinator import GroupCoordinator
-from ottla.broker.handlers.delayed_fetches import DelayedFetches
-from ottla.broker.handlers.fetch_fast_path import FetchFastPath
-from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_sessions
-from ottla.broker.handlers.produce_fast_path import ProduceFastPath
-from ottla.broker.handlers.services import Services
-from ottla.broker.handlers.topic_metrics import TopicMetrics
-from ottla.broker.lazy_connections import connect_to_leader, sender_to
-from ottla.broker.leadership_handover import LeadershipHandover
+from ottla.broker.lazy_connections import sender_to
 from ottla.broker.local_control_requests import LocalSender
 from ottla.broker.log.files import DiskFiles, Files
-from ottla.broker.log.record_threads import RecordThreads
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher, Routes
 from ottla.broker.network.listener import Server
 from ottla.broker.periodic_tasks import schedule
-from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
-from ottla.broker.replication.followers import Followers
-from ottla.broker.replication.log_moves import LogMoves
-from ottla.broker.replication.read_replicas import ReadReplicas
-from ottla.broker.replication.replicas import Replicas
-from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.routes import ROUTES
-from ottla.broker.transactions.coordinator import Transactions
-from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.protocol.records import Codec
-from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.znodes import Endpoint, LogDirEvent
 
 if TYPE_CHECKING:
@@ -71,6 +42,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller_context import LiveBroker
+    from ottla.broker.handlers.services import Services
     from ottla.zookeeper.embedded.access import Access
     from ottla.zookeeper.session import Session
 
@@ -102,6 +74,7 @@ class Broker:
         self.broker_id = -1
         self.cluster_id = ""
         self.services: Services
+        self.parts: Parts
         self._ended = asyncio.Event()
         self._end: Exception | None = None
         self._addresses: dict[str, tuple[str, int]] = {}
@@ -153,8 +126,20 @@ class Broker:
         session = await self._coordination(logs)
         await self._identify(session, logs)
         control = self._control = BackgroundTasks(self.metrics, self.environment.clock)
-        services = self.services = self._compose(session, logs, control)
-        self._stack.push_async_callback(self._active_controller.close)
+        parts = self.parts = Composition(
+            config=self.config,
+            environment=self.environment,
+            metrics=self.metrics,
+            broker_id=self.broker_id,
+            cluster_id=self.cluster_id,
+            zookeeper=session,
+            logs=logs,
+            register=self._register,
+            connect=self._connect,
+            spawn=control.lasting,
+        ).compose()
+        services = self.services = parts.services
+        self._stack.push_async_callback(parts.active_controller.close)
         await enter(control)  # its tasks ask the active controller: they end before that is closed
         self._subscribe(services)
         await services.configs.load()
@@ -163,7 +148,7 @@ class Broker:
         self._stack.callback(services.record_threads.close)
         await services.replicas.load()
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
-        await enter(self._followers)
+        await enter(parts.followers)
         await enter(services.groups)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
@@ -229,122 +214,6 @@ class Broker:
         self.broker_id = await generate_broker_id(session, self.config) if chosen is None else chosen
         logs.identify(self.broker_id, self.cluster_id)
 
-    def _compose(self, zookeeper: Session, logs: LogRegistry, control: BackgroundTasks) -> Services:
-        """Make the parts that handlers act on, each from the parts above it."""
-        config, environment, metrics = self.config, self.environment, self.metrics
-        metadata = MetadataCache(self.broker_id)
-        configs = Configs(zookeeper, config, environment, self.broker_id)
-        controller = self._controller(zookeeper, metadata, configs, control)
-        active_controller = ActiveController(controller, metadata, config, self.broker_id)
-        self._active_controller = active_controller
-        self.handover = LeadershipHandover(
-            config, metadata, controller, active_controller, zookeeper, self.broker_id
-        )
-        self._alter_partition_requests = AlterPartitionRequests(
-            self.broker_id,
-            active_controller.ask,
-            lambda: controller.broker_epoch,
-            partial(read_leadership, zookeeper),
-            metrics.meter("kafka.server", "ReplicaManager", "FailedIsrUpdatesPerSec").mark,
-        )
-        self._quotas = ReplicationQuotas(self.broker_id, config, environment.clock.monotonic_ms, metrics)
-        replicas = self._replicas(logs, metadata, configs)
-        topic_metrics, delayed_fetches = TopicMetrics(metrics), DelayedFetches(config.max_delayed_fetches)
-        return Services(
-            config=config,
-            environment=environment,
-            zookeeper=zookeeper,
-            cluster_id=self.cluster_id,
-            api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
-            logs=logs,
-            replicas=replicas,
-            read_replicas=ReadReplicas(config.replica_selector_class, replicas, metadata.rack_of),
-            replication_quotas=self._quotas,
-            log_moves=LogMoves(logs, replicas, environment.clock.now_ms, self._quotas.log_moves),
-            metadata=metadata,
-            inter_broker=self._inter_broker(zookeeper),
-            topics=Topics(zookeeper, config, environment, metadata, logs.room),
-            configs=configs,
-            controller=controller,
-            groups=self._groups(replicas, metadata),
-            transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
-            topic_metrics=topic_metrics,
-            record_threads=RecordThreads(),
-            fetch_sessions=self._fetch_sessions(),
-            delayed_fetches=delayed_fetches,
-            produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),
-            fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
-        )
-
-    def _fetch_sessions(self) -> FetchSessions:
-        sessions = FetchSessions(
-            self.config.max_incremental_fetch_session_cache_slots,
-            lambda: self.environment.random.randrange(1, 2**31),
-            max_partitions=self.config.max_incremental_fetch_session_cache_partitions,
-        )
-        measure_fetch_sessions(sessions, self.metrics)
-        return sessions
-
-    def _inter_broker(self, zookeeper: Session) -> InterBrokerAccess:
-        return InterBrokerAccess(
-            self.config,
-            OtherBrokers(zookeeper, lambda: self.broker_id).addresses,
-            self.environment.clock.monotonic_ms,
-        )
-
-    def _replicas(self, logs: LogRegistry, metadata: MetadataCache, configs: Configs) -> Replicas:
-        self._followers = Followers(
-            broker_id=self.broker_id,
-            config=self.config,
-            clock=self.environment.clock,
-            connect=partial(connect_to_leader, metadata, self.config),
-            metrics=self.metrics,
-            quota=self._quotas.follower,
-        )
-        return Replicas(
-            broker_id=self.broker_id,
-            config=self.config,
-            environment=self.environment,
-            logs=logs,
-            log_config=configs.log_config,
-            metrics=self.metrics,
-            propose_isr=self._alter_partition_requests.propose,
-            followers=self._followers,
-            is_known=metadata.may_exist,
-        )
-
-    def _controller(
-        self, zookeeper: Session, metadata: MetadataCache, configs: Configs, control: BackgroundTasks
-    ) -> Controller:
-        return Controller(
-            broker_id=self.broker_id,
-            session=zookeeper,
-            environment=self.environment,
-            metrics=self.metrics,
-            register=self._register,
-            connect=self._connect,
-            spawn=control.lasting,
-            unclean_topics=configs.read_unclean_topics,
-            active_controller_changed=metadata.wake,
-            inter_broker_listener=self.config.interbroker_listener,
-        )
-
-    def _groups(self, replicas: Replicas, metadata: MetadataCache) -> GroupCoordinator:
-        store = ReplicatedStore(
-            replicas,
-            GROUP_METADATA_TOPIC,
-            lambda: (
-                metadata.partition_count(GROUP_METADATA_TOPIC) or self.config.offsets_topic_num_partitions
-            ),
-            codec=Codec(self.config.offsets_topic_compression_codec),
-            read_bytes=self.config.offsets_load_buffer_size,
-        )
-        groups = GroupCoordinator(
-            config=self.config, environment=self.environment, metrics=self.metrics, store=store
-        )
-        replicas.subscribe(groups)
-        return groups
-
     def _make_server(self, services: Services) -> Server:
         return Server(
             Dispatcher(
@@ -403,8 +272,8 @@ class Broker:
         services.config = services.topics.config = config
         services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
-        self._followers.configure(config)
-        self._quotas.configure(config)
+        self.parts.followers.configure(config)
+        services.replication_quotas.configure(config)
         if config.unclean_leader_election_enable:
             services.controller.unclean_election_allowed(None)
 
@@ -430,7 +299,7 @@ class Broker:
         )
         control.lasting(services.configs.follow(), "config-changes")
         control.lasting(services.controller.run(), "controller")
-        control.lasting(self._alter_partition_requests.run(services.replicas), "isr-proposals")
+        control.lasting(self.parts.alter_partition_requests.run(services.replicas), "isr-proposals")
 
     def _endpoints(self) -> Iterable[Endpoint]:
         for listener in self.config.parsed_advertised_listeners:
@@ -465,7 +334,7 @@ class Broker:
     async def _hand_over(self) -> None:
         """Hand leaderships over, unless they are no longer this broker's."""
         if not isinstance(self._end, StartupRefused):
-            await self.handover.run()
+            await self.parts.handover.run()
 
     async def _until_known(self) -> None:
         """Begin to serve, and wait until a controller has sent this broker the cluster's metadata.

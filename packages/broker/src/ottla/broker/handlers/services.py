@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """All parts; `broker.py` puts them together."""
+    """All parts; `composition.py` puts them together."""
 
     config: BrokerConfig
     environment: Environment
