@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
     from ottla.zookeeper.embedded import EmbeddedCoordinator
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
 
