@@ -249,6 +249,29 @@ async def test_silent_servers_before_a_good_one_cost_a_stagger_each() -> None:
             assert list(cluster.nodes) == [NODE_ID]
 
 
+async def test_a_silent_broker_is_not_asked_again_while_another_one_is_connected() -> None:
+    asked = 0
+
+    async def count_and_stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await _accept_and_stay_silent(reader, writer)
+
+    async with ScriptedBroker() as good:
+        server = await asyncio.start_server(count_and_stay_silent, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        metadata = good.metadata("orders")
+        metadata.brokers.insert(0, MetadataResponseBroker(node_id=0, host=host, port=port))
+        good.on(MetadataRequest, lambda _: metadata)
+        async with server, Cluster([f"{host}:{port}", good.bootstrap_servers]) as cluster:
+            for _ in range(3):
+                await cluster.refresh([])
+
+            assert list(cluster.nodes) == [0, NODE_ID]
+
+    assert asked == 1  # at the start, for the stagger of servers of which none has answered
+
+
 async def test_a_failed_start_names_each_server_and_its_cause() -> None:
     async with ScriptedBroker() as broker:
         refusing = broker.bootstrap_servers
