@@ -17,6 +17,7 @@ IN_ORDER = (
     "protocol_codecs",
     "record_codec",
     "log_append",
+    "log_compaction",
     "broker_network",
     "replicated_broker",
     "startup",

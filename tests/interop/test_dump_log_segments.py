@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from pathlib import Path
+from random import Random
 
 import pytest
+from click.testing import CliRunner
 
+from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.environment import Environment
+from ottla.broker.log.cleaner import Cleaner
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.testing import append, batch, idempotent, log_in
-from ottla.protocol.records import Codec, ControlType, end_transaction_marker
+from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.testing import append, batch, commit, idempotent, log_in
+from ottla.broker.log_cli import log as log_command
+from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
+from ottla.protocol.topics import TopicPartition
 from peers.apache_kafka import run_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
@@ -94,3 +104,108 @@ def test_an_unclean_log_is_made_readable_again(log: Log, tmp_path: Path) -> None
     assert printed.count("payload: value ") == 100
     assert "Mismatches" not in dumped(recovered, "*.index")
     assert "mismatch" not in dumped(recovered, "*.timeindex")
+
+
+# ---- compacted logs
+
+
+def random_batch(chance: Random, sequence: int) -> bytes:
+    builder = BatchBuilder(codec=chance.choice(list(Codec)))
+    for number in range(5):
+        value = None if chance.random() < 0.2 else b"value %d.%d" % (sequence, number)
+        builder.append(b"key %d" % chance.randrange(30), value, 10_000 + sequence)
+    return builder.build(producer_id=sequence % 3, producer_epoch=0, base_sequence=sequence // 3 * 5)
+
+
+def a_transaction(log: Log, kind: ControlType, producer_id: int) -> None:
+    data = idempotent(0, 2, producer_id=producer_id, transactional=True, keys=[b"in one", b"in two"])
+    log.append(data, leader_epoch=0, now_ms=0)
+    marker = end_transaction_marker(
+        kind, producer_id=producer_id, producer_epoch=0, coordinator_epoch=3, timestamp_ms=30_000
+    )
+    log.append(marker, leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
+
+
+async def cleaned(directory: Path) -> Log:
+    """A log that was compacted several times, with transactions, tombstones and several producers."""
+    config = BrokerConfig(
+        log_dirs=(str(directory),),
+        log_segment_bytes=5_000,
+        log_index_interval_bytes=500,
+        log_cleanup_policy=("compact",),
+        log_cleaner_min_cleanable_ratio=0.0,
+    )
+    logs, chance = LogRegistry(config, Environment()), Random(3)
+    await logs.lock()
+    await logs.open(lambda _: LogConfig.from_broker(config))
+    log = logs.create(TopicPartition("compacted", 0))
+    a_transaction(log, ControlType.ABORT, 11)
+    a_transaction(log, ControlType.COMMIT, 12)
+    for sequence in range(300):
+        log.append(random_batch(chance, sequence), leader_epoch=sequence // 100, now_ms=0)
+        commit(log)
+        if sequence % 100 == 99:
+            log.flush()
+            assert await Cleaner(logs).clean_next(50_000) is not None
+    await logs.close()
+    await logs.unlock()
+    return log
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    return asyncio.run(cleaned(tmp_path_factory.mktemp("compacted")))
+
+
+def ours(log: Log, *options: str) -> list[dict[str, object]]:
+    files = [str(path) for path in sorted(log.directory.glob("*.log"))]
+    result = CliRunner().invoke(log_command, ["dump", "--json", "--verify", *options, *files])
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def test_apache_kafka_and_ottla_read_the_same_batches_of_a_compacted_log(compacted: Log) -> None:
+    printed = dumped(compacted, "*.log")
+
+    theirs = re.findall(
+        r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (-?\d+) .*? producerId: (-?\d+) "
+        r".*? position: (\d+) .*? size: (\d+) .*? compresscodec: (\w+) crc: (\d+) isvalid: (\w+)",
+        printed,
+    )
+    mine = [
+        (
+            str(row["base_offset"]),
+            str(row["last_offset"]),
+            str(row["count"]),
+            str(row["sequence"]),
+            str(row["producer"]),
+            str(row["position"]),
+            str(row["size"]),
+            str(row["codec"]),
+            str(int(str(row["crc"]), 16)),
+            "true",
+        )
+        for row in ours(compacted)
+    ]
+    assert len(mine) > 30
+    assert theirs == mine
+    assert printed.count("deleteHorizonMs: OptionalLong[") > 1
+    assert any(row[2] == "0" for row in mine), "a batch without records keeps the state of a producer"
+
+
+def test_apache_kafka_and_ottla_read_the_same_records_of_a_compacted_log(compacted: Log) -> None:
+    printed = dumped(compacted, "*.log", "--deep-iteration", "--print-data-log")
+
+    theirs = re.findall(r"^\| offset: (\d+) .*?(?:CreateTime|LogAppendTime): (\d+)", printed, re.MULTILINE)
+    keys = re.findall(r" key: (key \d+|in \w+)", printed)
+    mine = [row for row in ours(compacted, "--records") if "offset" in row]
+    assert [(str(row["offset"]), str(row["timestamp"])) for row in mine] == theirs
+    assert [row["key"] for row in mine if str(row["key"]).startswith(("key", "in "))] == keys
+    assert "endTxnMarker: COMMIT" in printed
+
+
+def test_apache_kafka_reads_the_indexes_of_a_compacted_log(compacted: Log) -> None:
+    assert "passed sanity check" in dumped(compacted, "*.index", "--index-sanity-check")
+    assert "Mismatches" not in dumped(compacted, "*.index")
+    for complaint in ("Found timestamp mismatch", "Found out of order timestamp", "mismatch"):
+        assert complaint not in dumped(compacted, "*.timeindex")

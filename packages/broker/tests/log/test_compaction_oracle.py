@@ -19,7 +19,7 @@ from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.log.background_passes import LogPasses
 from ottla.broker.log.cleaner import Cleaner
-from ottla.broker.log.fake_files import MemoryFiles, PowerLoss
+from ottla.broker.log.fake_files import Loss, MemoryFiles, PowerLoss
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import commit, truncate_to
@@ -39,6 +39,8 @@ from ottla.protocol.topics import TopicPartition
 
 STATES = int(os.environ.get("CRASH_STATES", "300"))
 STATES_OF_A_TRACE = 5
+STRIDE = max(1, 6_000 // STATES)
+"""Every how many operations of a cleaning power is lost; each of them with `CRASH_STATES=6000`."""
 DIRECTORY = Path("/logs")
 PARTITION = TopicPartition("compacted", 0)
 RETENTION_MS = 1_000
@@ -382,3 +384,51 @@ def test_a_compacted_log_keeps_the_last_record_of_each_key_through_crashes(
     with capsys.disabled():
         print(f" {len(lives) * STATES_OF_A_TRACE} crash states, {cleanings} cleanings", end="")
     assert cleanings >= len(lives)
+
+
+# ---- every operation of a cleaning
+
+
+async def filled(seed: int) -> tuple[Life, LogRegistry]:
+    """A log that was compacted once and is dirty again, all of it on the disk."""
+    life = Life(seed)
+    logs = await opened(life.files)
+    life.log = logs.create(PARTITION)
+    for _ in range(2):
+        await life._clean(logs)
+        for _ in range(40):
+            life._append()
+            life._append_idempotent()
+            if life.chance.random() < 0.3:
+                life._append_transactional()
+                life._end_transaction()
+        for _ in range(10):
+            life._end_transaction()
+    await LogPasses(logs).checkpoint_recovery_points(life.now_ms)
+    life._flush()
+    return life, logs
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_power_lost_at_any_operation_of_a_cleaning_loses_no_last_record(seed: int) -> None:
+    for steps in range(seed, 1_000, STRIDE):
+        life, logs = await filled(seed)
+        life.files.fail_after(steps, Random(steps))
+        is_complete = True
+        try:
+            await Cleaner(logs).clean_next(life.now_ms)
+        except PowerLoss:
+            is_complete = False
+        chance, model = Random(steps), life.model
+        for loss in chance.sample(list(Loss), 2):
+            life.model = copied(model)
+            try:
+                await check_state(life.files.crash(chance, loss), life, chance)
+            except BaseException as error:
+                error.add_note(f"seed {seed}, step {steps}, {loss}")
+                raise
+        if is_complete:
+            break
+    assert steps > 20, "there were that many operations"
+    assert is_complete
