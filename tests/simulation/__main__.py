@@ -14,6 +14,7 @@ from typing import Final
 
 from simulation import controller_mutants, follower_mutants, replica_mutants
 from simulation.mutants import MUTANTS, applied
+from simulation.scenarios import SCENARIOS
 from simulation.schedule import Outcome, run_schedule
 from simulation.shrinking import shrink
 
@@ -32,16 +33,18 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="how many schedules run at a time")
     parser.add_argument("--trace", action="store_true", help="print every trace, not only its hash")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="change one rule of the product")
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="faults made by hand")
     parser.add_argument("--log", action="store_true", help="print what the brokers log")
     parser.add_argument("--without-shrinking", action="store_true", help="do not look for fewer faults")
     given = parser.parse_args()
     if given.log:
         logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
     else:
-        logging.disable(logging.CRITICAL)
+        logging.disable(logging.WARNING)
     first, _, last = given.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
-    run = partial(run_schedule, leaves_garbage=True)
+    faults = SCENARIOS[given.scenario] if given.scenario is not None else None
+    run = partial(run_schedule, faults=faults, leaves_garbage=True)
     fork = multiprocessing.get_context("fork")
     with applied(given.mutant), fork.Pool(given.processes, maxtasksperchild=IN_A_PROCESS) as pool:
         failed = _report(pool.imap(run, seeds), seeds, shows_traces=given.trace)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
+from asyncio import events
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -155,6 +157,26 @@ class _Inline:
         return future
 
 
+class _Defects(logging.Handler):
+    """Takes what the product logs with a traceback: an exception that it did not expect."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        loop = events._get_running_loop()
+        if isinstance(loop, ProcessLoop) and record.exc_info and record.exc_info[1] is not None:
+            loop.world.failures.append(f"{loop.name}: {record.getMessage()}: {record.exc_info[1]!r}")
+
+
+_log_truncated = HostedPartition.log_truncated
+
+
+def _truncated(self: HostedPartition) -> None:
+    """Have the invariants looked at before the records that are missing now are copied once more."""
+    _log_truncated(self)
+    loop = events._get_running_loop()
+    assert isinstance(loop, ProcessLoop)
+    loop.world.look_now = True
+
+
 @contextmanager
 def simulated_machine(*, leaves_garbage: bool = False) -> Iterator[None]:
     """Replace what a broker takes from the machine: connections, threads, the page cache.
@@ -167,6 +189,7 @@ def simulated_machine(*, leaves_garbage: bool = False) -> Iterator[None]:
         (peer_connection, "ClientConfig", client_config),
         (registry, "ThreadPoolExecutor", _Inline),
         (HostedPartition, "is_cold", lambda *_: False),
+        (HostedPartition, "log_truncated", _truncated),
     ]
     before = [getattr(owner, name) for owner, name, _ in replaced]
     for owner, name, stand_in in replaced:
@@ -174,9 +197,12 @@ def simulated_machine(*, leaves_garbage: bool = False) -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     collects = gc.isenabled()
     gc.disable()
+    defects = _Defects(logging.ERROR)
+    logging.getLogger().addHandler(defects)
     try:
         yield
     finally:
+        logging.getLogger().removeHandler(defects)
         if not leaves_garbage:
             for _ in range(3):  # a coroutine that waits in its `finally` needs several
                 gc.collect()

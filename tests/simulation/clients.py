@@ -59,11 +59,16 @@ class History:
     """Offset and value of acknowledged records, in the order of their acknowledgement."""
     committed: dict[Topic, dict[int, Entry]] = field(default_factory=dict)
     """Records that readers saw, by offset."""
-    latest: dict[Topic, list[tuple[int, int]]] = field(default_factory=dict)
-    """Leader epoch and offset of the answers to ListOffsets(latest)."""
+    ends: dict[Topic, dict[int, int]] = field(default_factory=dict)
+    """By leader epoch the highest offset that clients know to be committed in it."""
     reads: int = 0
     unknown: int = 0
     """Produce requests whose outcome is not known."""
+
+    def note_end(self, topic: Topic, leader_epoch: int, offset: int) -> None:
+        """Remember that all below an offset is committed in a leader epoch."""
+        ends = self.ends.setdefault(topic, {})
+        ends[leader_epoch] = max(offset, ends.get(leader_epoch, 0))
 
     @property
     def acks(self) -> int:
@@ -81,6 +86,7 @@ class Clients:
         self.violation: InvariantViolated | None = None
         self._connections: dict[tuple[str, int], SimulatedConnection] = {}
         self._values = 0
+        self._asked = 0
 
     def start(self) -> None:
         """Begin to produce and to read."""
@@ -173,6 +179,9 @@ class Clients:
         if self._exists(topic):
             acked = self.history.acked.setdefault(topic, [])
             acked += [(answer.base_offset + number, value) for number, value in enumerate(values)]
+            state = self.cluster.state(topic.partition)
+            if state is not None:  # of this epoch, or of an earlier one
+                self.history.note_end(topic, state.leader_epoch, answer.base_offset + len(values))
             self.cluster.note(f"acked {topic.partition} {answer.base_offset}+{len(values)}")
         return True
 
@@ -220,9 +229,13 @@ class Clients:
                 self._violated(f"I4 {topic.partition} had {seen[at]} at offset {at}, and has {entry}")
 
     async def _latest(self, connection: SimulatedConnection, topic: Topic) -> None:
-        known = self.history.latest.setdefault(topic, [])
-        before = list(known)
-        asked = ListOffsetsPartition(partition_index=topic.partition.partition, timestamp=-1)
+        before = dict(self.history.ends.get(topic, {}))
+        self._asked += 1
+        state = self.cluster.state(topic.partition)
+        named = state.leader_epoch if state is not None and self._asked % 2 else -1
+        asked = ListOffsetsPartition(
+            partition_index=topic.partition.partition, timestamp=-1, current_leader_epoch=named
+        )
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=topic.partition.topic, partitions=[asked])]
         )
@@ -230,13 +243,17 @@ class Clients:
         answer = response.topics[0].partitions[0]
         if answer.error_code or not self._exists(topic):
             return
-        for epoch, offset in before:
+        if named not in (-1, answer.leader_epoch):
+            self._violated(
+                f"I15 {topic.partition} was asked in epoch {named}, and answered in {answer.leader_epoch}"
+            )
+        for epoch, offset in before.items():
             if epoch <= answer.leader_epoch and offset > answer.offset:
                 self._violated(
                     f"I4 the end of {topic.partition} was {offset} in epoch {epoch}, "
                     f"and is {answer.offset} in {answer.leader_epoch}"
                 )
-        known.append((answer.leader_epoch, answer.offset))
+        self.history.note_end(topic, answer.leader_epoch, answer.offset)
 
     def _violated(self, what: str) -> None:
         self.violation = self.violation or InvariantViolated(what)

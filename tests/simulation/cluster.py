@@ -49,6 +49,7 @@ class Cluster:
         self.went_down: Callable[[int], None] = lambda _: None
         """Called with each broker whose process has ended, however it did."""
         self.min_insync_replicas = 1
+        self.settings_changed_s = float("-inf")
 
     # ---- the trace
 

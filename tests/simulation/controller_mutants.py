@@ -8,8 +8,10 @@ from typing import Any
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.controller import controllership, elections
 from ottla.broker.controller.channels import Channel
+from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller import Controller
-from ottla.broker.controller.controller_context import Leadership
+from ottla.broker.controller.controller_context import Leadership, ReplicaState
+from ottla.broker.controller.events import DeleteTopic
 from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.state_machine import Machine
@@ -120,12 +122,9 @@ def dead_replica_may_join() -> list[Patch]:
     return [(IsrChanges, "_validate_proposal", validate)]
 
 
-@mutant(noticed=False)
+@mutant(within=8, scenario="late proposal")
 def proposal_of_an_old_leader_accepted() -> list[Patch]:
-    """AlterPartition compares neither the leader nor its epoch nor the partition epoch.
-
-    Not noticed yet: the state's version, which is the partition epoch, refuses most of what this lets in.
-    """
+    """AlterPartition compares neither the leader nor its epoch nor the partition epoch."""
     return [(IsrChanges, "_validate_proposal", lambda *_: None)]
 
 
@@ -203,13 +202,16 @@ def leaders_not_told() -> list[Patch]:
     """A state that was written is not sent to the brokers."""
     original = Leaderships.update
 
+    class Silent(ControlRequestBatch):
+        def lead_or_follow(self, *_: Any, **__: Any) -> None:
+            pass
+
     def update(self: Any, partitions: Any, decide: Any) -> Any:
-        batch = self._batch
-        said, batch.lead_or_follow = batch.lead_or_follow, lambda *_, **__: None
+        batch, self._batch = self._batch, Silent(self._context)
         try:
             return (yield from original(self, partitions, decide))
         finally:
-            batch.lead_or_follow = said
+            self._batch = batch
 
     return [(Leaderships, "update", update)]
 
@@ -240,12 +242,9 @@ def preferred_leader_out_of_sync() -> list[Patch]:
     return [(elections, "elect_preferred", elect)]
 
 
-@mutant(noticed=False)
+@mutant()
 def leadership_handed_to_anyone() -> list[Patch]:
-    """A controlled shutdown moves leaderships to replicas that are not in the ISR.
-
-    Not noticed yet in 5 schedules.
-    """
+    """A controlled shutdown moves leaderships to replicas that are not in the ISR."""
 
     def elect(replicas: Any, isr: Any, alive: Any, leaving: Any) -> Any:
         for one in replicas:
@@ -256,22 +255,16 @@ def leadership_handed_to_anyone() -> list[Patch]:
     return [(elections, "elect_for_shutdown", elect)]
 
 
-@mutant(noticed=False)
+@mutant(within=4, scenario="deletion while one is away")
 def deletion_without_the_dead() -> list[Patch]:
-    """A topic is gone as soon as the live brokers have deleted it.
-
-    Not noticed yet: a broker that returns finds the topic's id changed or its replica unassigned.
-    """
-    original = Deletion._finish
+    """A topic is gone as soon as the live brokers have deleted it."""
 
     def finish(self: Any, topic: str) -> Any:
         context = self._context
         alive = [one for one in context.replicas_of(topic) if context.is_alive(*one)]
-        everyone, context.replicas_of = context.replicas_of, lambda _: alive
-        try:
-            yield from original(self, topic)
-        finally:
-            context.replicas_of = everyone
+        if all(context.replica_state(*one) is ReplicaState.DELETION_SUCCESSFUL for one in alive):
+            yield DeleteTopic(topic)
+            context.forget_topic(topic)
 
     return [(Deletion, "_finish", finish)]
 
@@ -301,12 +294,9 @@ def _session_changed_later(self: Any, change: Any) -> None:
         self._signal("controllership")
 
 
-@mutant(noticed=False)
+@mutant(within=6, scenario="sessions lost in an election")
 def reconnected_session_not_looked_at() -> list[Patch]:
-    """After a lost connection the controllership is not checked again.
-
-    Not noticed yet in 5 schedules.
-    """
+    """After a lost connection the controllership is not checked again."""
 
     def session_changed(self: Any, change: Any) -> None:
         if change.state.value == "lost":

@@ -44,6 +44,9 @@ class Coordination(MemoryEnsemble):
             if session.is_reachable:
                 session.heard_s = now_s
             elif now_s - session.heard_s > session.timeout_ms / 1000:
+                loop = session.loop
+                if loop.paused and now_s - loop.paused_since_s > session.timeout_ms / 1000:
+                    self.world.expired.add(loop)
                 self.expire_now(session)
         self.loop.post(TICK_S, self._tick)
 
@@ -64,6 +67,7 @@ class Coordination(MemoryEnsemble):
             self._apply(opening)
             session.server_session_id = self._last_session_id
         session.heard_s = self.world.now_s
+        self.world.expired.discard(session.loop)
 
     def forget_watches(self, session: SimulatedSession) -> None:
         """Drop the watches of a connection that has ended."""

@@ -12,9 +12,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.fake_files import Loss
+from ottla.protocol.api import ApiKey
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.session import Create, Delete
+from ottla.zookeeper.session import Create, Delete, SetData
 from ottla.zookeeper.znodes import (
     ConfigChange,
     ConfigEntity,
@@ -126,7 +127,7 @@ class Faults:
     def _cut_one_way(self, fault: Fault) -> None:
         self._cut_ways(fault, [(fault.broker, fault.other)])
 
-    def _cut_ways(self, fault: Fault, ways: list[tuple[int, int]]) -> None:
+    def _cut_ways(self, fault: Fault, ways: Sequence[tuple[int, int]]) -> None:
         names = {(f"b{source}", f"b{target}") for source, target in ways}
         self._cluster.network.cuts |= names
         self._later(fault.for_s, lambda: self._cluster.network.cuts.difference_update(names))
@@ -151,6 +152,46 @@ class Faults:
     def _break_connections(self, fault: Fault) -> None:
         self._cluster.network.broken_connections = 0.2
         self._later(fault.for_s, lambda: setattr(self._cluster.network, "broken_connections", 0.0))
+
+    # ---- only in scenarios
+
+    def _deafen(self, fault: Fault) -> None:
+        """Let nothing of other brokers reach a broker."""
+        self._cut_ways(fault, [(one, fault.broker) for one in self._cluster.ids if one != fault.broker])
+
+    def _mute(self, fault: Fault) -> None:
+        """Let nothing of a broker reach the others."""
+        self._cut_ways(fault, [(fault.broker, one) for one in self._cluster.ids if one != fault.broker])
+
+    def _deafen_at_alter_partition(self, fault: Fault) -> None:
+        """Let nothing reach the broker any more that sends the next AlterPartition."""
+        self._at_alter_partition("deafen", fault)
+
+    def _mute_at_alter_partition(self, fault: Fault) -> None:
+        """Let nothing more of the broker arrive that sends the next AlterPartition."""
+        self._at_alter_partition("mute", fault)
+
+    def _at_alter_partition(self, kind: str, fault: Fault) -> None:
+        def act(sender: str) -> None:
+            self._apply(Fault(fault.at_s, kind, int(sender.removeprefix("b")), 0, fault.for_s))
+
+        self._cluster.network.when_arrived[ApiKey.ALTER_PARTITION] = act
+
+    def _delay_stop_replica(self, fault: Fault) -> None:
+        """Let the next request to stop a replica arrive long after its sender has sent it once more."""
+        self._cluster.network.late[ApiKey.STOP_REPLICA] = fault.for_s
+
+    def _delay_alter_partition(self, fault: Fault) -> None:
+        """Let the next proposed ISRs arrive long after their sender has sent them once more."""
+        self._cluster.network.late[ApiKey.ALTER_PARTITION] = fault.for_s
+
+    def _rewrite_states(self, fault: Fault) -> None:
+        """Write the state znodes of all partitions as they are."""
+        for name, node in self._cluster.assignments().items():
+            for path in (paths.partition_state(name, number) for number in node.partitions):
+                data = self._cluster.data(path)
+                if data is not None:
+                    self._cluster.write(SetData(path, data))
 
     # ---- operators
 
@@ -196,6 +237,7 @@ class Faults:
         least = str(1 + (fault.broker % 2))
         settings = ConfigEntity(f"topics/{names[0]}", {"min.insync.replicas": least})
         change = ConfigChange(f"topics/{names[0]}")
+        self._cluster.settings_changed_s = self._cluster.world.now_s
         self._cluster.set(settings.path, settings.encode())
         self._cluster.write(Create(change.path, change.encode(), sequential=True))
 

@@ -14,7 +14,8 @@ from simulation.mutants import Patch, mutant
 def truncated_to_the_watermark() -> list[Patch]:
     """A follower that diverges drops everything above its high watermark (before KIP-101).
 
-    Not noticed yet in 5 schedules.
+    Not noticed yet in 60 schedules: a follower in the ISR has to get a record that diverges in one answer
+    with the record before, which is acknowledged by then. `test_follower_rules.py` fails with it.
     """
 
     def truncation_to(log: Any, epoch: int, end_offset: int) -> TruncateTo:
@@ -35,12 +36,9 @@ def divergence_ignored() -> list[Patch]:
     return [(PartitionFetch, "on_answer", on_answer)]
 
 
-@mutant(noticed=False)
+@mutant(within=8, scenario="two epochs apart")
 def truncated_to_the_end_of_the_leader() -> list[Patch]:
-    """A follower does not look for its own end of the epoch that the leader names (KIP-101 alone).
-
-    Not noticed yet in 5 schedules.
-    """
+    """A follower does not look for its own end of the epoch that the leader names (KIP-101 alone)."""
 
     def truncation_to(log: Any, epoch: int, end_offset: int) -> TruncateTo:
         return TruncateTo(min(end_offset, log.log_end_offset))

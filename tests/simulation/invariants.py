@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.controller.testing_invariants import Invariants as ControllerInvariants
 from ottla.broker.controller.testing_invariants import InvariantViolated as ControllerInvariantViolated
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 
+SETTINGS_ARRIVE_WITHIN_S: Final = 15.0
+
+
+class Watermark(NamedTuple):
+    """The high watermark of a leader, and what it depends on."""
+
+    offset: int
+    partition_epoch: int
+    min_insync_replicas: int
+
+
 class Invariants:
     """Checks a cluster between two events."""
 
@@ -29,7 +40,7 @@ class Invariants:
         self.without_power: set[int] = set()
         """Brokers whose disks may have lost records since they were last in sync."""
         self._leaders: dict[tuple[Topic, int], int] = {}
-        self._watermarks: dict[tuple[int, Topic, int], int] = {}
+        self._watermarks: dict[tuple[int, Topic, int], Watermark] = {}
 
     def check(self) -> None:
         """Raise `InvariantViolated`."""
@@ -77,13 +88,22 @@ class Invariants:
     def _check_watermark(self, life: int, topic: Topic, hosted: HostedPartition, where: str) -> None:
         if hosted.core.role is not Role.LEADER:
             return
-        key = (life, topic, hosted.leader_epoch)
-        before = self._watermarks.get(key, 0)
-        if hosted.high_watermark < before:
+        key, core = (life, topic, hosted.leader_epoch), hosted.core
+        before = self._watermarks.get(key, Watermark(0, -1, 0))
+        now = Watermark(hosted.high_watermark, core.partition_epoch, core.min_insync_replicas)
+        if now.offset < before.offset:
+            raise InvariantViolated(f"I9 {where} leads, and its HW fell from {before.offset} to {now.offset}")
+        is_small = len(core.isr) < min(core.min_insync_replicas, len(core.replicas))
+        if is_small and now[1:] == before[1:] and now.offset > before.offset and not self._settings_moved():
             raise InvariantViolated(
-                f"I9 {where} leads, and its HW fell from {before} to {hosted.high_watermark}"
+                f"I9 {where} has the ISR {sorted(core.isr)}, below min.insync.replicas, and its HW rose from "
+                f"{before.offset} to {now.offset}"
             )
-        self._watermarks[key] = hosted.high_watermark
+        self._watermarks[key] = now
+
+    def _settings_moved(self) -> bool:
+        """Whether min.insync.replicas may have had another value between two checks."""
+        return self._cluster.world.now_s - self._cluster.settings_changed_s < SETTINGS_ARRIVE_WITHIN_S
 
     def _check_epochs(self, hosted: HostedPartition, copy: LogCopy, where: str) -> None:
         entries = hosted.log.leader_epochs.entries

@@ -44,6 +44,10 @@ class Network:
         self.broken_connections = 0.0
         """The part of responses whose connection breaks before them."""
         self.connections: dict[SimulatedConnection, None] = {}
+        self.late: dict[int, float] = {}
+        """By API the delay of its next request, in seconds."""
+        self.when_arrived: dict[int, Callable[[str], None]] = {}
+        """By API what is done once, when a request of it has arrived; it is given the sender's name."""
 
     def delay_s(self) -> float:
         """The delay of one message: short, and sometimes long."""
@@ -120,7 +124,7 @@ class SimulatedConnection:
         number = self._number
         frame = encode_request(RequestHeader(key, version, number, self.config.client_id), request)
         answer = self._pending[number] = self.loop.create_future()
-        self._carry_request(frame, number)
+        self._carry_request(frame, number, key)
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -133,7 +137,7 @@ class SimulatedConnection:
         _, position = decode_response_header(response, key, version)
         return response_type.decode(response[position:], version)
 
-    def _carry_request(self, frame: bytes, number: int) -> None:
+    def _carry_request(self, frame: bytes, number: int, key: int) -> None:
         server, network = self._server, self.network
         assert server is not None
         if network.is_cut(self.loop.name, server.loop.name):
@@ -142,8 +146,13 @@ class SimulatedConnection:
         def arrive() -> None:
             if not network.is_cut(self.loop.name, server.loop.name):
                 server.receive(frame, self, lambda response: self._carry_response(response, number))
+                if key in network.when_arrived:
+                    network.when_arrived.pop(key)(self.loop.name)
 
-        self._carry(0, server.loop, arrive)
+        if key in network.late:
+            server.loop.post(network.late.pop(key), arrive)
+        else:
+            self._carry(0, server.loop, arrive)
 
     def _carry_response(self, response: bytes | None, number: int) -> None:
         server, network = self._server, self.network

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.cluster.configs import Configs
+from ottla.broker.cluster.session_lease import SessionLease
 from ottla.broker.handlers import delayed_produce, fetch_read, list_offsets
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.producer_state import ProducerStates
@@ -30,7 +31,8 @@ def join_when_almost_caught_up() -> list[Patch]:
 def join_without_epoch_start() -> list[Patch]:
     """A follower joins at the high watermark, below the start of the leader's epoch.
 
-    Not noticed yet in twenty schedules: it takes two changes of leaders within one fetch.
+    Not noticed yet in 12 schedules of the scenario "between watermark and epoch", which is made for it: the
+    answer that brings the missing record has to be lost, and the proposal not.
     """
 
     def may_expand(progress: Progress, high_watermark: int, epoch_start_offset: int) -> bool:
@@ -101,12 +103,9 @@ def any_answer_confirms_the_proposal() -> list[Patch]:
     return [(Partition, "isr_answered", isr_answered)]
 
 
-@mutant(noticed=False)
+@mutant(within=8, scenario="deaf after a proposal")
 def lost_answer_taken_for_a_refusal() -> list[Patch]:
-    """A proposal whose answer was lost is dropped, although the controller may have written it.
-
-    Not noticed yet in 40 schedules.
-    """
+    """A proposal whose answer was lost is dropped, although the controller may have written it."""
     original = AlterPartitionRequests._hand_back
 
     def hand_back(self: Any, one: Any, sending: Any, answers: Any, hosted: Replicas) -> bool:
@@ -118,12 +117,9 @@ def lost_answer_taken_for_a_refusal() -> list[Patch]:
     return [(AlterPartitionRequests, "_hand_back", hand_back)]
 
 
-@mutant(noticed=False)
+@mutant(within=4, scenario="state rewritten")
 def committed_isr_not_read_again() -> list[Patch]:
-    """After a conflict the leader does not read what is committed, and repeats its proposal for ever.
-
-    Not noticed yet in 40 schedules.
-    """
+    """After a conflict the leader does not read what is committed, and repeats its proposal for ever."""
 
     async def read_back(self: Any, one: Any, hosted: Replicas) -> None:
         return
@@ -168,12 +164,9 @@ def read_above_the_watermark() -> list[Patch]:
     return [(fetch_read, "_visible_end", lambda terms, hosted: hosted.log.log_end_offset)]
 
 
-@mutant(noticed=False)
+@mutant(within=6, scenario="stale watermark")
 def latest_before_the_epoch_start() -> list[Patch]:
-    """ListOffsets(latest) answers with the stale high watermark of a new leader.
-
-    Not noticed yet in 40 schedules.
-    """
+    """ListOffsets(latest) answers with the stale high watermark of a new leader."""
     return [(list_offsets, "_check_available", lambda *_: None)]
 
 
@@ -194,12 +187,9 @@ def diverging_follower_counts() -> list[Patch]:
     return [(fetch_read, "_note_follower", note)]
 
 
-@mutant(noticed=False)
+@mutant()
 def fetch_in_another_epoch_served() -> list[Patch]:
-    """Fetch does not compare the follower's leader epoch with the leader's.
-
-    Not noticed yet in 40 schedules.
-    """
+    """Fetch does not compare the follower's leader epoch with the leader's."""
     return [(replicas, "check_epoch", lambda current, epoch: None)]
 
 
@@ -274,12 +264,9 @@ def topic_ids_ignored() -> list[Patch]:
     return [(Replicas, "_apply_one", apply_one)]
 
 
-@mutant(noticed=False)
+@mutant(within=6, scenario="late stop")
 def stopped_by_an_old_request() -> list[Patch]:
-    """StopReplica is obeyed whatever leader epoch it has.
-
-    Not noticed yet in 40 schedules.
-    """
+    """StopReplica is obeyed whatever leader epoch it has."""
     original = Replicas._stop_one
 
     def stop_one(self: Any, one: Any, leader_epoch: int, delete: bool) -> Any:
@@ -288,10 +275,17 @@ def stopped_by_an_old_request() -> list[Patch]:
     return [(Replicas, "_stop_one", stop_one)]
 
 
-@mutant(noticed=False)
+@mutant()
 def minimum_isr_not_checked() -> list[Patch]:
-    """acks=all is taken below min.insync.replicas, and committed.
-
-    Not noticed yet in 40 schedules.
-    """
+    """acks=all is taken below min.insync.replicas, and committed."""
     return [(Partition, "is_under_min_isr", property(lambda self: False))]
+
+
+@mutant()
+def zombie_serves() -> list[Patch]:
+    """A broker that slept until its session had expired answers at once when it wakes."""
+
+    async def run(self: Any) -> None:
+        self._serving.extend(float("inf"))
+
+    return [(SessionLease, "run", run)]

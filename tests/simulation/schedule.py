@@ -102,12 +102,14 @@ class Schedule:
 
     def _step(self, until_s: float) -> None:
         world = self.cluster.world
-        world.run_until(lambda: False, until_s)
+        while world.run_until(lambda: world.look_now, until_s):
+            world.look_now = False
+            self.invariants.check()
         self.invariants.check()
         if self.clients.violation is not None:
             raise self.clients.violation
         if world.failures:
-            raise InvariantViolated(f"L4 a callback failed: {world.failures[0]}")
+            raise InvariantViolated(f"L5 {world.failures[0]}")
         self._note_changes()
         for broker_id in self.cluster.reap():
             if self.faults.healed:
@@ -155,6 +157,8 @@ class Schedule:
             return f"I14 {sorted(marked)} are not deleted"
         if cluster.data(paths.REASSIGN_PARTITIONS) is not None:
             return "L2 the request for reassignments is still there"
+        if left := self._left_behind():
+            return left
         for name, node in cluster.assignments().items():
             if any(node.adding_replicas.values()) or any(node.removing_replicas.values()):
                 return f"L2 {node} is still being reassigned"
@@ -162,6 +166,16 @@ class Schedule:
                 missing = self._missing_in(TopicPartition(name, number), replicas)
                 if missing is not None:
                     return missing
+        return None
+
+    def _left_behind(self) -> str | None:
+        """A log of a topic that was deleted."""
+        topics = self.cluster.assignments()
+        for broker in self.cluster.serving():
+            for log in broker.services.logs:
+                node = topics.get(log.topic_partition.topic)
+                if node is None or log.topic_id not in (None, node.topic_id):
+                    return f"I14 broker {broker.broker_id} holds {log.topic_partition} of a deleted topic"
         return None
 
     def _missing_in(self, partition: TopicPartition, replicas: tuple[int, ...]) -> str | None:

@@ -128,6 +128,8 @@ class SimulatedServer:
         data = b"".join(one if isinstance(one, bytes) else one.read() for one in parts or ())
         if self.lease.is_over:
             await self.lease.held()
+        if self.loop in self.loop.world.expired:
+            self.loop.world.failures.append(f"{self.loop.name} answers though it slept through its session")
         if parts is not None:
             respond(data[4:])
 

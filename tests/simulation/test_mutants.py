@@ -9,13 +9,17 @@ from simulation.mutants import MUTANTS, Mutant
 from simulation.test_schedules import simulation
 
 MODULES = (controller_mutants, follower_mutants, replica_mutants)
-QUICK = ("leader_epoch_not_raised", "out_of_sync_leader_elected", "acknowledged_at_once")
+QUICK = (
+    "leader_epoch_not_raised", "out_of_sync_leader_elected", "acknowledged_at_once",
+    "lost_answer_taken_for_a_refusal",
+)  # fmt: skip
 CHANGED = [one for one in MUTANTS.values() if one.noticed and not one.equivalent]
 
 
 def _is_noticed(one: Mutant) -> bool:
     """Whether a schedule has a violation, and not merely an error of the simulation."""
-    done = simulation("--mutant", one.name, "--seeds", f"1:{one.within}")
+    by_hand = ("--scenario", one.scenario) if one.scenario is not None else ()
+    done = simulation("--mutant", one.name, "--seeds", f"1:{one.within}", *by_hand)
     return done.returncode == 1 and "the same again: --seeds" in done.stdout
 
 

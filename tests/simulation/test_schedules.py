@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.scenarios import SCENARIOS
+
 SEEDS_IN_A_TEST = 10
 PROCESSES = (
     {"hash_seed": "0"},
@@ -40,6 +42,13 @@ def test_a_cluster_survives_its_faults(first: int) -> None:
     assert done.returncode == 0, done.stdout[-5000:]
     acknowledged = re.findall(r"(\d+) records acknowledged", done.stdout)
     assert int(acknowledged[-1]) > 100 * SEEDS_IN_A_TEST  # clients did write
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_a_cluster_survives_a_scenario(scenario: str) -> None:
+    done = simulation("--scenario", scenario, "--seeds", "1:2")
+
+    assert done.returncode == 0, done.stdout[-5000:]
 
 
 def test_a_schedule_is_the_same_in_every_process() -> None:

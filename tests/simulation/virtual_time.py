@@ -82,6 +82,11 @@ class World:
         self.random = Random(seed)
         self.events = 0
         self.failures: list[str] = []
+        """Defects: callbacks that failed, and failures that the product logs with a traceback."""
+        self.expired: set[ProcessLoop] = set()
+        """Processes that were paused until their sessions expired, and have no other one yet."""
+        self.look_now = False
+        """Whether the invariants are to be checked before anything else happens."""
         self._timers: list[tuple[float, int, Handle, ProcessLoop]] = []
         self._numbers = 0
         self.tasks = 0
@@ -140,6 +145,7 @@ class ProcessLoop(_EventLoop):  # type: ignore[misc]  # its methods take what as
         self.name = name
         self.is_dead = False
         self.paused = False
+        self.paused_since_s = 0.0
         self._ready: deque[Handle] = deque()
         self._kept: list[Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
@@ -164,7 +170,7 @@ class ProcessLoop(_EventLoop):  # type: ignore[misc]  # its methods take what as
 
     def pause(self) -> None:
         """Run nothing until `resume`."""
-        self.paused = True
+        self.paused, self.paused_since_s = True, self.world.now_s
 
     def resume(self) -> None:
         """Run on, with everything that became due meanwhile."""

@@ -1,0 +1,71 @@
+"""Schedules made by hand, for changed rules that take more coincidences than seeds bring about.
+
+The seed still decides delays, clients and which broker is the controller: where that matters, a scenario
+shows what it is made for with some seeds only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from simulation.faults import Fault
+
+SCENARIOS: Final[Mapping[str, Sequence[Fault]]] = {
+    # While broker 1 is out of the ISRs, the states get another version than the leaders know.
+    "state rewritten": [
+        Fault(2.0, "crash", 1, 0, 4.0),
+        Fault(5.7, "rewrite states", 0, 0, 0.0),
+    ],
+    # Broker 1 deletes its replica, gets it back, and then hears once more that it has to delete it.
+    "late stop": [
+        Fault(3.0, "delay stop replica", 1, 0, 7.0),
+        Fault(3.1, "reassign", 0, 2, 0.0),
+        Fault(7.0, "reassign", 0, 1, 0.0),
+    ],
+    # Broker 1 joins the ISR of `moved`; the leader hears neither that, nor from broker 1 any more.
+    "deaf after a proposal": [
+        Fault(2.0, "crash", 1, 0, 4.0),
+        Fault(5.5, "deafen at alter partition", 0, 0, 6.0),
+    ],
+    # Broker 1 comes back with a replica of a topic that was deleted meanwhile.
+    "deletion while one is away": [
+        Fault(2.0, "create topic", 0, 0, 0.0),
+        Fault(5.0, "crash", 1, 0, 4.0),
+        Fault(5.2, "delete topic", 0, 0, 0.0),
+    ],
+    # Proposed ISRs arrive when the topic has been deleted.
+    "late proposal": [
+        Fault(2.0, "create topic", 0, 0, 0.0),
+        Fault(4.0, "delay alter partition", 0, 0, 8.0),
+        Fault(4.1, "crash", 1, 0, 4.0),
+        Fault(6.5, "delete topic", 0, 0, 0.0),
+    ],
+    # Brokers lose their sessions while they look who the controller is.
+    "sessions lost in an election": [
+        Fault(5.0, "delete controller", 0, 0, 0.0),
+        *(Fault(5.004, "cut zookeeper", broker, 0, 6.0) for broker in range(3)),
+    ],
+    # Broker 1 leads alone, below min.insync.replicas, with the watermark that it had as a follower.
+    "stale watermark": [
+        Fault(2.0, "config", 1, 0, 0.0),
+        Fault(4.0, "crash", 2, 0, 4.0),
+        Fault(6.6, "crash", 0, 0, 4.0),
+        Fault(8.5, "deafen", 2, 0, 6.0),
+    ],
+    # The same, and broker 2 lacks nothing but what lies between that watermark and the end of the log.
+    "between watermark and epoch": [
+        Fault(2.0, "config", 1, 0, 0.0),
+        Fault(5.0, "shutdown", 2, 0, 0.0),
+        Fault(5.4, "crash", 0, 0, 4.0),
+        Fault(8.2, "mute at alter partition", 0, 0, 4.0),
+    ],
+    # Broker 1 leads and appends what nobody has. Broker 0, elected meanwhile, does the same in the next
+    # epoch, and dies. In the epoch after that, broker 1 still has the records of the first.
+    "two epochs apart": [
+        Fault(2.0, "crash", 0, 1, 4.0),
+        Fault(9.0, "deafen", 1, 0, 2.5),
+        Fault(9.7, "preferred", 0, 0, 0.0),
+        Fault(10.6, "crash", 0, 0, 4.0),
+    ],
+}
