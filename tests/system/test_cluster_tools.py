@@ -1,4 +1,4 @@
-"""The tools of a cluster against three of our brokers, of which one is killed and comes back."""
+"""The tools of a cluster against three of our brokers, of which some are killed and come back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from ottla.broker.testing import BrokerCluster
 from peers.cluster_commands import Command, command_for, filled, shown, until
@@ -100,3 +101,100 @@ def test_the_others_are_compared_when_a_replica_is_away(
         return found
 
     until(lambda: (compared()["from"], compared()["to"]) == (0, 1_500))  # once all is committed
+
+
+# ---- by size, cancelled, unclean
+
+
+def sized(cluster: BrokerCluster, topic: str, *records: int) -> None:
+    """Write this many records of 1 KB into each partition."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "none"})
+    for partition, count in enumerate(records):
+        for _ in range(count):
+            producer.produce(topic, b"x" * 1_000, partition=partition)
+    assert producer.flush(60) == 0
+
+
+def test_a_plan_by_size_gives_brokers_equal_bytes_not_equal_numbers(
+    ottla: Command, cluster: BrokerCluster, topic: str, tmp_path: Path
+) -> None:
+    made = ottla("topic", "create", topic, "--partitions", "4", "--replication-factor", "1")
+    assert made.exit_code == 0, made.output
+    weights = (900, 300, 300, 300)
+    sized(cluster, topic, *weights)
+    plan = tmp_path / "move.json"
+
+    made = ottla("reassign", "generate", "--topic", topic, "--brokers", "1,2", "--by", "size")
+
+    plan.write_text(made.stdout)
+    assert ottla("reassign", "execute", str(plan)).exit_code == 0
+    until(lambda: ottla("reassign", "verify", str(plan)).exit_code == 0)
+    described = shown(ottla("topic", "describe", topic, "--json"))["partitions"]
+    held: dict[int, list[int]] = {}
+    for each, weight in zip(described, weights, strict=True):
+        (broker,) = each["replicas"]
+        held.setdefault(broker, []).append(weight)
+    assert sorted(sorted(each) for each in held.values()) == [[300, 300, 300], [900]]
+
+
+def test_a_move_is_cancelled_and_leaves_no_replica_and_no_throttle(
+    ottla: Command, cluster: BrokerCluster, topic: str, tmp_path: Path
+) -> None:
+    made = ottla("topic", "create", topic, "--partitions", "1", "--replication-factor", "1")
+    assert made.exit_code == 0, made.output
+    sized(cluster, topic, 3_000)
+    (partition,) = shown(ottla("topic", "describe", topic, "--json"))["partitions"]
+    old = partition["leader"]
+    new = old % 3 + 1
+    plan = tmp_path / "move.json"
+    moves = [{"topic": topic, "partition": 0, "replicas": [new]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    begun = ottla("reassign", "execute", str(plan), "--throttle", "1000")  # it would take 50 minutes
+    assert begun.exit_code == 0, begun.output
+    (moving,) = shown(ottla("reassign", "list", "--json"))
+    assert (moving["adding"], moving["removing"]) == ([new], [old])
+    copy = cluster.brokers[new].data_dir / f"{topic}-0"
+    until(copy.exists)
+
+    done = ottla("reassign", "cancel", str(plan))
+
+    assert done.exit_code == 0, done.output
+    said = done.output.splitlines()
+    assert said[0] == "Cancelled the moves of 1 partition."
+    assert said[1].startswith(f"Removed the throttles of topic {topic}, broker ")
+    assert shown(ottla("reassign", "list", "--json")) == []
+    until(lambda: not copy.exists())
+    (partition,) = shown(ottla("topic", "describe", topic, "--json"))["partitions"]
+    assert (partition["leader"], partition["replicas"], partition["isr"]) == (old, [old], [old])
+    assert "throttled" not in ottla("config", "describe", "--topic", topic, "--changed").output
+    assert ottla("reassign", "cancel", str(plan)).output == "Cancelled the moves of 0 partitions.\n"
+
+
+def test_an_unclean_election_gives_a_partition_back_at_the_price_of_records(
+    ottla: Command, cluster: BrokerCluster, topic: str
+) -> None:
+    filled(ottla, topic, "--partitions", "1", "--replication-factor", "2")
+
+    def partition() -> Any:
+        return shown(ottla("topic", "describe", topic, "--json"))["partitions"][0]
+
+    leader, follower = partition()["replicas"]
+    until(lambda: sorted(partition()["isr"]) == sorted((leader, follower)))
+    cluster.brokers[follower].kill()
+    until(lambda: partition()["isr"] == [leader])
+    assert ottla("produce", topic, given="only the leader has this\n").exit_code == 0
+    cluster.brokers[leader].kill()
+    until(lambda: partition()["leader"] == -1)
+    cluster.brokers[follower].start()
+    assert ottla("leader", "elect", "--preferred", "--topic", f"{topic}:0", "--json").exit_code == 1
+
+    def elected() -> bool:
+        return ottla("leader", "elect", "--unclean", "--topic", f"{topic}:0", "--json").exit_code == 0
+
+    until(elected)  # the controller may not know yet that the follower is back
+
+    until(lambda: partition()["leader"] == follower)
+    cluster.brokers[leader].start()
+    until(lambda: sorted(partition()["isr"]) == sorted((leader, follower)))
+    (compared,) = shown(ottla("replica", "verify", "--topic", topic, "--json"))
+    assert (compared["result"], compared["to"]) == ("equal", 1_500)
