@@ -242,6 +242,21 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def cluster_operations(session: nox.Session) -> None:
+    """Kill the controller while partitions move, topics go, leaders change (`-- --rounds N --seed S`).
+
+    `-- --figures` measures what else a cluster does, and `-- --hosts` runs the commands of the howto on hosts
+    that are network namespaces with an ssh server each.
+    """
+    _install(session, *TESTING, *PEERS)
+    scripts = {"--figures": "cluster_figures.py", "--hosts": "howto_on_hosts.py"}
+    wanted = next((each for each in scripts if each in session.posargs), None)
+    options = [each for each in session.posargs if each != wanted]
+    script = scripts[wanted] if wanted is not None else "cluster_operations.py"
+    session.run("python", f"tests/system/{script}", *options)
+
+
+@nox.session
 def simulation(session: nox.Session) -> None:
     """Run the product's brokers in virtual time, a schedule for each seed (`-- --seeds 1:10000`)."""
     _install(session, *TESTING)

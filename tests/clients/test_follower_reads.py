@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,9 @@ def read(servers: str, rack: str) -> int:
     return found
 
 
-async def test_a_consumer_is_served_by_the_follower_in_its_rack(tmp_path: Path) -> None:
+async def test_a_consumer_is_served_by_the_follower_in_its_rack(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     ports = {node: free_port() for node in (1, 2, 3)}
     own = {node: {"broker.rack": f"rack-{node}", "metrics.port": str(port)} for node, port in ports.items()}
     selector = {
@@ -72,7 +75,8 @@ async def test_a_consumer_is_served_by_the_follower_in_its_rack(tmp_path: Path) 
         assert read(cluster.bootstrap_servers, "rack-elsewhere") == COUNT
         far = {node: sent_by(port) - near[node] for node, port in ports.items()}
 
-    print(f"sent to a consumer in the follower's rack: {near}, elsewhere: {far}")
+    shares = near[FOLLOWER] / sum(near.values()), far[FOLLOWER] / sum(far.values())
+    record_property("figure", "from the follower {:.1%} of the bytes, {:.1%} to another rack".format(*shares))
     assert near[FOLLOWER] >= COUNT * SIZE
     assert near[LEADER] < COUNT * SIZE / 10
     assert far[LEADER] >= COUNT * SIZE

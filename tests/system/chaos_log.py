@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -17,9 +17,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 Log = Mapping[int, Mapping[int, tuple[str, int]]]
 
 
-def read_back(servers: str, topic: str, partitions: int) -> Log:
-    """Read a whole topic with confluent-kafka."""
-    command = [sys.executable, str(Path(__file__).resolve()), servers, topic, str(partitions)]
+def read_back(servers: str, topic: str, partitions: int, prefix: Sequence[str] = ()) -> Log:
+    """Read a whole topic with confluent-kafka; `prefix` are words before the command, as `Host` has them."""
+    command = [*prefix, sys.executable, str(Path(__file__).resolve()), servers, topic, str(partitions)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     if done.returncode:
         raise RuntimeError(f"the log could not be read back: {done.stderr[-2000:]}")

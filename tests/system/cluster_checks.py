@@ -19,13 +19,15 @@ class Acknowledgements:
     """Acknowledgements to one writer: (partition, offset, number), and when each partition answered.
 
     `somewhere` has the (partition, number) of records whose acknowledgement named no offset, `refused` when
-    the writer was told that a record is not written, and why.
+    the writer was told that a record is not written, and why; `at_ms` has when each record was acknowledged
+    whose place is known.
     """
 
     name: str
     places: set[tuple[int, int, int]] = field(default_factory=set)
     somewhere: set[tuple[int, int]] = field(default_factory=set)
     times_ms: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    at_ms: dict[tuple[int, int, int], int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
     ended: bool = False
@@ -48,21 +50,30 @@ def acknowledgements(name: str, journal: Path) -> Acknowledgements:
                 found.somewhere.add((partition, number))
             else:
                 found.places.add((partition, offset, number))
+                found.at_ms[partition, offset, number] = at_ms
             found.times_ms[partition].append(at_ms)
     return found
 
 
-def lost(log: Log, writer: Acknowledgements) -> list[str]:
-    """Return acknowledged records that are not at their acknowledged offsets."""
-    missing = [
+def places_lost(log: Log, writer: Acknowledgements) -> set[tuple[int, int, int]]:
+    """Return the (partition, offset, number) of acknowledged records that are not at their offsets.
+
+    The offset is -1 for one whose acknowledgement named none, and that is nowhere in its partition.
+    """
+    missing = {
         (partition, offset, number)
-        for partition, offset, number in sorted(writer.places)
+        for partition, offset, number in writer.places
         if log[partition].get(offset) != (writer.name, number)
-    ]
+    }
     there = {
         (p, number) for p, records in log.items() for name, number in records.values() if name == writer.name
     }
-    missing += [(partition, -1, number) for partition, number in sorted(writer.somewhere - there)]
+    return missing | {(partition, -1, number) for partition, number in writer.somewhere - there}
+
+
+def lost(log: Log, writer: Acknowledgements) -> list[str]:
+    """Return acknowledged records that are not at their acknowledged offsets."""
+    missing = sorted(places_lost(log, writer))
     return [
         f"{writer.name} LOST record {number}: acknowledged at {partition}/{offset}, where there is "
         f"{log[partition].get(offset)} ({len(missing)} in all)"
@@ -176,6 +187,12 @@ def misread(log: Log, journal: Path, *, follows: bool) -> list[str]:
             wrong.append(f"{journal.stem} jumped to {partition}/{offset} from {last.get(partition, -1)}")
         last[partition] = offset
     return wrong[:3]
+
+
+def places_read(journals: Iterable[Path]) -> set[tuple[int, int]]:
+    """Return the (partition, offset) of all records that readers were given."""
+    lines = (line.split(maxsplit=2) for journal in journals for line in journal.read_text().splitlines())
+    return {(int(words[0]), int(words[1])) for words in lines if words[0].isdigit() and len(words) == 3}
 
 
 def unhandled(log: Log, journals: Iterable[Path]) -> list[str]:

@@ -150,7 +150,41 @@ async def _ottla(options: argparse.Namespace, stopping: threading.Event, journal
     journal.write("end 0\n")
 
 
-KINDS = {"confluent": confluent, "kafka-python": kafka_python, "ottla": ottla}
+def aiokafka(options: argparse.Namespace, stopping: threading.Event, journal: IO[str]) -> None:
+    asyncio.run(_aiokafka(options, stopping, journal))
+
+
+async def _aiokafka(options: argparse.Namespace, stopping: threading.Event, journal: IO[str]) -> None:
+    from aiokafka import AIOKafkaProducer
+
+    acknowledged = acknowledge(journal)
+
+    def placed(number: int, done: asyncio.Future[Any]) -> None:
+        if error := done.exception():
+            journal.write(f"failed {error!r}\n")
+        else:
+            acknowledged(done.result().partition, done.result().offset, number)
+
+    # It gives a batch up after its request timeout, for which one without a leader must wait.
+    async with AIOKafkaProducer(
+        bootstrap_servers=options.servers, acks="all" if options.acks == "all" else 1, linger_ms=2,
+        enable_idempotence=options.acks == "all", request_timeout_ms=120_000, retry_backoff_ms=50,
+        metadata_max_age_ms=2_000,
+    ) as producer:  # fmt: skip
+        for number in itertools.count():
+            if stopping.is_set():
+                break
+            sent = await producer.send(
+                options.topic, record(options, number), partition=number % options.partitions
+            )
+            sent.add_done_callback(partial(placed, number))
+            await asyncio.sleep(1 / options.per_s)
+        async with asyncio.timeout(FLUSH_S):
+            await producer.flush()
+    journal.write("end 0\n")
+
+
+KINDS = {"aiokafka": aiokafka, "confluent": confluent, "kafka-python": kafka_python, "ottla": ottla}
 
 if __name__ == "__main__":
     main()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -148,7 +149,9 @@ async def until_all_own(group: Group) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_killed_coordinator_costs_no_commit_and_no_member(cluster: BrokerCluster) -> None:
+async def test_a_killed_coordinator_costs_no_commit_and_no_member(
+    cluster: BrokerCluster, record_property: Callable[[str, object], None]
+) -> None:
     async with working(cluster) as (group, admin), Producer(cluster.bootstrap_servers) as producer:
         await until_all_own(group)
         await replicated(admin, GROUP_METADATA_TOPIC)
@@ -159,8 +162,10 @@ async def test_a_killed_coordinator_costs_no_commit_and_no_member(cluster: Broke
         first = await coordinator(admin, GROUP)
 
         cluster.brokers[first].kill()
+        begun_s = time.monotonic()
         await send(producer, 60)
         await until_taken(group, 120)
+        took_s = time.monotonic() - begun_s
         second = await coordinator(admin, GROUP, but=first)
         await until_all_own(group)
 
@@ -177,6 +182,7 @@ async def test_a_killed_coordinator_costs_no_commit_and_no_member(cluster: Broke
         async with asyncio.timeout(BOUND_S):
             found = await admin.groups.committed(GROUP, list(group.committed))
         assert {one: offset for one, (offset, _) in found.items()} == group.committed
+    record_property("figure", f"60 records written and read {took_s:.1f} s after the kill; all commits kept")
 
 
 def commit_of(offset: int) -> OffsetCommitRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -112,15 +113,20 @@ async def directory_of(admin: Admin, node: int, path: Path) -> LogDir:
     return found
 
 
-async def test_another_replica_leads_when_a_log_directory_fails(cluster: TwoDirectories) -> None:
+async def test_another_replica_leads_when_a_log_directory_fails(
+    cluster: TwoDirectories, record_property: Callable[[str, object], None]
+) -> None:
     async with written(cluster) as (admin, acknowledged):
         await until(lambda: in_sync(admin, 1, 2, 3))
         await grown(acknowledged, 50)
         failing = cluster.replica(1)
 
         failing.rename(failing.with_name("gone"))  # the next segment cannot be created
+        begun_s = time.monotonic()
 
         await until(lambda: in_sync(admin, 2, 3))
+        took_s = time.monotonic() - begun_s
+        record_property("figure", f"others lead {took_s:.1f} s after the directory is gone")
         await grown(acknowledged, 50)
         assert {one.id for one in (await admin.brokers.describe()).brokers} == {1, 2, 3}
         described = await ask(cluster, 1, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
@@ -151,13 +157,17 @@ async def move(cluster: TwoDirectories, node: int, to: Path) -> int:
     return response.results[0].partitions[0].error_code
 
 
-async def test_replicas_move_between_directories_under_load_and_over_a_kill(cluster: TwoDirectories) -> None:
+async def test_replicas_move_between_directories_under_load_and_over_a_kill(
+    cluster: TwoDirectories, record_property: Callable[[str, object], None]
+) -> None:
     async with written(cluster) as (admin, acknowledged):
         await until(lambda: in_sync(admin, 1, 2, 3))
         await grown(acknowledged, 100)
+        took_s = []
         for node in (1, 2):  # the leader, and a follower
             source = cluster.replica(node)
             (target,) = {*cluster.directories(node)} - {source}
+            begun_s = time.monotonic()
             assert await move(cluster, node, target) == ErrorCode.NONE
             if node == 2:
                 cluster.brokers[2].kill()
@@ -170,8 +180,11 @@ async def test_replicas_move_between_directories_under_load_and_over_a_kill(clus
                 )
 
             await until(has_moved)
+            took_s.append(time.monotonic() - begun_s)
             await grown(acknowledged, 50)
         await until(lambda: in_sync(admin, 1, 2, 3))
+        figure = "the leader's moved in {:.1f} s, a follower's over a kill in {:.1f} s".format(*took_s)
+        record_property("figure", figure)
         assert await move(cluster, 1, cluster.data_dir) == ErrorCode.LOG_DIR_NOT_FOUND
         cluster.brokers[1].kill()  # what moved is read from broker 2 or 3
         await grown(acknowledged, 20)

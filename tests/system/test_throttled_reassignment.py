@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def fill(servers: str) -> None:
 
 
 def test_a_throttled_reassignment_takes_its_time_and_verify_ends_the_throttle(
-    ottla_cluster: BrokerCluster, tmp_path: Path
+    ottla_cluster: BrokerCluster, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     servers = ottla_cluster.bootstrap_servers
     made = ottla(ottla_cluster, "topic", "create", "orders", "--partitions", "1", "--replication-factor", "1")
@@ -59,7 +60,7 @@ def test_a_throttled_reassignment_takes_its_time_and_verify_ends_the_throttle(
         verified.append(ottla(ottla_cluster, "reassign", "verify", plan))
     took_s = time.monotonic() - begun_s
 
-    print(f"{took_s:.2f} s; {SIZE / RATE:.2f} s at the rate")
+    record_property("figure", f"{took_s:.2f} s for what takes {SIZE / RATE:.2f} s at the rate")
     assert took_s >= 0.9 * SIZE / RATE
     assert "Removed the throttles of topic orders, broker " in "".join(each.output for each in verified)
     for kind, name in (("--topic", "orders"), ("--broker", "1"), ("--broker", "2"), ("--broker", "3")):
