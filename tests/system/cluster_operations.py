@@ -77,7 +77,7 @@ class Operations:
         start(self.cluster.brokers[controller])
         asking.join(OUTCOME_BOUND_S)
         outcome = self._ended(request)
-        took_s = time.monotonic() - begun_s
+        took_s, answer = time.monotonic() - begun_s, asking.answer
         if outcome == CANCELLED and kind.repeats:
             asking = Asking(request)
             asking.start()
@@ -86,11 +86,11 @@ class Operations:
             if self._ended(request) != FINISHED:
                 raise NodeFailed(f"made again, it does not finish: {asking.answer}")
         self.rounds.append(
-            Round(kind.name, in_the_middle, outcome, asking.answer, took_s, since_ms, time.time() * 1000)
+            Round(kind.name, in_the_middle, outcome, answer, took_s, since_ms, time.time() * 1000)
         )
         print(
             f"  {kind.name:<24}{'in the middle' if in_the_middle else 'over before':<15}{outcome:<11}"
-            f"{took_s:>6.1f} s  {asking.answer}", flush=True,
+            f"{took_s:>6.1f} s  {answer}", flush=True,
         )  # fmt: skip
         time.sleep(CALM_S)
 
