@@ -41,8 +41,8 @@ from cluster_checks import (
     longest_gaps_ms,
     lost,
     misread,
-    places_read,
     out_of_sequence,
+    places_read,
     unexplained,
     unhandled,
 )
