@@ -273,8 +273,9 @@ class ConfigChange(Request):
 
     def _described(self) -> int | None:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        admin = _admin(self.cluster)  # the answer is lost with its client
         with suppress(RequestFailed):
-            found = _result(_admin(self.cluster).describe_configs([resource])[resource])
+            found = _result(admin.describe_configs([resource])[resource])
             return int(found["max.message.bytes"].value)
         return None
 
