@@ -14,8 +14,8 @@ from simulation.mutants import Patch, mutant
 def truncated_to_the_watermark() -> list[Patch]:
     """A follower that diverges drops everything above its high watermark (before KIP-101).
 
-    Not noticed yet in 60 schedules: a follower in the ISR has to get a record that diverges in one answer
-    with the record before, which is acknowledged by then. `test_follower_rules.py` fails with it.
+    Not noticed yet: a follower in the ISR has to get a record that diverges in one answer with the record
+    before, which is acknowledged by then.
     """
 
     def truncation_to(log: Any, epoch: int, end_offset: int) -> TruncateTo:

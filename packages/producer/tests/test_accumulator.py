@@ -27,6 +27,36 @@ def test_a_drained_partition_is_last_in_the_next_pass() -> None:
     assert [batch.partition.partition for batch in accumulator.ready(0.0, 5)[0]] == [1, 2, 0]
 
 
+@pytest.mark.parametrize("available", [[1], [-1], [5, 0], [2**31 - 1]])
+def test_leaders_of_partitions_that_are_not_there_are_left_out(available: list[int]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEADERS.format(available=available)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_a_topic_without_partitions_is_refused() -> None:
+    accumulator = Accumulator(
+        batch_size=100, linger_ms=0, buffer_memory=10_000, max_record_size=1_000, monotonic_ms=lambda: 0.0
+    )
+
+    with pytest.raises(ValueError, match="'t' has no partitions"):
+        accumulator.update_topic("t", 0, [])
+
+
+LEADERS = """
+from ottla.producer.accumulator import Accumulator, Appender
+
+accumulator = Accumulator(
+    batch_size=100, linger_ms=0, buffer_memory=10_000, max_record_size=1_000, monotonic_ms=lambda: 0.0
+)
+info = accumulator.update_topic("t", 1, {available})
+Appender(accumulator).append(info, None, b"value", None, None, None)
+print(accumulator.ready(0.0, 5)[0][0].partition.partition)
+"""
+
 NO_MEMORY = """
     import resource
     from ottla.producer.accumulator import BatchBuilder, Accumulator, Appender

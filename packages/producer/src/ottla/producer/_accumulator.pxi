@@ -65,13 +65,18 @@ cdef class TopicInfo:
         return True
 
     def update(self, int32_t count, list available):
-        """Set how many partitions there are and which have leaders. A partition never disappears."""
+        """Set how many partitions there are and which have leaders. A partition never disappears.
+
+        A damaged response may name leaders of partitions that are not there: indexes are not checked below.
+        """
         cdef int32_t index
+        if max(self.count, count) < 1:
+            raise ValueError(f"{self.topic!r} has no partitions")
         for index in range(self.count, count):
             self._queues.append(Queue(self.topic, index))
         self.count = max(self.count, count)
-        self.available = available
-        if self._sticky is None or (available and self._sticky.index not in available):
+        self.available = [each for each in available if 0 <= each < self.count]
+        if self._sticky is None or (self.available and self._sticky.index not in self.available):
             self._switch_sticky()
 
     @property

@@ -82,7 +82,7 @@ class ProducerMetadata:
     def update(self, topic: str) -> None:
         """Admit the cluster's current metadata of a topic."""
         known = self._cluster.known_topic(topic)
-        if known is not None:
+        if known is not None and known.partitions:
             self._admit(known)
 
     async def keep_fresh(self) -> NoReturn:
