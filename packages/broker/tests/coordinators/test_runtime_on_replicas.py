@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker import busy_turn
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.testing import LEDGER_TOPIC, LedgerCoordinator, Transition, TransitionCodec
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane
-from ottla.broker.replication import replicas as replicas_module
 from ottla.broker.replication.partition import Assignment
 from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -49,7 +49,7 @@ async def replicated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[DataPlane, LedgerCoordinator]]:
     """A coordinator over replicas that let other tasks run before each partition's change of role."""
-    monkeypatch.setattr(replicas_module, "BUSY_MS", 0.0)
+    monkeypatch.setattr(busy_turn, "BUSY_MS", 0.0)
     plane = DataPlane(tmp_path)
     store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: PARTITIONS)
     async with LedgerCoordinator(store, Environment().clock) as ledger:

@@ -126,12 +126,22 @@ def test_only_changes_are_news(answer: FetchedPartition, news: bool) -> None:
     assert second.must_respond(second.wanted[0], answer) is news
 
 
-def test_after_an_error_the_next_good_answer_is_news() -> None:
+@pytest.mark.parametrize(
+    "without_watermark",
+    [
+        FetchedPartition(0, error_code=6),
+        # A follower that has to truncate first takes nothing else from the answer.
+        FetchedPartition(0, high_watermark=5, log_start_offset=0, diverging_epoch=(1, 2)),
+    ],
+)
+def test_after_an_error_or_a_diverging_epoch_the_next_good_answer_is_news(
+    without_watermark: FetchedPartition,
+) -> None:
     cache = sessions()
     first = opened(cache, 0, 0, wanted(A))
     good = FetchedPartition(0, high_watermark=5, log_start_offset=0)
     first.answered([(first.wanted[0], good)])
-    first.answered([(first.wanted[0], FetchedPartition(0, error_code=6))])
+    first.answered([(first.wanted[0], without_watermark)])
 
     second = opened(cache, first.session_id, 1)
 

@@ -48,11 +48,13 @@ class RequestedPartition:
         )
 
     def answered(self, answer: FetchedPartition) -> None:
-        """Remember the response that was sent for the partition."""
-        if answer.error_code:
-            self.high_watermark = (
-                self.answered_log_start_offset
-            ) = -1  # the next response without an error has to be sent
+        """Remember the response that was sent for the partition.
+
+        With an error or a diverging epoch its receiver takes neither high watermark nor log start: the next
+        response has to be sent, or a follower would not hear of them until they change.
+        """
+        if answer.error_code or answer.diverging_epoch is not None:
+            self.high_watermark = self.answered_log_start_offset = -1
             return
         self.high_watermark = answer.high_watermark
         self.answered_log_start_offset = answer.log_start_offset
