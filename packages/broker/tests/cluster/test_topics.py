@@ -394,6 +394,33 @@ async def test_deleting_marks_the_topic_and_its_name_stays_taken_until_it_is_gon
     assert await world.topics.wait_until_gone("orders", 1_000)
 
 
+async def test_a_controller_publishes_the_partitions_with_elected_leaders(session: MemorySession) -> None:
+    world = World(session)
+    for name in ("orders", "new", "deleted"):
+        await world.topics.create(NewTopic(name, partitions=2))
+    await session.create(paths.BROKER_TOPICS + "/not a name")
+    for name in ("orders", "deleted"):
+        await session.create(paths.partitions(name))
+        for number in range(2):
+            await session.create(paths.partition(name, number))
+    await world.topics.delete("deleted")
+
+    assert await world.topics.published() == {"orders": 2, "new": 0, "not a name": 0}
+
+
+async def test_what_a_controller_publishes_is_unknown_without_zookeeper(
+    session: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(session)
+
+    async def silent(path: str) -> list[str]:
+        raise OperationTimeout(path)
+
+    monkeypatch.setattr(session, "children", silent)
+
+    assert await world.topics.published() is None
+
+
 async def test_waiting_for_deletions_leaves_no_watch(session: MemorySession) -> None:
     world = World(session)
     for number in range(3):

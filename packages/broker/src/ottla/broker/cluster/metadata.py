@@ -6,6 +6,8 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
 
 from ottla.broker.frozen_classes import frozen
 from ottla.protocol.messages.update_metadata import (
@@ -19,7 +21,12 @@ NO_LEADER = -1
 LEADER_DURING_DELETION = -2
 NO_ID = uuid.UUID(int=0)
 KNOWN_WITHIN_MS = 10_000.0
+LOOKS = 10
+"""How often ZooKeeper is asked within that time which topics there are: one may be deleted meanwhile."""
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+Published: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]
+"""Says how many partitions of each topic a controller publishes; None if that cannot be said now."""
 
 
 @frozen
@@ -81,6 +88,10 @@ class MetadataCache:
         self._names: dict[uuid.UUID, str] = {}
         self._changed = asyncio.Event()
         self._is_told = False
+        self._is_told_in_parts = False
+        """Whether a controller named this broker before any topic: a new one of Apache Kafka does that."""
+        self._learning = asyncio.Lock()
+        self._attempts = 0
 
     # ---- writing
 
@@ -88,6 +99,7 @@ class MetadataCache:
         """Apply an UpdateMetadata request; return the partitions that are being deleted."""
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
+        was_here = self.broker_id in self._brokers
         self._brokers = {broker.id: _known_broker(broker) for broker in request.live_brokers}
         deleted: list[TopicPartition] = []
         for name, topic_id, state in _states(request):
@@ -101,6 +113,8 @@ class MetadataCache:
                 tuple(state.isr), tuple(state.replicas),
                 tuple(state.offline_replicas), state.zk_version, state.controller_epoch,
             ))  # fmt: skip
+        if self.broker_id in self._brokers and not was_here:
+            self._is_told_in_parts = not self._topics
         self.wake()
         return deleted
 
@@ -193,7 +207,10 @@ class MetadataCache:
 
         A broker that starts again is asked for partitions that it led before its controller has connected.
         """
-        return self.broker_id not in self._brokers or self.partition(partition) is not None
+        if self.partition(partition) is not None or self.broker_id not in self._brokers:
+            return True
+        # This broker's own controller leaves out nothing.
+        return self._is_told_in_parts and not self._is_told and self.controller_id != self.broker_id
 
     def partition_count(self, topic: str) -> int:
         """The number of a topic's partitions; 0 when it is unknown."""
@@ -212,22 +229,38 @@ class MetadataCache:
         while not condition():
             await self._changed.wait()
 
-    async def known(self, existing: Callable[[], Awaitable[frozenset[str] | None]]) -> bool:
+    async def known(self, published: Published) -> bool:
         """Wait until a controller has told this broker of the cluster, but not for ever; return if it has.
 
         A broker that starts again serves before that, because the controller has to connect first. An answer
-        from its empty cache says that topics do not exist, which some clients take for final. A new
-        controller of Apache Kafka tells of brokers first and of topics afterwards: where the cache has none,
-        `existing` says which there are, None if that cannot be said now.
+        from its empty cache says that topics do not exist, which some clients take for final. A controller
+        that runs tells a broker that starts of everything at once. A new controller of Apache Kafka tells of
+        brokers first, then of the partitions with a live replica, and of the others after that: after such a
+        beginning everything is waited for that `published` says.
         """
         if self._is_told and self.broker_id in self._brokers:
             return True
-        is_here = await self.within(KNOWN_WITHIN_MS, lambda: self.broker_id in self._brokers)
-        names = self.topic_names or await existing()
-        if names:
-            await self.within(KNOWN_WITHIN_MS, lambda: bool(self._topics))
-        self._is_told = is_here and names is not None
+        if not await self.within(KNOWN_WITHIN_MS, lambda: self.broker_id in self._brokers):
+            return False
+        before = self._attempts
+        async with self._learning:  # one of the requests that wait asks ZooKeeper
+            if not self._is_told and self._attempts == before:
+                self._is_told = await self._learn(published)
+                self._attempts += 1
         return self._is_told
+
+    async def _learn(self, published: Published) -> bool:
+        """Wait for the rest of what a controller tells in parts; False while nobody can say what there is."""
+        for _ in range(LOOKS if self._is_told_in_parts else 0):
+            expected = await published()
+            if expected is None:
+                return False
+            if await self.within(KNOWN_WITHIN_MS / LOOKS, partial(self._has, expected)):
+                break
+        return True
+
+    def _has(self, expected: Mapping[str, int]) -> bool:
+        return all(self.partition_count(topic) >= count for topic, count in expected.items())
 
     async def within(self, timeout_ms: float, condition: Callable[[], bool]) -> bool:
         """Wait at most `timeout_ms` for `condition`; return whether it holds."""

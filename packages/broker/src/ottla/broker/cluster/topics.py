@@ -389,6 +389,26 @@ class Topics:
         except ZooKeeperError:
             return None
 
+    async def published(self) -> dict[str, int] | None:
+        """How many partitions of each topic a controller publishes, None while ZooKeeper does not answer.
+
+        These are the ones with an elected leader. Topics that are being deleted are left out.
+        """
+        existing = await self.existing()
+        if existing is None:
+            return None
+        try:
+            deleted = await self._session.children(paths.DELETE_TOPICS)
+            return {name: await self._elected(name) for name in existing.difference(deleted)}
+        except ZooKeeperError:
+            return None
+
+    async def _elected(self, name: str) -> int:
+        try:
+            return len(await self._session.children(paths.partitions(name)))
+        except (NoNode, IllegalName):
+            return 0
+
     # ---- waiting
 
     async def wait_until_led(self, name: str, partitions: int, timeout_ms: float) -> bool:

@@ -64,11 +64,11 @@ class GroupServices:
     transactions: Transactions
 
 
-def tell(metadata: MetadataCache, topics: dict[str, int]) -> None:
+def tell(metadata: MetadataCache, topics: dict[str, int], *, controller: int = BROKER) -> None:
     endpoint = UpdateMetadataEndpoint(port=9092, host="localhost", listener="PLAINTEXT", security_protocol=0)
     metadata.update(
         UpdateMetadataRequest(
-            controller_id=BROKER,
+            controller_id=controller,
             live_brokers=[UpdateMetadataBroker(id=BROKER, endpoints=[endpoint])],
             topic_states=[
                 UpdateMetadataTopicState(

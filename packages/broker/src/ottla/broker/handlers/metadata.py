@@ -41,7 +41,7 @@ class Needs(Protocol):
 
 async def handle(services: Needs, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     """Describe the cluster as this broker knows it, with the addresses of the client's listener."""
-    is_known = await services.metadata.known(services.topics.existing)
+    is_known = await services.metadata.known(services.topics.published)
     version = context.api_version
     everything = request.topics is None or (version == 0 and not request.topics)
     if everything:
