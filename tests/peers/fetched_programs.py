@@ -1,6 +1,6 @@
-"""Programs in Go with a module from the network, built once and cached.
+"""Programs in Go and JavaScript with a library from the network, fetched once and cached.
 
-Where the tool is missing, or the module cannot be fetched, the test that needs it is skipped and says why.
+Where the tool is missing, or the library cannot be fetched, the test that needs it is skipped and says why.
 """
 
 from __future__ import annotations
@@ -31,6 +31,20 @@ def go_program(source: Path, module: str) -> Path:
         _run(folder, "go", "build", "-o", f"{program}.new", "main.go")
         Path(f"{program}.new").rename(program)
     return program
+
+
+def node_modules(package: str) -> Path:
+    """Install one package (NAME@VERSION) from npm; return the folder that is to be `NODE_PATH`."""
+    _need("node", "nodejs")
+    _need("npm", "npm")
+    folder = _folder("npm", package.encode())
+    found, new = folder / "node_modules", folder / "new"
+    if not found.exists():
+        new.mkdir(exist_ok=True)
+        quiet = ("--silent", "--no-audit", "--no-fund")
+        _fetch(package, new, "npm", "install", *quiet, "--prefix", ".", package)
+        (new / "node_modules").rename(found)
+    return found
 
 
 def _need(tool: str, debian: str) -> None:
