@@ -51,6 +51,13 @@ def test_a_cluster_survives_a_scenario(scenario: str) -> None:
     assert done.returncode == 0, done.stdout[-5000:]
 
 
+def test_a_broker_that_sleeps_before_it_is_told_of_the_cluster_serves_nobody() -> None:
+    """Seed 79: between its registration and its first UpdateMetadata, a broker had no lease."""
+    done = simulation("--seeds", "79:79")
+
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_schedule_is_the_same_in_every_process() -> None:
     said = {
         tuple(re.findall(r"trace \w+", simulation("--seeds", "11:12", "--trace", **process).stdout))

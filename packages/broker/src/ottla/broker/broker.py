@@ -154,13 +154,14 @@ class Broker:
         self._server = await enter(self._make_server(services))
         services.configs.on_broker_change.append(self._server.connections.set_limits)
         await self._bind()
-        self._join_cluster(session, control)
-        await self._until_known()
         if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
             lease = SessionLease(
                 session, self.broker_id, self._server.lease, self.environment.clock.monotonic_ms
             )
+            # Before the broker is registered: from then on it may be asked, and may sleep.
             scheduler.lasting(lease.run(), "session-lease")
+        self._join_cluster(session, control)
+        await self._until_known()
         self._schedule(scheduler, services)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)
