@@ -42,9 +42,10 @@ from cluster_checks import (
     lost,
     misread,
     out_of_sequence,
-    places_read,
     unexplained,
     unhandled,
+    unread,
+    what_is_unread,
 )
 from cluster_controllers import controller_kind, move_controller
 from cluster_dump import judged
@@ -166,9 +167,8 @@ class Run:
         self.wrong += self.clients.stop("writer")
         writers = [acknowledgements(name, self.clients.journal(name)) for name in self.clients.of("writer")]
         log = self.log = read_back(self.cluster.servers, TOPIC, PARTITIONS)
-        total = sum(map(len, log.values()))
         for name in (*self.clients.of("follower"), *self.clients.of("member")):
-            self._drain(name, total)
+            self._drain(name)
         self.wrong += self.clients.stop("follower") + self.clients.stop("member")
         for writer in writers:
             if not writer.ended:
@@ -187,15 +187,17 @@ class Run:
         """Return when a leader may have been deposed without knowing."""
         return [(since, until) for fault, since, until in self.windows if fault.kind in (*PAUSES, *CUTS)]
 
-    def _drain(self, name: str, total: int) -> None:
+    def _drain(self, name: str) -> None:
         """Wait until a follower has journalled every record; members of the group together have."""
         deadline = time.monotonic() + DRAIN_BOUND_S
         names = [name] if name.startswith("follower") else self.clients.of("member")
         journals = [self.clients.journal(each) for each in names]
+        total = sum(map(len, self.log.values()))
         # A group reads some records again after a rebalance: the lines suffice before the records do.
-        while sum(map(_lines, journals)) < total or len(places_read(journals)) < total:
+        while sum(map(_lines, journals)) < total or unread(self.log, journals):
             if time.monotonic() > deadline:
-                self.wrong.append(f"{name} did not read all within {DRAIN_BOUND_S:g} s of healing")
+                lacking = what_is_unread(self.log, [each for each in journals if each.exists()])
+                self.wrong.append(f"{name} did not read all within {DRAIN_BOUND_S:g} s of healing: {lacking}")
                 return
             time.sleep(0.2)
 

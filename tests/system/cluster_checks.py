@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -195,16 +196,40 @@ def places_read(journals: Iterable[Path]) -> set[tuple[int, int]]:
     return {(int(words[0]), int(words[1])) for words in lines if words[0].isdigit() and len(words) == 3}
 
 
+def unread(log: Log, journals: Iterable[Path]) -> set[tuple[int, int]]:
+    """Return the (partition, offset) of records that no reader was given, however often it got others."""
+    return {(partition, offset) for partition in log for offset in log[partition]} - places_read(journals)
+
+
+def what_is_unread(log: Log, journals: Sequence[Path]) -> str:
+    """Say what readers lack, what they were told, and what they said of these partitions last."""
+    missing = sorted(unread(log, journals))
+    lacking = sorted({partition for partition, _ in missing})
+    told = [line for one in journals for line in one.read_text().splitlines() if not line[:1].isdigit()]
+    states = [f"{one.stem}: {_state(statistics, lacking)}" for one in journals
+              if (statistics := one.with_suffix(".statistics")).exists()]  # fmt: skip
+    return f"{len(missing)} records, first {missing[:3]}; told {told[-3:]}; {'; '.join(states)}"
+
+
+def _state(statistics: Path, partitions: Sequence[int]) -> str:
+    known = json.loads(statistics.read_text())
+    brokers = {each["nodeid"]: each["state"] for each in known["brokers"].values() if each["nodeid"] >= 0}
+    states = [
+        {
+            key: each.get(key)
+            for key in ("partition", "fetch_state", "leader", "broker", "next_offset", "hi_offset")
+        }
+        for topic in known["topics"].values()
+        for each in topic["partitions"].values()
+        if each["partition"] in partitions
+    ]
+    return f"brokers {brokers}, partitions {states}"
+
+
 def unhandled(log: Log, journals: Iterable[Path]) -> list[str]:
     """Return records that no member of a group was given."""
-    given: dict[int, set[int]] = defaultdict(set)
-    for journal in journals:
-        for line in journal.read_text().splitlines():
-            words = line.split()
-            if words[0].isdigit():
-                given[int(words[0])].add(int(words[1]))
-    missed = [(p, offset) for p, records in log.items() for offset in records if offset not in given[p]]
-    return [f"the group SKIPPED {len(missed)} records, first {sorted(missed)[:3]}"] if missed else []
+    missed = sorted(unread(log, journals))
+    return [f"the group SKIPPED {len(missed)} records, first {missed[:3]}"] if missed else []
 
 
 def differing(directories: Mapping[str, Path], topic: str, partitions: int) -> list[str]:

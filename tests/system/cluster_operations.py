@@ -3,8 +3,9 @@
 Four brokers and a ZooKeeper ensemble of three, each in a network namespace where the machine allows it;
 confluent-kafka, aiokafka and our producer write with acks=all, and readers follow. In each round one thing is
 asked for, and the controller gets SIGKILL right after. Then the request must be finished, or the cluster be
-as if it had never been made; in that case it is made again and must be finished. At the end all that was
-acknowledged must be there, in order, and replicas equal.
+as if it had never been made; in that case it is made again and must be finished. A reassignment, a deletion
+and a change of a configuration that were accepted must be finished. At the end all that was acknowledged must
+be there, in order, and replicas equal.
 
 python tests/system/cluster_operations.py --rounds 3
 """
@@ -35,6 +36,7 @@ from cluster_requests import CANCELLED, FINISHED, REQUESTS, Request, RequestFail
 WRITERS: Final = ("confluent", "aiokafka", "ottla")
 OUTCOME_BOUND_S: Final = 90.0
 CALM_S: Final = 1.0
+ACCEPTED: Final = "was accepted"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Operations:
         asking = Asking(request)
         asking.start()
         if not request.sent.wait(OUTCOME_BOUND_S):
-            raise NodeFailed("the request was never sent")
+            raise NodeFailed(f"the request was never sent: {asking.answer}")
         time.sleep(self.rng.uniform(0, kind.within_s))
         self.cluster.brokers[controller].kill()
         in_the_middle = asking.is_alive() or not request.is_over()
@@ -78,7 +80,9 @@ class Operations:
         asking.join(OUTCOME_BOUND_S)
         outcome = self._ended(request)
         took_s, answer = time.monotonic() - begun_s, asking.answer
-        if outcome == CANCELLED and kind.repeats:
+        if outcome == CANCELLED and kind.binds and answer == ACCEPTED:
+            self.run.wrong.append(f"{kind.name}: it was accepted, and not carried out")
+        if outcome == CANCELLED:
             asking = Asking(request)
             asking.start()
             asking.join(OUTCOME_BOUND_S)
@@ -133,7 +137,7 @@ class Asking(threading.Thread):
         except (RequestFailed, NodeFailed) as error:
             self.answer = f"was told {str(error)[:80]}"
         else:
-            self.answer = "was accepted"
+            self.answer = ACCEPTED
 
 
 def operate(options: argparse.Namespace, folder: Path) -> list[str]:

@@ -2,7 +2,8 @@
 
 python tests/system/cluster_reader.py --kind confluent --servers … --topic t --journal F [--group G]
 
-Each line of the journal is `partition offset writer number`. With a group the member commits what it has
+Each line of the journal is `partition offset writer number`; what confluent-kafka says of itself every five
+seconds is in the file with the suffix `.statistics`. With a group the member commits what it has
 journalled, and after SIGTERM leaves; without one the reader follows all partitions from their beginning.
 """
 
@@ -13,6 +14,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +44,8 @@ def confluent(options: argparse.Namespace, stopping: threading.Event, journal: I
             "heartbeat.interval.ms": 500,
             "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "fetch.wait.max.ms": 100,
             "socket.timeout.ms": 5_000, "topic.metadata.refresh.interval.ms": 2_000,
+            "statistics.interval.ms": 5_000,
+            "stats_cb": partial(_keep, Path(options.journal).with_suffix(".statistics")),
         }
     )  # fmt: skip
     if options.group:
@@ -59,6 +63,12 @@ def confluent(options: argparse.Namespace, stopping: threading.Event, journal: I
                 journal.write(f"commit {error}\n")
     consumer.close()
     journal.write("end\n")
+
+
+def _keep(file: Path, statistics: str) -> None:
+    whole = file.with_suffix(".new")
+    whole.write_text(statistics)
+    whole.replace(file)
 
 
 def _journal(journal: IO[str], given: Iterable[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections import Counter
 from dataclasses import replace
@@ -20,6 +21,8 @@ from cluster_checks import (
     out_of_sequence,
     unexplained,
     unhandled,
+    unread,
+    what_is_unread,
 )
 from cluster_faults import CUTS, PROFILES, plan
 
@@ -106,6 +109,22 @@ def test_a_group_must_be_given_every_record(tmp_path: Path) -> None:
     every = journal(tmp_path, "0 0 w 0", "0 1 w 2", "0 2 v 0", "1 0 w 1")
     assert unhandled(LOG, [every]) == []
     assert "SKIPPED 1" in unhandled(LOG, [journal(tmp_path, "0 0 w 0", "0 1 w 2", "0 2 v 0")])[0]
+
+
+def test_what_a_reader_was_given_twice_does_not_stand_for_what_it_lacks(tmp_path: Path) -> None:
+    reader = journal(tmp_path, "0 0 w 0", "0 0 w 0", "0 1 w 2", "error the leader is gone", "0 2 v 0")
+    partition = {"partition": 1, "fetch_state": "validate-epoch-wait", "leader": 3}
+    known = {
+        "brokers": {"a:1/3": {"nodeid": 3, "state": "DOWN"}},
+        "topics": {"t": {"partitions": {"1": partition}}},
+    }
+    reader.with_suffix(".statistics").write_text(json.dumps(known))
+
+    assert unread(LOG, [reader]) == {(1, 0)}
+    said = what_is_unread(LOG, [reader])
+    assert said.startswith("1 records, first [(1, 0)]; told ['error the leader is gone']; ")
+    assert "brokers {3: 'DOWN'}" in said
+    assert "'fetch_state': 'validate-epoch-wait', 'leader': 3" in said
 
 
 def test_replicas_with_other_bytes_differ(tmp_path: Path) -> None:
