@@ -35,6 +35,7 @@ from chaos_log import Log, read_back
 from cluster_checks import (
     Acknowledgements,
     acknowledgements,
+    denied,
     differing,
     disordered,
     doubled,
@@ -50,7 +51,7 @@ from cluster_checks import (
 from cluster_controllers import controller_kind, move_controller
 from cluster_dump import judged
 from cluster_faults import CUTS, PAUSES, PROFILES, Fault, plan
-from cluster_nodes import SESSION_MS, NodeFailed
+from cluster_nodes import SESSION_MS, ApacheBroker, NodeFailed
 from cluster_of_nodes import Cluster
 from cluster_perform import perform
 
@@ -174,7 +175,9 @@ class Run:
             if not writer.ended:
                 self.wrong.append(f"{writer.name} did not get all of its records acknowledged")
             self.wrong += writer.wrong[:3] + lost(log, writer) + disordered(log, writer.name)
-            self.wrong += unexplained(writer, self._deposing())
+            self.wrong += unexplained(writer, self._deposing()) + denied(writer, self._apache_starts_ms())
+            if writer.unknown:
+                print(f"  {writer.name} was told {len(writer.unknown)} times that the topic does not exist")
             if writer.refused:
                 print(f"  {writer.name} was told that {len(writer.refused)} records are not written")
             if twice := doubled(log, writer.name):
@@ -186,6 +189,10 @@ class Run:
     def _deposing(self) -> list[tuple[float, float]]:
         """Return when a leader may have been deposed without knowing."""
         return [(since, until) for fault, since, until in self.windows if fault.kind in (*PAUSES, *CUTS)]
+
+    def _apache_starts_ms(self) -> list[float]:
+        brokers = self.cluster.brokers.values()
+        return [at for each in brokers if isinstance(each, ApacheBroker) for at in each.served_ms]
 
     def _drain(self, name: str) -> None:
         """Wait until a follower has journalled every record; members of the group together have."""

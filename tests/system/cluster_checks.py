@@ -20,7 +20,8 @@ class Acknowledgements:
     """Acknowledgements to one writer: (partition, offset, number), and when each partition answered.
 
     `somewhere` has the (partition, number) of records whose acknowledgement named no offset, `refused` when
-    the writer was told that a record is not written, and why; `at_ms` has when each record was acknowledged
+    the writer was told that a record is not written, and why; `unknown` when it was told that the topic or a
+    partition does not exist; `at_ms` has when each record was acknowledged
     whose place is known.
     """
 
@@ -31,6 +32,7 @@ class Acknowledgements:
     at_ms: dict[tuple[int, int, int], int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
+    unknown: list[tuple[int, str]] = field(default_factory=list)
     ended: bool = False
 
 
@@ -43,6 +45,8 @@ def acknowledgements(name: str, journal: Path) -> Acknowledgements:
             found.wrong.append(f"{name}: {line}")
         elif words[0] == "refused":
             found.refused.append((int(words[1]), line))
+        elif words[0] == "unknown":
+            found.unknown.append((int(words[1]), line))
         elif words[0] == "end":
             found.ended = words[1] == "0"
         else:
@@ -101,6 +105,23 @@ def unexplained(
         f"{writer.name}: {line}"
         for at, line in writer.refused
         if not any(since_ms <= at <= until_ms for since_ms, until_ms in doubtful)
+    ][:3]
+
+
+def denied(writer: Acknowledgements, served_ms: Iterable[float], *, within_ms: float = 5_000) -> list[str]:
+    """Return when a writer was told that its topic does not exist, and no Apache broker had just started.
+
+    One of Apache Kafka 3.9 answers Metadata from its first connection on, before any controller has told it
+    of the cluster: with UNKNOWN_TOPIC_OR_PARTITION and no brokers, for 20 to 450 ms of an idle machine.
+    librdkafka takes one such answer for final, once `topic.metadata.propagation.max.ms` (30 s) have passed
+    since the topic was first used. `served_ms` has when such brokers accepted connections, which is noticed
+    a moment later. Ottla's brokers have no such time.
+    """
+    starts_ms = list(served_ms)
+    return [
+        f"{writer.name}: {line}"
+        for at, line in writer.unknown
+        if not any(start - 1_000 <= at <= start + within_ms for start in starts_ms)
     ][:3]
 
 

@@ -161,6 +161,8 @@ class ApacheBroker(Node):
         super().__init__(host, free_port(), folder)
         self.id = node_id
         self.data = folder / "data"
+        self.served_ms: list[float] = []
+        """When it began to accept connections, once for each start."""
         properties = {
             "broker.id": str(node_id),
             "listeners": f"PLAINTEXT://{host.address}:{self.port}",
@@ -186,11 +188,14 @@ class ApacheBroker(Node):
         deadline = time.monotonic() + START_BOUND_S
         while True:
             try:
-                return super().wait()
+                super().wait()
             except NodeFailed:
                 if time.monotonic() > deadline or "NodeExists" not in self.last_words(30):
                     raise
                 self.start()
+            else:
+                self.served_ms.append(time.time() * 1000)
+                return
 
 
 Broker = OttlaBroker | ApacheBroker

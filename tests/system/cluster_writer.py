@@ -4,8 +4,9 @@ python tests/system/cluster_writer.py --kind ottla --name w1 --servers S --topic
 
 Each line of the journal is an acknowledgement: `milliseconds partition offset number`; or `failed error`; or
 `refused milliseconds error` by kafka-python, which does not send again what OUT_OF_ORDER_SEQUENCE_NUMBER
-refused and what was under way to others then. At SIGTERM the writer
-sends no more, waits for what is under way, and ends its journal with `end SENT`. A record is
+refused and what was under way to others then; or `unknown milliseconds error` by confluent-kafka, which gives
+up what waits, and takes no more for a moment, when a broker says that the topic does not exist. At SIGTERM
+the writer sends no more, waits for what is under way, and ends its journal with `end SENT`. A record is
 `NAME NUMBER padding`, its partition NUMBER modulo the number of partitions.
 """
 
@@ -55,12 +56,18 @@ def acknowledge(journal: IO[str]) -> Acknowledged:
 
 
 def confluent(options: argparse.Namespace, stopping: threading.Event, journal: IO[str]) -> None:
-    from confluent_kafka import Producer
+    from confluent_kafka import KafkaError, KafkaException, Producer
 
     acknowledged = acknowledge(journal)
+    unknown = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+    def denied(error: Any) -> None:
+        journal.write(f"unknown {time.time() * 1000:.0f} {error}\n")
 
     def delivered(error: Any, message: Any) -> None:
-        if error is not None:
+        if error is not None and error.code() in unknown:
+            denied(error)
+        elif error is not None:
             journal.write(f"failed {error}\n")
         else:
             acknowledged(message.partition(), message.offset(), int(message.value().split(b" ", 2)[1]))
@@ -85,6 +92,12 @@ def confluent(options: argparse.Namespace, stopping: threading.Event, journal: I
             )  # fmt: skip
         except BufferError:
             producer.poll(0.05)
+            continue
+        except KafkaException as error:
+            if error.args[0].code() not in unknown:
+                raise
+            denied(error.args[0])
+            producer.poll(1.0)
             continue
         producer.poll(1 / options.per_s)
     left = producer.flush(FLUSH_S)

@@ -12,6 +12,7 @@ import pytest
 from cluster_checks import (
     Acknowledgements,
     acknowledgements,
+    denied,
     differing,
     disordered,
     doubled,
@@ -161,6 +162,20 @@ def test_refusals_count_unless_a_deposed_leader_explains_them(tmp_path: Path) ->
     assert unexplained(writer, [(4_000, 5_100), (5_200, 6_000)]) == []
     assert unexplained(writer, [(4_900, 5_100)], under_way_ms=100) == [f"w: {lines[1]}"]
     assert unexplained(writer, [(1_000, 4_900), (7_900, 8_100)]) == [f"w: {line}" for line in lines]
+
+
+def test_only_an_apache_broker_that_has_just_started_may_say_that_a_topic_does_not_exist(
+    tmp_path: Path,
+) -> None:
+    line = "unknown 5000 KafkaError{code=_UNKNOWN_TOPIC}"
+    writer = acknowledgements("w", journal(tmp_path, "100 0 0 0", line, "end 0"))
+
+    assert writer.wrong == []
+    assert writer.ended
+    assert denied(writer, [2_000]) == denied(writer, [5_050]) == []
+    assert denied(writer, [4_000], within_ms=500) == [f"w: {line}"]
+    assert denied(writer, [6_500]) == [f"w: {line}"]
+    assert denied(writer, []) == [f"w: {line}"]
 
 
 def test_gaps_reach_from_the_beginning_to_the_end_of_a_window() -> None:
