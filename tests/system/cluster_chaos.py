@@ -129,7 +129,7 @@ class Run:
     windows: list[tuple[Fault, float, float]] = field(default_factory=list)
     controllers: Counter[str] = field(default_factory=Counter)
     log: Log = field(default_factory=dict)
-    """What was in the topic at the end, once the run has finished."""
+    """The records of the topic at the end, once the run has finished."""
 
     def rounds(self, faults: Sequence[Fault], until: float) -> int:
         """Perform faults, each healed before the next; return how many."""

@@ -1,4 +1,4 @@
-"""What Apache Kafka's own tool reads in the segments of each broker: the same batches, each of them valid.
+"""Segments of each broker, read by Apache Kafka's own tool: the same batches, each of them valid.
 
 The judge is `kafka.tools.DumpLogSegments` of Apache Kafka 3.9. Its ReplicaVerificationTool cannot be: it
 sends Fetch 17 without asking, which brokers at `inter.broker.protocol.version=2.8` need not serve.

@@ -1,4 +1,4 @@
-"""What a cluster does apart from copying records, measured on real processes: one figure for each line.
+"""Figures of a cluster apart from copying records, measured on real processes, one for each line.
 
 Each line is a test, which says as its property `figure` what it has measured and fails when that is not good
 enough; here they run one after the other, and the table is printed.

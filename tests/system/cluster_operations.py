@@ -1,4 +1,4 @@
-"""What operators ask of a cluster, under load and with the controller killed in the middle of it.
+"""Operators' requests to a cluster, under load and with the controller killed in the middle of each.
 
 Four brokers and a ZooKeeper ensemble of three, each in a network namespace where the machine allows it;
 confluent-kafka, aiokafka and our producer write with acks=all, and readers follow. In each round one thing is

@@ -1,4 +1,4 @@
-"""What an operator asks of a cluster: each request, when its work is over, and how it has ended."""
+"""Operators' requests to a cluster: each one, when its work is over, and how it has ended."""
 
 from __future__ import annotations
 

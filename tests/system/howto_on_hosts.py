@@ -76,7 +76,7 @@ class Machines:
             self._serve(host)
 
     def _install(self) -> None:
-        """What is at /opt/ottla everywhere: this tree's packages under this Python."""
+        """Install this tree's packages under this Python at /opt/ottla on every host."""
         bin_folder = self.folder / "opt" / "bin"
         bin_folder.mkdir(parents=True)
         path = os.pathsep.join(each for each in sys.path if each)

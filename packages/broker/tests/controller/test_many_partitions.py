@@ -1,4 +1,4 @@
-"""What a controller does for thousands of partitions is done in slices, between which other tasks run."""
+"""A controller handles thousands of partitions in slices, between which other tasks run."""
 
 from __future__ import annotations
 

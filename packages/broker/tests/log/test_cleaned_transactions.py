@@ -1,4 +1,4 @@
-"""What a cleaning may drop of transactions, and when."""
+"""The parts of transactions that a cleaning may drop, and when."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ CONFIG = BrokerConfig(
 
 @dataclass
 class Model:
-    """What was appended and what was promised about it."""
+    """The appended records, and the promises about them."""
 
     records: dict[int, Record] = field(default_factory=dict)
     markers: set[int] = field(default_factory=set)
@@ -257,7 +257,7 @@ def records_in(log: Log) -> dict[int, Record]:
 
 
 def check_cleaned(log: Log, model: Model, now_ms: int) -> None:
-    """What was cleaned holds the last record of each key, and tombstones within their time only."""
+    """A cleaned log holds the last record of each key, and tombstones within their time only."""
     cleaned = log.cleaned_offset or 0
     newest = model.newest(cleaned)
     found = {at: one for at, one in records_in(log).items() if at < cleaned}

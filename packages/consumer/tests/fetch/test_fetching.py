@@ -237,7 +237,7 @@ async def test_a_topic_of_a_pattern_that_has_no_leader_for_a_while_keeps_its_pla
 
 
 PATIENT = replace(FAST, client=ClientConfig(retry_backoff_ms=300_000, retry_backoff_max_ms=300_000))
-"""What waits for its backoff comes after the bound of the test."""
+"""Requests that wait for this backoff come after the bound of the test."""
 
 
 async def test_a_refusal_of_a_broker_that_is_not_asked_any_more_is_nothing(broker: ScriptedBroker) -> None:

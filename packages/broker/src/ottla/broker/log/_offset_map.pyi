@@ -40,7 +40,7 @@ def retained(
     marked: bool,
     max_decompressed_bytes: int,
 ) -> Buffer | None:
-    """What compaction keeps of a sound v2 batch: the batch itself, one anew, or None without any record.
+    """Return the records of a sound v2 batch that compaction keeps: the batch itself, a new one, or None.
 
     Kept are records above `latest_offset`, and those that are the newest of their key: a tombstone only until
     the batch's delete horizon, which is `horizon_ms` from here on if it had none (KIP-534). `marked` keeps

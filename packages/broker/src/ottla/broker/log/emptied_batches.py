@@ -1,4 +1,4 @@
-"""What compaction leaves of whole entries: the header without records, and older messages. Pure."""
+"""Entries after compaction: the header without records, and messages of older formats. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def emptied(entry: Buffer) -> bytes:
 def kept_of_legacy(
     entry: memoryview, keys: OffsetMap, keeps_tombstones: bool, max_decompressed_bytes: int
 ) -> Buffer | None:
-    """What is kept of a message of format 0 or 1, or of a compressed set of them; None if nothing is.
+    """Return the kept part of a message of format 0 or 1, or of a compressed set of them; None if nothing is.
 
     Raises CorruptRecords, and DecompressedTooLarge.
     """

@@ -124,7 +124,7 @@ class _Loaded(NamedTuple):
 
 
 def _begun(files: Files, directory: Path, config: LogConfig, log_start_offset: int) -> _Loaded:
-    """What an empty directory holds, once its first segment is made, without a look at it."""
+    """The recovered state of an empty directory, once its first segment is made, without a look at it."""
     segment = Segment(files, directory, log_start_offset)
     segment.create(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
     producers = ProducerStates(end_offset=log_start_offset)

@@ -37,7 +37,7 @@ class LastBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningFacts:
-    """What one pass depends on, as it was when the pass began."""
+    """The terms of one pass, as they were when it began."""
 
     first_dirty: int
     now_ms: int
@@ -51,7 +51,7 @@ class CleaningFacts:
 
 @dataclass(slots=True)
 class CleaningCounts:
-    """What one pass has read and written."""
+    """The bytes and records that one pass has read and written."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -129,7 +129,7 @@ class CleaningPass:
         self.counts.bytes_written += cleaned.segment.size
 
     def _kept(self, entry: memoryview, keeps_legacy: bool) -> Buffer | None:
-        """What is kept of an entry, None if it is dropped."""
+        """Return the kept part of an entry, None if it is dropped."""
         if magic_at(entry) != 2:
             return kept_of_legacy(entry, self.keys, keeps_legacy, MAX_OPENED_BYTES)
         header = validated(entry)
