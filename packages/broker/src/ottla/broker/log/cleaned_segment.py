@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.index_building import IndexBuilder
 from ottla.broker.log.segment import Segment
-from ottla.broker.log.segment_scan import Checked
-from ottla.protocol.records import Buffer, legacy, magic_at, read_header
+from ottla.broker.log.segment_scan import describe
+from ottla.protocol.records import Buffer
 from ottla.protocol.storage.segments import CLEANED_SUFFIX, SegmentFile
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class CleanedSegment:
 
     def add(self, entry: Buffer) -> None:
         """Add an entry of any format."""
-        self._indexes.add(_checked(entry, self._size))
+        self._indexes.add(describe(self._size, memoryview(entry), verify=False))
         self._buffer += entry
         self._size += len(entry)
         if len(self._buffer) >= self._io_bytes:
@@ -90,20 +90,3 @@ def _indexes(segment: Segment, config: LogConfig, old_bytes: int) -> IndexBuilde
     entries = old_bytes // max(config.index_interval_bytes, _SMALLEST_BATCH) + 2
     room = max(config.segment_index_bytes, entries * _INDEX_ENTRY_BYTES)
     return IndexBuilder(segment, config.index_interval_bytes, room)
-
-
-def _checked(entry: Buffer, position: int) -> Checked:
-    data = memoryview(entry)
-    if magic_at(entry) == 2:
-        header = read_header(entry)
-        return Checked(
-            position,
-            len(data),
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp,
-            header,
-            data,
-        )
-    old = legacy.read_entry(entry, check_crc=False)
-    return Checked(position, len(data), old.offset, old.offset, old.timestamp_ms, None, data)

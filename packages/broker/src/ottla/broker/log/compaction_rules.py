@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from ottla.broker.log import retention
+
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
     from ottla.protocol.topics import TopicPartition
@@ -17,17 +19,8 @@ if TYPE_CHECKING:
 _MOST_RELATIVE = 2**31 - 1
 
 
-class Span(Protocol):
+class Span(retention.Span, Protocol):
     """The facts of a segment that compaction depends on."""
-
-    @property
-    def base_offset(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def largest_timestamp(self) -> int: ...
 
     @property
     def first_timestamp(self) -> int: ...

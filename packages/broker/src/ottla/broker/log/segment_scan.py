@@ -74,15 +74,19 @@ def check_entries(file: File, start: int, end: int) -> Iterator[Checked]:
     """
     for position, data in iter_stored(lambda at, size: file.pread(size, at), start, end):
         try:
-            entry = _checked(position, data)
+            entry = describe(position, data)
         except KafkaError as error:
             raise CorruptStorage(str(error), position) from None
         yield entry
 
 
-def _checked(position: int, data: memoryview) -> Checked:
+def describe(position: int, data: memoryview, *, verify: bool = True) -> Checked:
+    """Return an entry's offsets and times; with `verify` its checksum has to be right.
+
+    Raises `KafkaError` for damaged data.
+    """
     if magic_at(data) == 2:
-        header = validate_batch(data)
+        header = validate_batch(data) if verify else read_header(data)
         return Checked(
             position,
             len(data),
@@ -92,7 +96,7 @@ def _checked(position: int, data: memoryview) -> Checked:
             header,
             data,
         )
-    entry = legacy.read_entry(data)
+    entry = legacy.read_entry(data, check_crc=verify)
     return Checked(position, len(data), entry.offset, entry.offset, entry.timestamp_ms, None, data)
 
 
