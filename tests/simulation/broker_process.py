@@ -10,6 +10,7 @@ from asyncio import events
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import ottla.broker.cluster.peer_connection as peer_connection
@@ -19,6 +20,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.cluster.registration import StartupRefused, make_roots
 from ottla.broker.config import BrokerConfig
 from ottla.broker.environment import Environment
+from ottla.broker.handlers.inter_broker_requests import is_broker
 from ottla.broker.handlers.services import Services
 from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.network.dispatcher import Dispatcher, Routes
@@ -79,7 +81,8 @@ class SimulatedBroker(Broker):
         return session
 
     def _make_server(self, services: Services) -> Any:
-        dispatcher = Dispatcher(Routes(ROUTES), services, is_broker=services.inter_broker.admits)
+        admits = partial(is_broker, services.inter_broker)
+        dispatcher = Dispatcher(Routes(ROUTES), services, is_broker=admits)
         return SimulatedServer(dispatcher, self._network, self.loop.name, self.loop)
 
     def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:

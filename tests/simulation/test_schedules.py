@@ -58,6 +58,14 @@ def test_a_broker_that_sleeps_before_it_is_told_of_the_cluster_serves_nobody() -
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("seed", [832, 962])
+def test_a_broker_that_cannot_tell_who_is_a_broker_gets_its_roles_later(seed: int) -> None:
+    """It refused the controller while ZooKeeper was away, and kept its roles of an earlier leader epoch."""
+    done = simulation("--seeds", f"{seed}:{seed}")
+
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_schedule_is_the_same_in_every_process() -> None:
     said = {
         tuple(re.findall(r"trace \w+", simulation("--seeds", "11:12", "--trace", **process).stdout))

@@ -11,12 +11,15 @@ import pytest
 
 from ottla.broker.cluster.inter_broker_access import (
     FRESH_MS,
+    Addresses,
     InterBrokerAccess,
     OtherBrokers,
+    UnknownBrokers,
     plain_address,
 )
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig, broker_config_from
+from ottla.zookeeper import paths
 from ottla.zookeeper.errors import ConnectionLoss
 from ottla.zookeeper.testing import MemoryEnsemble
 from ottla.zookeeper.znodes import BrokerRegistration, Endpoint
@@ -43,13 +46,14 @@ class Registrations:
         self.reads = 0
         self.now_ms = 1_000_000.0
         self.failure: Exception | None = None
+        self.are_complete = True
 
-    async def read(self) -> set[str]:
+    async def read(self) -> Addresses:
         self.reads += 1
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
-        return set(self.addresses)
+        return Addresses(set(self.addresses), self.are_complete)
 
     def access(self, config: BrokerConfig | None = None) -> InterBrokerAccess:
         config = config or broker_config_from({"zookeeper.connect": "elsewhere:2181"})
@@ -132,7 +136,32 @@ async def test_while_zookeeper_is_away_known_brokers_stay_known() -> None:
     registrations.now_ms += FRESH_MS
 
     assert await access.admits(From("10.0.0.1"))
+    with pytest.raises(UnknownBrokers):
+        await access.admits(From("10.9.9.9"))
+
+
+async def test_nobody_is_a_stranger_as_long_as_the_registrations_cannot_be_read() -> None:
+    """A controller that is refused does not send its request again: the broker would never hear of a role."""
+    registrations = Registrations("10.0.0.1")
+    registrations.failure = ConnectionLoss()
+    access = registrations.access()
+
+    with pytest.raises(UnknownBrokers):
+        await access.admits(From("10.0.0.1"))
+
+    registrations.failure = None
+    assert await access.admits(From("10.0.0.1"))
     assert not await access.admits(From("10.9.9.9"))
+
+
+async def test_nobody_is_a_stranger_as_long_as_the_address_of_a_broker_is_not_known() -> None:
+    registrations = Registrations("10.0.0.1")
+    registrations.are_complete = False
+    access = registrations.access()
+
+    assert await access.admits(From("10.0.0.1"))
+    with pytest.raises(UnknownBrokers):
+        await access.admits(From("10.0.0.2"))
 
 
 @pytest.mark.parametrize(
@@ -169,11 +198,24 @@ async def test_the_other_brokers_addresses_come_from_their_registrations() -> No
             node = BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", host, 9092),), {}, 0)
             await session.create(node.path, node.encode())
 
-        found = await OtherBrokers(session, lambda: 1).addresses()
+        found, are_complete = await OtherBrokers(session, lambda: 1).addresses()
 
     assert "10.0.0.2" in found
     assert "127.0.0.1" in found
     assert "10.0.0.1" not in found
+    assert not are_complete  # nobody knows where broker 4 connects from
+
+
+async def test_a_registration_that_cannot_be_read_leaves_the_addresses_incomplete() -> None:
+    async with MemoryEnsemble().session() as session:
+        await make_roots(session)
+        await session.create(paths.broker(2), b"{")
+        others = OtherBrokers(session, lambda: 1)
+        assert not (await others.addresses()).are_complete
+
+        node = BrokerRegistration(2, (Endpoint("PLAINTEXT", "10.0.0.2", 9092),), {}, 0)
+        await session.set(node.path, node.encode(), -1)
+        assert await others.addresses() == ({"10.0.0.2"}, True)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +240,10 @@ async def test_a_name_that_cannot_be_resolved_for_a_while_keeps_its_addresses(
         node = BrokerRegistration(2, (Endpoint("PLAINTEXT", "localhost", 9092),), {}, 0)
         await session.create(node.path, node.encode())
         others = OtherBrokers(session, lambda: 1)
-        assert "127.0.0.1" in await others.addresses()
+        assert "127.0.0.1" in (await others.addresses()).found
 
         async def failing(*_: object, **__: object) -> None:
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", failing)
-        assert "127.0.0.1" in await others.addresses()
+        assert "127.0.0.1" in (await others.addresses()).found

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from ottla.broker.controller import channels
 from ottla.broker.controller.channels import Channel, Sender
 from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller_context import LiveBroker
@@ -23,6 +24,21 @@ class Refusing:
 
     async def send(self, request: ControlRequest) -> ControlResponse:
         return UpdateMetadataResponse(error_code=self._error)
+
+    async def close(self) -> None: ...
+
+
+class Denying:
+    """A broker that does not know the controller for a broker at first."""
+
+    def __init__(self, refusals: int) -> None:
+        self.left = refusals
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        if self.left:
+            self.left -= 1
+            return UpdateMetadataResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return UpdateMetadataResponse()
 
     async def close(self) -> None: ...
 
@@ -93,7 +109,6 @@ async def test_a_request_that_the_network_lost_is_repeated_before_later_ones() -
 @pytest.mark.parametrize(
     ("error", "level"),
     [
-        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, logging.WARNING),
         (ErrorCode.UNKNOWN_SERVER_ERROR, logging.WARNING),
         (ErrorCode.STALE_BROKER_EPOCH, logging.INFO),
     ],
@@ -109,3 +124,19 @@ async def test_a_request_that_its_broker_refuses_is_named_and_not_repeated(
     [line] = [one for one in caplog.records if one.getMessage() == "request refused by broker"]
     assert (line.levelno, line.__dict__["broker"]) == (level, 2)
     assert line.__dict__["request"] == "UpdateMetadataRequest"
+
+
+async def test_a_request_is_repeated_until_its_broker_knows_who_sends_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dropped one would leave the broker with the roles of an earlier leader epoch for good."""
+    monkeypatch.setattr(channels, "DENIED_BACKOFF_S", 0.0)
+    first = UpdateMetadataRequest(controller_id=1, controller_epoch=2)
+    second = UpdateMetadataRequest(controller_id=1, controller_epoch=3)
+    broker = Denying(3)
+
+    assert await answered_to(first, second, broker=broker) == [first, second]
+
+    assert broker.left == 0
+    [line] = [one for one in caplog.records if one.getMessage() == "request refused by broker"]
+    assert line.__dict__["error"] == "ClusterAuthorizationFailed"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -25,6 +26,7 @@ from ottla.broker.composition import Composition, Parts
 from ottla.broker.controller.channels import Sender
 from ottla.broker.controller.controllership import NO_CONTROLLER
 from ottla.broker.environment import Environment
+from ottla.broker.handlers.inter_broker_requests import is_broker
 from ottla.broker.lazy_connections import sender_to
 from ottla.broker.local_control_requests import LocalSender
 from ottla.broker.log.files import DiskFiles, Files
@@ -221,7 +223,7 @@ class Broker:
                 Routes(ROUTES),
                 services,
                 max_elements=services.config.request_max_elements,
-                is_broker=services.inter_broker.admits,
+                is_broker=partial(is_broker, services.inter_broker),
             ),
             config=services.config,  # with the settings that were altered before this start
             clock=self.environment.clock,

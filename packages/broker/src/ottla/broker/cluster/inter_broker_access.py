@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.zookeeper import paths
@@ -31,6 +31,17 @@ FRESH_MS: Final = 60_000
 BETWEEN_LOOKS_MS: Final = 1_000
 """Strangers make the broker read the registrations at most this often; they wait for it."""
 LOOK_TIMEOUT_S: Final = 5.0
+
+
+class UnknownBrokers(Exception):
+    """The registered brokers cannot be read now: whether the sender is one of them remains to be seen."""
+
+
+class Addresses(NamedTuple):
+    """The addresses of registered brokers, and whether there are none that could not be found."""
+
+    found: Collection[str]
+    are_complete: bool
 
 
 class Peer(Protocol):
@@ -52,7 +63,7 @@ class InterBrokerAccess:
     def __init__(
         self,
         config: BrokerConfig,
-        addresses: Callable[[], Awaitable[Collection[str]]],
+        addresses: Callable[[], Awaitable[Addresses]],
         now_ms: Callable[[], float],
         *,
         between_looks_ms: float = BETWEEN_LOOKS_MS,
@@ -63,7 +74,7 @@ class InterBrokerAccess:
         self._read = addresses
         self._now_ms = now_ms
         self._warnings = LimitedWarnings(log, now_ms)
-        self._addresses: Collection[str] = ()
+        self._addresses = Addresses((), are_complete=False)
         self._looked_ms = float("-inf")
         self._looks = 0
         self._between_looks_ms = between_looks_ms
@@ -75,19 +86,23 @@ class InterBrokerAccess:
             return False
         if self._own_listener:
             return peer.listener_name == self._listener
-        is_known = plain_address(peer.client_host) in self._addresses
+        is_known = plain_address(peer.client_host) in self._addresses.found
         return True if is_known and self._now_ms() - self._looked_ms < FRESH_MS else None
 
     async def admits(self, peer: Peer) -> bool:
         """Tell whether a broker's request is served on this connection.
 
         An address that is not known is refused only after the registrations were read, so that the first
-        request of a new broker is served.
+        request of a new broker is served. Raises `UnknownBrokers` while they cannot be read: a controller
+        that is refused does not send its request again, and the broker would never hear of a role.
         """
         if (at_once := self.admits_now(peer)) is not None:
             return at_once
         await self._look(self._looks)
-        return plain_address(peer.client_host) in self._addresses
+        is_known = plain_address(peer.client_host) in self._addresses.found
+        if not is_known and not self._addresses.are_complete:
+            raise UnknownBrokers
+        return is_known
 
     def refused(self, peer: Peer, request: str) -> None:
         """Say in the log who was refused, and which setting admits it; at a limited rate."""
@@ -125,6 +140,7 @@ class InterBrokerAccess:
                     self._addresses = await self._read()
             except (ZooKeeperError, TimeoutError) as error:
                 log.warning("the registered brokers cannot be read: %s", error)
+                self._addresses = self._addresses._replace(are_complete=False)
 
 
 def plain_address(text: str) -> str:
@@ -146,34 +162,42 @@ class OtherBrokers:
         self._own_id = own_id
         self._found: dict[str, frozenset[str]] = {}
 
-    async def addresses(self) -> frozenset[str]:
+    async def addresses(self) -> Addresses:
         """Read them, as they are now. Raises ZooKeeperError.
 
-        A name that cannot be resolved now stands for what it stood for last: a controller that is refused
-        does not send its request again.
+        A name that cannot be resolved now stands for what it stood for last; without that, and after a
+        registration that cannot be read, the addresses are not complete.
         """
         # This server of ZooKeeper may be behind the one that a new broker has registered with.
         await self._operations.sync(paths.BROKER_IDS)
         hosts: set[str] = set()
+        are_complete = True
         for name in await self._operations.children(paths.BROKER_IDS):
             if name.isdigit() and int(name) != self._own_id():
-                hosts.update(await _hosts(self._operations, int(name)))
-        self._found = {host: await _resolve(host, self._found.get(host)) for host in hosts}
-        return frozenset().union(*self._found.values())
+                read = await _hosts(self._operations, int(name))
+                are_complete &= read is not None
+                hosts.update(read or ())
+        resolved = {host: await _resolve(host, self._found.get(host)) for host in sorted(hosts)}
+        self._found = {host: known for host, known in resolved.items() if known is not None}
+        found = frozenset().union(*self._found.values())
+        return Addresses(found, are_complete and len(self._found) == len(hosts))
 
 
-async def _hosts(operations: Operations, broker_id: int) -> Iterable[str]:
+async def _hosts(operations: Operations, broker_id: int) -> Iterable[str] | None:
+    """Return the names in a registration, none when it has gone, or None when it cannot be read."""
     try:
         data, _ = await operations.get(paths.broker(broker_id))
         return {endpoint.host for endpoint in BrokerRegistration.decode(broker_id, data).endpoints}
-    except (NoNode, MalformedZnode):
+    except NoNode:
         return ()
+    except MalformedZnode:
+        return None
 
 
-async def _resolve(host: str, before: frozenset[str] | None) -> frozenset[str]:
+async def _resolve(host: str, before: frozenset[str] | None) -> frozenset[str] | None:
     try:
         entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         log.warning("the registered broker's name %s cannot be resolved: %s", host, error)
-        return before or frozenset()
+        return before
     return frozenset(plain_address(str(address[0])) for *_, address in entries)

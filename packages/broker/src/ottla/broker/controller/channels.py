@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("controller")
 
 RETRY_BACKOFF_S = 0.1
+DENIED_BACKOFF_S = 1.0
+_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
 _STALE = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH)
 UNENCODABLE = (UnencodableValue, UnknownVersion, UnsupportedField)
 
@@ -95,8 +97,21 @@ class Channel:
                 self._note(error)
                 await asyncio.sleep(RETRY_BACKOFF_S)
             else:
-                self._failed = ""
-                return response
+                if response.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                    self._failed = ""
+                    return response
+                self._note_denial(request, response)
+                await asyncio.sleep(DENIED_BACKOFF_S)
+
+    def _note_denial(self, request: ControlRequest, response: ControlResponse) -> None:
+        """Log, once, that a broker does not know this one for a broker.
+
+        It would refuse later requests as well, until it can read the registrations or its settings change.
+        Without this one it would keep the roles that it had before.
+        """
+        if self._failed != _DENIED:
+            self._failed = _DENIED
+            self._note_refusal(request, response)
 
     def _drop(self, request: ControlRequest, error: Exception) -> None:
         _log.error(
@@ -105,7 +120,7 @@ class Channel:
         )
 
     def _note_refusal(self, request: ControlRequest, response: ControlResponse) -> None:
-        """Log a request that its broker refused whole; it is not repeated, as the answer would be the same.
+        """Log a request that its broker refused whole.
 
         A stale epoch says that this broker or another controller is newer, which ends the matter by itself.
         """

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ottla.broker.cluster.inter_broker_access import UnknownBrokers
+from ottla.broker.handlers.request_context import CloseConnection
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ClusterAuthorizationFailed, TopicAuthorizationFailed
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, Peer
     from ottla.broker.handlers.request_context import RequestContext
 
 
@@ -71,8 +73,20 @@ async def refusal_of_replica(
     return TopicAuthorizationFailed()
 
 
+async def is_broker(access: InterBrokerAccess, session: Peer) -> bool:
+    """Tell whether a broker is at the other end of a connection.
+
+    Raises `CloseConnection` while that cannot be told: a broker connects again and repeats its request,
+    whereas most errors in an answer would end the matter for it.
+    """
+    try:
+        return await access.admits(session)
+    except UnknownBrokers as error:
+        raise CloseConnection from error
+
+
 async def _is_served(services: Needs, context: RequestContext) -> bool:
-    if await services.inter_broker.admits(context.session):
+    if await is_broker(services.inter_broker, context.session):
         return True
     name = f"{ApiKey(context.header.api_key).name} v{context.api_version}"
     services.inter_broker.refused(context.session, name)

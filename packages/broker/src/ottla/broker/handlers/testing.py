@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
+from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.delayed_fetches import DelayedFetches
@@ -142,8 +142,8 @@ class DataPlane:
         self.replicas.subscribe(self.services.fetch_fast_path.known)
         self.session = FakeSession()
 
-    async def _addresses(self) -> set[str]:
-        return self.brokers
+    async def _addresses(self) -> Addresses:
+        return Addresses(self.brokers, are_complete=True)
 
     def _compose(self) -> DataServices:
         topic_metrics, clock = TopicMetrics(self.metrics), self.environment.clock
