@@ -72,10 +72,18 @@ TEST_FOLDERS = (
 
 def _install(session: nox.Session, *requirements: str, packages: Iterable[str] = PACKAGES) -> None:
     """Install requirements at the pinned versions, then packages of this tree, editable."""
+    _keep_bytecode(session)
     session.install("-c", str(CONSTRAINTS), *BUILD_TOOLS, *requirements)
     chosen = tuple(packages)
     paths = [part for name in chosen for part in ("-e", f"packages/{name}")]
     session.install("--no-build-isolation", "-c", str(CONSTRAINTS), *_rebuild(session, chosen), *paths)
+
+
+def _keep_bytecode(session: nox.Session) -> None:
+    # A session starts hundreds of brokers and commands. Where PYTHONDONTWRITEBYTECODE is set, as in many
+    # containers, each would compile all that it imports again, so the environment keeps it, and not the tree.
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    session.env["PYTHONPYCACHEPREFIX"] = str(Path(session.virtualenv.location).resolve() / "bytecode")
 
 
 def _rebuild(session: nox.Session, packages: Iterable[str]) -> list[str]:
