@@ -117,14 +117,15 @@ async def test_that_is_one_line_without_a_traceback_however_often_it_is_tried(
 
 
 @pytest.mark.parametrize("key", [ApiKey.LEADER_AND_ISR, ApiKey.FETCH, ApiKey.UPDATE_METADATA])
-def test_a_request_above_the_level_is_refused_with_what_to_change(key: ApiKey) -> None:
+def test_a_request_above_all_served_versions_is_refused_with_what_to_change(key: ApiKey) -> None:
     class AnySession:
         from ottla.broker.network.session import SessionState
 
         state = SessionState.AUTHENTICATED
 
     dispatcher: Dispatcher[Any] = Dispatcher(Routes(ROUTES), None)
-    frame = struct.pack(">hhi", key, MOST[key] + 1, 7)
+    newest = next(route.max_version for route in ROUTES if route.api_key is key)
+    frame = struct.pack(">hhi", key, newest + 1, 7)
     try:
         with pytest.raises(BadRequest, match=r"set inter\.broker\.protocol\.version=2\.8"):
             dispatcher.read(memoryview(frame), AnySession(), 0.0)  # type: ignore[arg-type]

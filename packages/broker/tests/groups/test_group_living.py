@@ -128,6 +128,31 @@ def test_a_static_leader_that_restarts_stays_leader_but_does_not_assign() -> Non
     assert driver.group.leader_id == answer.member_id
 
 
+def test_a_static_leader_that_restarts_and_may_skip_the_assignment_is_told_who_it_is() -> None:
+    driver = GroupDriver()
+    (old,) = driver.stable(1, instance_id="one")
+
+    answer = driver.joined(driver.join(instance_id="one", may_skip_assignment=True))
+
+    assert answer.member_id != old
+    assert answer.leader_id == answer.member_id
+    assert answer.skip_assignment
+    assert [one.member_id for one in answer.members] == [answer.member_id]
+
+
+def test_a_static_member_that_may_skip_the_assignment_and_does_not_lead_is_not_told_to() -> None:
+    driver = GroupDriver()
+    tokens = [driver.join(instance_id=name) for name in ("one", "two")]
+    driver.wait(0)
+    leader, member = (driver.joined(token) for token in tokens)
+    assert leader.leader_id == leader.member_id
+    driver.sync(leader.member_id, assignments={leader.member_id: b"1", member.member_id: b"2"})
+
+    answer = driver.joined(driver.join(instance_id="two", may_skip_assignment=True))
+
+    assert (answer.leader_id, answer.skip_assignment, answer.members) == (leader.member_id, False, ())
+
+
 def test_a_static_member_whose_new_id_cannot_be_written_keeps_the_old_one() -> None:
     driver = GroupDriver()
     (old,) = driver.stable(1, instance_id="one")

@@ -85,6 +85,33 @@ async def test_the_first_to_ask_for_a_coordinator_makes_the_topic(
     assert len(topics.created) == 1
 
 
+@versions(6, first=4)
+async def test_coordinators_of_several_groups_are_found_at_once(
+    services: GroupServices, topics: TopicsStub, version: int
+) -> None:
+    request = FindCoordinatorRequest(coordinator_keys=["g", "h"])
+
+    answer = await ask(services, find_coordinator.handle, request, version)
+
+    assert [(one.key, one.error_code, one.node_id, one.host, one.port) for one in answer.coordinators] == [
+        ("g", 0, BROKER, "localhost", 9092),
+        ("h", 0, BROKER, "localhost", 9092),
+    ]
+    assert topics.created == [GROUP_METADATA_TOPIC]
+
+
+@versions(6, first=4)
+async def test_each_of_several_coordinators_has_its_own_error(services: GroupServices, version: int) -> None:
+    request = FindCoordinatorRequest(coordinator_keys=["g", "h"], key_type=2)
+
+    answer = await ask(services, find_coordinator.handle, request, version)
+
+    assert [(one.key, one.error_code, one.node_id, one.host) for one in answer.coordinators] == [
+        ("g", ErrorCode.INVALID_REQUEST, -1, ""),
+        ("h", ErrorCode.INVALID_REQUEST, -1, ""),
+    ]
+
+
 async def test_a_topic_that_cannot_be_made_is_no_coordinator(
     services: GroupServices, topics: TopicsStub
 ) -> None:
@@ -116,7 +143,7 @@ async def test_a_coordinator_of_an_unknown_kind_is_an_invalid_request(services: 
 # ---- membership
 
 
-@versions(7)
+@versions(9)
 async def test_a_member_joins(services: GroupServices, version: int) -> None:
     answer = await join(services, version)
 
@@ -127,7 +154,7 @@ async def test_a_member_joins(services: GroupServices, version: int) -> None:
     assert answer.protocol_type == ("consumer" if version >= 7 else None)
 
 
-@versions(7)
+@versions(9)
 async def test_a_refused_join_can_be_encoded(services: GroupServices, version: int) -> None:
     answer = await ask(services, join_group.handle, a_join(version, "unknown"), version)
 
@@ -141,6 +168,20 @@ async def test_a_static_member_gets_an_id_named_after_its_instance(services: Gro
     assert answer.error_code == 0
     assert answer.member_id.startswith("one-")
     assert answer.members[0].group_instance_id == "one"
+
+
+async def test_a_static_leader_that_returns_is_told_to_skip_the_assignment(services: GroupServices) -> None:
+    for version, skips in ((8, False), (9, True)):
+        member = {"group_instance_id": "one"}
+        joined = await ask(services, join_group.handle, a_join(version, **member), version)
+        if not skips:
+            request = SyncGroupRequest(
+                group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="one"
+            )
+            await ask(services, sync_group.handle, request, 3)
+            continue
+        assert (joined.skip_assignment, joined.leader) == (True, joined.member_id)
+        assert [one.member_id for one in joined.members] == [joined.member_id]
 
 
 @versions(5)
@@ -187,10 +228,10 @@ async def test_one_member_leaves(services: GroupServices, version: int) -> None:
     assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-@versions(4, first=3)
+@versions(5, first=3)
 async def test_several_members_leave(services: GroupServices, version: int) -> None:
     member_id = await stable(services)
-    members = [MemberIdentity(member_id=member_id), MemberIdentity(member_id="nobody")]
+    members = [MemberIdentity(member_id=member_id, reason="done"), MemberIdentity(member_id="nobody")]
 
     answer: LeaveGroupResponse = await ask(
         services, leave_group.handle, LeaveGroupRequest(group_id="g", members=members), version
@@ -227,7 +268,7 @@ async def test_groups_are_described(services: GroupServices, version: int) -> No
         assert group.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
 
 
-@versions(4)
+@versions(5)
 async def test_groups_are_listed(services: GroupServices, version: int) -> None:
     await stable(services)
 
@@ -236,13 +277,22 @@ async def test_groups_are_listed(services: GroupServices, version: int) -> None:
     assert [(one.group_id, one.protocol_type) for one in answer.groups] == [("g", "consumer")]
     if version >= 4:
         assert answer.groups[0].group_state == "Stable"
+    if version >= 5:
+        assert answer.groups[0].group_type == "classic"
 
 
 async def test_groups_are_listed_by_state(services: GroupServices) -> None:
     await stable(services)
-    for state, count in (("Stable", 1), ("Empty", 0)):
+    for state, count in (("Stable", 1), ("stable", 1), ("Empty", 0)):
         request = ListGroupsRequest(states_filter=[state])
         assert len((await ask(services, list_groups.handle, request, 4)).groups) == count
+
+
+async def test_groups_are_listed_by_type(services: GroupServices) -> None:
+    await stable(services)
+    for kind, count in (("Classic", 1), ("classic", 1), ("consumer", 0)):
+        request = ListGroupsRequest(types_filter=[kind])
+        assert len((await ask(services, list_groups.handle, request, 5)).groups) == count
 
 
 @versions(2)

@@ -24,7 +24,9 @@ from ottla.protocol.messages.offset_delete import (
 )
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
@@ -63,7 +65,7 @@ def fetched(answer: OffsetFetchResponse) -> list[tuple[int, int, str | None, int
     ]
 
 
-@versions(8, first=1)
+@versions(9, first=1)
 async def test_offsets_are_committed_to_the_log(services: GroupServices, version: int) -> None:
     answer = await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), version)
 
@@ -110,6 +112,45 @@ async def test_the_error_of_a_group_of_another_coordinator_is_where_the_version_
         assert (answer.error_code, answer.topics) == (ErrorCode.NOT_COORDINATOR, [])
     commit = await ask(services, offset_commit.handle, a_commit({0: 1}), 5)
     assert commit_errors(commit) == [ErrorCode.NOT_COORDINATOR]
+
+
+@versions(9, first=8)
+async def test_several_groups_are_fetched_at_once(services: GroupServices, version: int) -> None:
+    await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), 5)
+    some = [OffsetFetchRequestTopics(name="topic", partition_indexes=[1])]
+    asked = [
+        OffsetFetchRequestGroup(group_id="g", topics=some),
+        OffsetFetchRequestGroup(group_id="g", topics=None),
+        OffsetFetchRequestGroup(group_id="unknown", topics=some),
+    ]
+
+    answer = await ask(services, offset_fetch.handle, OffsetFetchRequest(groups=asked), version)
+
+    found = [
+        [(one.partition_index, one.committed_offset) for topic in group.topics for one in topic.partitions]
+        for group in answer.groups
+    ]
+    assert [(group.group_id, group.error_code) for group in answer.groups] == [
+        ("g", 0),
+        ("g", 0),
+        ("unknown", 0),
+    ]
+    assert found == [[(1, 6)], [(0, 5), (1, 6)], [(1, -1)]]
+
+
+@versions(9, first=8)
+async def test_each_of_several_groups_has_its_own_error(services: GroupServices, version: int) -> None:
+    services.groups.leadership_changed(
+        [], [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)]
+    )
+    asked = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("g", "h")]
+
+    answer = await ask(services, offset_fetch.handle, OffsetFetchRequest(groups=asked), version)
+
+    assert [(one.group_id, one.error_code, one.topics) for one in answer.groups] == [
+        ("g", ErrorCode.NOT_COORDINATOR, []),
+        ("h", ErrorCode.NOT_COORDINATOR, []),
+    ]
 
 
 async def test_a_retention_without_end_is_no_error(services: GroupServices) -> None:

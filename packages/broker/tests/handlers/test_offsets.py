@@ -28,6 +28,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 
 
@@ -57,7 +58,7 @@ async def listed(
     return response.topics[0].partitions[0]
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 10))
 async def test_offsets_by_time(plane: DataPlane, version: int) -> None:
     await filled(plane)
 
@@ -85,7 +86,52 @@ async def test_version_0_lists_segments(plane: DataPlane) -> None:
 async def test_an_unknown_point_in_time_is_refused(plane: DataPlane) -> None:
     await filled(plane)
 
-    assert (await listed(plane, -7)).error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert (await listed(plane, -7, 9)).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8)])
+async def test_a_point_in_time_of_a_later_version_is_refused(
+    plane: DataPlane, timestamp: int, version: int
+) -> None:
+    await filled(plane)
+
+    assert (await listed(plane, timestamp, version)).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (await listed(plane, timestamp, version + 1)).error_code == 0
+
+
+@pytest.mark.parametrize("segment_bytes", ["200", "1000000"])
+async def test_the_record_of_the_latest_time_is_found_wherever_it_is(
+    plane: DataPlane, segment_bytes: str
+) -> None:
+    await filled(plane, segment_bytes=segment_bytes)
+    partition = plane.replicas.hosted(TopicPartition("t", 0))
+    assert partition is not None
+    builder = BatchBuilder(1 << 20)
+    for at in (20_000, 30_000, 30_000, 5):
+        builder.append(None, b"x", at, [])
+    partition.append(bytes(builder.build()), now_ms=1)
+    for number in range(10):
+        partition.append(batch_of(b"x", timestamp_ms=number), now_ms=1)
+
+    found = await listed(plane, -3, 7)
+
+    assert (found.offset, found.timestamp, found.leader_epoch) == (11, 30_000, 3)
+
+
+async def test_an_empty_partition_has_no_record_of_the_latest_time(plane: DataPlane) -> None:
+    await plane.lead()
+
+    found = await listed(plane, -3, 7)
+
+    assert (found.error_code, found.offset, found.timestamp) == (0, -1, -1)
+
+
+async def test_all_records_are_local_and_none_is_tiered(plane: DataPlane) -> None:
+    await filled(plane)
+    await deleted(plane, 4)
+
+    assert (await listed(plane, -4, 8)).offset == 4
+    assert (await listed(plane, -5, 9)).offset == -1
 
 
 async def test_the_epoch_is_checked(plane: DataPlane) -> None:

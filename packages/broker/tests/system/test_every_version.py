@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -24,9 +26,11 @@ from ottla.protocol.headers import RequestHeader, decode_response_header, encode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.protocol.schema import Message
 
 OFFERED = [
@@ -85,10 +89,13 @@ def test_topics_are_created_described_and_deleted_in_every_version(wire: socket.
     created = ask(wire, CreateTopicsRequest(topics=[topic], timeout_ms=5_000), version)
     assert created.topics[0].error_code == 0  # type: ignore[attr-defined]
 
-    for metadata_version in range(12):
+    for metadata_version in range(13):
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
         told = ask(wire, asked, metadata_version).topics[0]  # type: ignore[attr-defined]
         assert (told.error_code, len(told.partitions)) == (0, 2)
+    by_id = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=told.topic_id)])
+    found = ask(wire, by_id, 12).topics[0]  # type: ignore[attr-defined]
+    assert (found.error_code, found.name, len(found.partitions)) == (0, name, 2)
 
     for configs_version in range(5):
         resource = DescribeConfigsResource(
@@ -109,6 +116,37 @@ def test_topics_are_created_described_and_deleted_in_every_version(wire: socket.
         gone.topic_names = [name]
     deleted = ask(wire, gone, min(version, 6))
     assert deleted.responses[0].error_code == 0  # type: ignore[attr-defined]
+
+
+def test_a_topic_id_that_is_unknown_or_of_a_later_version_has_its_error(wire: socket.socket) -> None:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=UUID(int=5))])
+
+    for version, error, name in ((10, 42, ""), (11, 42, ""), (12, 100, None)):
+        told = ask(wire, asked, version).topics[0]  # type: ignore[attr-defined]
+        assert (told.error_code, told.name, told.topic_id) == (error, name, UUID(int=5))
+
+
+def test_features_cannot_be_updated(wire: socket.socket) -> None:
+    for feature, level in (("metadata.version", 20), ("metadata.version", 0), ("", 1)):
+        update = FeatureUpdateKey(feature=feature, max_version_level=level)
+        answer: Any = ask(wire, UpdateFeaturesRequest(feature_updates=[update]), 1)
+        assert answer.error_code == 0
+        assert [(one.feature, one.error_code) for one in answer.results] == [(feature, 42)]
+
+
+@pytest.mark.parametrize(("endpoints", "error"), [(1, 0), (2, 114), (3, 115)])
+def test_only_brokers_are_described(wire: socket.socket, endpoints: int, error: int) -> None:
+    answer: Any = ask(wire, DescribeClusterRequest(endpoint_type=endpoints), 1)
+
+    assert (answer.error_code, answer.endpoint_type, len(answer.brokers)) == (error, endpoints, not error)
+
+
+@pytest.mark.parametrize(("name", "error"), [("ottla", 0), ("", 42), ("-", 42), ("a b", 42), ("a.b-c", 0)])
+def test_the_name_of_a_clients_software_is_checked(wire: socket.socket, name: str, error: int) -> None:
+    for version in (3, 4):
+        request = ApiVersionsRequest(client_software_name=name, client_software_version="1.0")
+        answer: Any = ask(wire, request, version)
+        assert (answer.error_code, bool(answer.api_keys)) == (error, not error)
 
 
 UNSERVED = sorted(set(ApiKey) - {route.api_key for route in ROUTES})

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ottla.broker.handlers import (
+        allocate_producer_ids,
         alter_configs,
         alter_partition,
         alter_partition_reassignments,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         offset_for_leader_epoch,
         stop_replica,
         sync_group,
+        update_features,
         update_metadata,
     )
     from ottla.broker.handlers.request_context import RequestContext
@@ -68,6 +70,7 @@ else:
                 self._module = import_module(f"ottla.broker.handlers.{self._name}")
             return self._module.handle(services, request, context)
 
+    allocate_producer_ids = _Later("allocate_producer_ids")
     alter_configs = _Later("alter_configs")
     alter_partition = _Later("alter_partition")
     alter_partition_reassignments = _Later("alter_partition_reassignments")
@@ -100,6 +103,7 @@ else:
     offset_for_leader_epoch = _Later("offset_for_leader_epoch")
     stop_replica = _Later("stop_replica")
     sync_group = _Later("sync_group")
+    update_features = _Later("update_features")
     update_metadata = _Later("update_metadata")
 
 
@@ -114,22 +118,22 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         borrows_buffer=True,
         from_brokers=from_follower,
     ),
-    Route(ApiKey.LIST_OFFSETS, 0, 6, list_offsets.handle, from_brokers=from_follower),
-    Route(ApiKey.METADATA, 0, 11, metadata.handle),
-    Route(ApiKey.LEADER_AND_ISR, 0, 5, brokers_only(leader_and_isr.handle), from_brokers=always),
-    Route(ApiKey.STOP_REPLICA, 0, 3, brokers_only(stop_replica.handle), from_brokers=always),
-    Route(ApiKey.UPDATE_METADATA, 0, 7, brokers_only(update_metadata.handle), from_brokers=always),
+    Route(ApiKey.LIST_OFFSETS, 0, 9, list_offsets.handle, from_brokers=from_follower),
+    Route(ApiKey.METADATA, 0, 12, metadata.handle),
+    Route(ApiKey.LEADER_AND_ISR, 0, 7, brokers_only(leader_and_isr.handle), from_brokers=always),
+    Route(ApiKey.STOP_REPLICA, 0, 4, brokers_only(stop_replica.handle), from_brokers=always),
+    Route(ApiKey.UPDATE_METADATA, 0, 8, brokers_only(update_metadata.handle), from_brokers=always),
     Route(ApiKey.CONTROLLED_SHUTDOWN, 0, 3, brokers_only(controlled_shutdown.handle), from_brokers=always),
-    Route(ApiKey.OFFSET_COMMIT, 0, 8, offset_commit.handle),
-    Route(ApiKey.OFFSET_FETCH, 0, 7, offset_fetch.handle),
-    Route(ApiKey.FIND_COORDINATOR, 0, 3, find_coordinator.handle),
-    Route(ApiKey.JOIN_GROUP, 0, 7, join_group.handle, waits_for_clients=True),
+    Route(ApiKey.OFFSET_COMMIT, 0, 9, offset_commit.handle),
+    Route(ApiKey.OFFSET_FETCH, 0, 9, offset_fetch.handle),
+    Route(ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),
+    Route(ApiKey.JOIN_GROUP, 0, 9, join_group.handle, waits_for_clients=True),
     Route(ApiKey.HEARTBEAT, 0, 4, heartbeat.handle),
-    Route(ApiKey.LEAVE_GROUP, 0, 4, leave_group.handle),
+    Route(ApiKey.LEAVE_GROUP, 0, 5, leave_group.handle),
     Route(ApiKey.SYNC_GROUP, 0, 5, sync_group.handle, waits_for_clients=True),
     Route(ApiKey.DESCRIBE_GROUPS, 0, 5, describe_groups.handle),
-    Route(ApiKey.LIST_GROUPS, 0, 4, list_groups.handle),
-    Route(ApiKey.API_VERSIONS, 0, 3, api_versions.handle),
+    Route(ApiKey.LIST_GROUPS, 0, 5, list_groups.handle),
+    Route(ApiKey.API_VERSIONS, 0, 4, api_versions.handle),
     Route(ApiKey.CREATE_TOPICS, 0, 7, create_topics.handle),
     Route(ApiKey.DELETE_TOPICS, 0, 6, delete_topics.handle),
     Route(ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),
@@ -138,7 +142,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.DESCRIBE_CONFIGS, 0, 4, describe_configs.handle),
     Route(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
     Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, alter_replica_log_dirs.handle),
-    Route(ApiKey.DESCRIBE_LOG_DIRS, 0, 2, describe_log_dirs.handle),
+    Route(ApiKey.DESCRIBE_LOG_DIRS, 0, 4, describe_log_dirs.handle),
     Route(ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle),
     Route(ApiKey.DELETE_GROUPS, 0, 2, delete_groups.handle),
     Route(ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle),
@@ -146,8 +150,16 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, alter_partition_reassignments.handle),
     Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_partition_reassignments.handle),
     Route(ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
-    Route(ApiKey.ALTER_PARTITION, 0, 0, brokers_only(alter_partition.handle), from_brokers=always),
+    Route(ApiKey.ALTER_PARTITION, 0, 3, brokers_only(alter_partition.handle), from_brokers=always),
+    Route(ApiKey.UPDATE_FEATURES, 0, 1, update_features.handle),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, describe_cluster.handle),
+    Route(
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        0,
+        0,
+        brokers_only(allocate_producer_ids.handle),
+        from_brokers=always,
+    ),
 )
 """A range that ends below the newest version in `ottla.protocol` leaves out versions with features that the
 broker does not have."""

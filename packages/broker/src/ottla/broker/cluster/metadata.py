@@ -121,6 +121,8 @@ class MetadataCache:
     def _put(self, name: str, topic_id: uuid.UUID, partition: KnownPartition) -> None:
         topic = self._topics.get(name)
         if topic is None or (topic.id != topic_id and topic_id != NO_ID):
+            if topic is not None:
+                self._names.pop(topic.id, None)
             topic = self._topics[name] = KnownTopic(name, topic_id)
             self._names[topic_id] = name
         topic.partitions[partition.partition] = partition
@@ -189,8 +191,8 @@ class MetadataCache:
         return iter(list(self._topics.values()))
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """The name of a topic by its id."""
-        return self._names.get(topic_id)
+        """The name of a topic by its id; None when it is unknown."""
+        return self._names.get(topic_id) if topic_id != NO_ID else None
 
     def topic_id(self, name: str) -> uuid.UUID:
         """The id of a topic, zeros when it is unknown."""

@@ -100,6 +100,10 @@ class ProposedIsr:
     leader_epoch: int
     partition_epoch: int
     isr: tuple[int, ...]
+    broker_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Of members, as the leader knows them (KIP-903); -1 or absent for an unknown one."""
+    is_recovering: bool = False
+    """Whether the leader still recovers from an unclean election (KIP-704)."""
 
 
 @frozen

@@ -17,6 +17,8 @@ from ottla.broker.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 
+NO_EPOCH = -1
+
 
 class IsrChanges:
     """Expands and shrinks ISRs as leaders propose."""
@@ -73,6 +75,8 @@ class IsrChanges:
             return ErrorCode.INVALID_REQUEST
         if not set(proposal.isr) <= set(self._context.assignment(partition).replicas):
             return ErrorCode.INVALID_REQUEST
+        if proposal.is_recovering:  # no state of this controller is
+            return ErrorCode.INVALID_REQUEST
         if proposal.partition_epoch < now.partition_epoch:
             # Asked for once more after it was applied, it gets the same answer.
             applied = set(proposal.isr) == set(now.isr)
@@ -81,7 +85,15 @@ class IsrChanges:
         able = all(
             self._context.is_alive(partition, b) and b not in self._context.shutting_down for b in joining
         )
-        return None if able else ErrorCode.INELIGIBLE_REPLICA
+        return None if able and self._are_present(proposal) else ErrorCode.INELIGIBLE_REPLICA
+
+    def _are_present(self, proposal: ProposedIsr) -> bool:
+        """Whether the leader speaks of the present registrations of the members, not of earlier ones."""
+        for member in proposal.isr:
+            epoch, broker = proposal.broker_epochs.get(member, NO_EPOCH), self._context.live.get(member)
+            if epoch != NO_EPOCH and (broker is None or broker.epoch != epoch):
+                return False
+        return True
 
 
 def _is_applied(wanted: Leadership, present: Leadership) -> bool:

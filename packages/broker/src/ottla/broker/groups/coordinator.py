@@ -132,16 +132,17 @@ class GroupCoordinator:
         self.offsets.partitions_deleted(partitions)
 
     def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
-        """List the hosted groups, in these states if any are named."""
+        """List the hosted groups, in these states if any are named, in whatever letters."""
         runtime = self._hosted.runtime
         if not runtime.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if runtime.partitions.is_loading else ErrorCode.NONE
         groups = [hosted.group for hosted in self._hosted]
+        wanted = {one.lower() for one in states}
         return error, [
             ListedGroup(group.group_id, group.protocol_type or "", group.state)
             for group in groups
-            if not states or group.state.value in states
+            if not wanted or group.state.value.lower() in wanted
         ]
 
     def describe_group(self, group_id: str) -> GroupDescription:

@@ -76,6 +76,7 @@ class Replacement:
     old_protocols: tuple[tuple[str, bytes], ...]
     old_rebalance_timeout_ms: int
     old_session_timeout_ms: int
+    may_skip_assignment: bool = False
 
 
 @frozen(kw_only=True)
@@ -107,6 +108,8 @@ class Join:
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     require_known_member_id: bool = False
+    may_skip_assignment: bool = False
+    """Whether the member understands an answer with `JoinResult.skip_assignment`."""
     new_member_id: str = ""
 
 
@@ -203,6 +206,8 @@ class JoinResult:
     protocol_name: str | None = None
     leader_id: str = ""
     members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+    """Whether the leader must not assign: the generation goes on with its assignment (KIP-814)."""
 
 
 @frozen(kw_only=True)

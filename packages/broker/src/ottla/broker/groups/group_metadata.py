@@ -185,15 +185,27 @@ class GroupMetadata:
         """Answer a join with an error."""
         self.reply(join.token, JoinResult(error=error, member_id=member_id))
 
-    def answer_join(self, member: GroupMember, leader_id: str | None = None) -> None:
+    def answer_join(
+        self, member: GroupMember, leader_id: str | None = None, *, skip_assignment: bool = False
+    ) -> None:
         """Answer the member's waiting join; a given `leader_id` is sent instead of the present leader."""
         token = self.members.set_join(member, None)
         assert token is not None
         leads = leader_id is None and member.member_id == self.leader_id
-        self.reply(token, self.join_result(member, tell_members=leads, leader_id=leader_id))
+        self.reply(
+            token,
+            self.join_result(
+                member, tell_members=leads, leader_id=leader_id, skip_assignment=skip_assignment
+            ),
+        )
 
     def join_result(
-        self, member: GroupMember, *, tell_members: bool, leader_id: str | None = None
+        self,
+        member: GroupMember,
+        *,
+        tell_members: bool,
+        leader_id: str | None = None,
+        skip_assignment: bool = False,
     ) -> JoinResult:
         """Build the answer to a successful join; only the leader is told the members."""
         return JoinResult(
@@ -204,6 +216,7 @@ class GroupMetadata:
             protocol_name=self.protocol_name,
             leader_id=self.leader if leader_id is None else leader_id,
             members=self.members.joined(self.protocol_name) if tell_members else (),
+            skip_assignment=skip_assignment,
         )
 
     def sync_result(self, member: GroupMember, error: ErrorCode) -> SyncResult:

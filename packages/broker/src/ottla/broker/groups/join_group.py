@@ -132,6 +132,7 @@ class Joins:
             old_protocols=member.protocols,
             old_rebalance_timeout_ms=member.rebalance_timeout_ms,
             old_session_timeout_ms=member.session_timeout_ms,
+            may_skip_assignment=join.may_skip_assignment,
         )
         old_topics = group.subscribed_topics
         self._rename(member, join.new_member_id)
@@ -166,8 +167,11 @@ class Joins:
         if group.state is not GroupState.STABLE or group.generation != generation:
             return  # a rebalance has begun since; its end answers the join
         if error is ErrorCode.NONE:
-            # It gets the old leader's id: as leader it would compute an assignment that no member asks for.
-            group.answer_join(member, leader_id=replacement.old_leader_id or "")
+            if replacement.may_skip_assignment:
+                group.answer_join(member, skip_assignment=member.member_id == group.leader_id)
+            else:
+                # The old leader's id: as leader it would compute an assignment that no member asks for.
+                group.answer_join(member, leader_id=replacement.old_leader_id or "")
             group.expect_heartbeat(member)
             return
         token = group.members.set_join(member, None)

@@ -110,6 +110,7 @@ class GroupDriver:
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
         require_id: bool = False,
+        may_skip_assignment: bool = False,
     ) -> int:
         """Send a join."""
         token = self.token()
@@ -125,6 +126,7 @@ class GroupDriver:
                 protocol_type=protocol_type,
                 protocols=protocols,
                 require_known_member_id=require_id,
+                may_skip_assignment=may_skip_assignment,
                 new_member_id=f"{instance_id or 'member'}-{next(self._ids)}",
             )
         )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import re
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.handlers.request_context import RequestContext
+from ottla.protocol.errors import InvalidRequest
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+SOFTWARE_FROM: Final = 3
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""The names and versions of clients' software: they are to be shown in names of metrics (KIP-511)."""
 
 
 class Needs(Protocol):
@@ -20,7 +27,13 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
-    """List every API with its range; the network answers unknown versions of this one itself."""
+    """List every API with its range; the network answers unknown versions of this one itself.
+
+    No feature is versioned: the list of features is empty, as that of Apache Kafka with ZooKeeper.
+    """
+    software = (request.client_software_name, request.client_software_version)
+    if context.api_version >= SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, software)):
+        raise InvalidRequest
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=first, max_version=last)

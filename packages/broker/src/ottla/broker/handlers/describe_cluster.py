@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
 
 BROKERS = 1
+CONTROLLERS = 2
 
 
 class Needs(Protocol):
@@ -31,8 +32,10 @@ async def handle(
 ) -> DescribeClusterResponse:
     """Respond from the metadata cache. Only brokers have endpoints: there are no KRaft controllers."""
     if request.endpoint_type != BROKERS:
+        is_known = request.endpoint_type == CONTROLLERS
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_code=error,
             error_message="Only the endpoints of brokers can be described.",
             endpoint_type=request.endpoint_type,
         )

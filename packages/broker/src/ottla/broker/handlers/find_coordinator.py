@@ -12,7 +12,11 @@ from ottla.protocol.errors import (
     KafkaError,
     TransactionalIdAuthorizationFailed,
 )
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+SEVERAL_FROM: Final = 4
 NO_TRANSACTIONS: Final = (
     "This broker serves no transactions; use an idempotent producer without transactional.id."
 )
@@ -52,25 +57,43 @@ async def handle(
     A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Of the errors that this response may hold,
     it is the one that every client treats as fatal and shows with our text.
     """
-    try:
-        node_id, endpoint = await _find(services, request, context)
-    except KafkaError as error:
+    if context.api_version >= SEVERAL_FROM:
         return FindCoordinatorResponse(
-            error_code=error.code, error_message=str(error) or None, node_id=-1, host="", port=-1
+            coordinators=[
+                await _coordinator(services, request.key_type, key, context)
+                async for key in context.paced(request.coordinator_keys)
+            ]
         )
-    return FindCoordinatorResponse(node_id=node_id, host=endpoint.host, port=endpoint.port)
+    found = await _coordinator(services, request.key_type, request.key, context)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+async def _coordinator(services: Needs, key_type: int, key: str, context: RequestContext) -> Coordinator:
+    try:
+        node_id, endpoint = await _find(services, key_type, key, context)
+    except KafkaError as error:
+        return Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error) or None
+        )
+    return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_message=None)
 
 
 async def _find(
-    services: Needs, request: FindCoordinatorRequest, context: RequestContext
+    services: Needs, key_type: int, key: str, context: RequestContext
 ) -> tuple[int, BrokerEndpoint]:
-    if request.key_type == TRANSACTION:
+    if key_type == TRANSACTION:
         raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
-    if request.key_type != GROUP:
-        raise InvalidRequest(f"There is no kind {request.key_type} of coordinator.")
+    if key_type != GROUP:
+        raise InvalidRequest(f"There is no kind {key_type} of coordinator.")
     if GROUP_METADATA_TOPIC not in services.metadata:
         await _create(services)
-    return _leader(services, request.key, context)
+    return _leader(services, key, context)
 
 
 async def _create(services: Needs) -> None:

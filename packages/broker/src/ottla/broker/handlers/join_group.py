@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MEMBER_ID_REQUIRED_FROM = 4
 PROTOCOL_NAME_NULLABLE_FROM = 7
+SKIP_ASSIGNMENT_FROM = 9
 
 
 class Needs(Protocol):
@@ -42,6 +43,7 @@ def _join(services: Needs, request: JoinGroupRequest, context: RequestContext) -
         protocol_type=request.protocol_type,
         protocols=tuple((one.name, bytes(one.metadata)) for one in request.protocols),
         require_known_member_id=context.api_version >= MEMBER_ID_REQUIRED_FROM and instance_id is None,
+        may_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_FROM,
         new_member_id=_new_member_id(services, instance_id or context.client_id or ""),
     )
 
@@ -66,6 +68,7 @@ def _response(result: JoinResult, version: int) -> JoinGroupResponse:
         protocol_type=result.protocol_type,
         protocol_name=name,
         leader=result.leader_id,
+        skip_assignment=result.skip_assignment,
         member_id=result.member_id,
         members=[
             JoinGroupResponseMember(

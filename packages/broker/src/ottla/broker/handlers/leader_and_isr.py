@@ -32,6 +32,8 @@ async def handle(
 
 async def apply(services: Needs, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
     """Take the roles, unless the request is for an earlier registration of this broker."""
+    if request.is_kraft_controller:  # of a migration that this broker does not take part in (KIP-866)
+        return LeaderAndIsrResponse(error_code=ErrorCode.INVALID_REQUEST)
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     # Taking a role may create a log, and a log is created with its topic's settings.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.groups.events import Leave, LeaveResult, MemberIdentity
@@ -11,6 +12,8 @@ from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupRes
 
 if TYPE_CHECKING:
     from ottla.broker.groups.coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
 
 BATCHED_FROM = 3
 
@@ -26,6 +29,9 @@ async def handle(services: Needs, request: LeaveGroupRequest, context: RequestCo
     batched = context.api_version >= BATCHED_FROM
     if batched:
         members = tuple(MemberIdentity(one.member_id, one.group_instance_id) for one in request.members)
+        for one in request.members:
+            if one.reason:
+                log.info("%s leaves group %s: %s", one.member_id, request.group_id, one.reason)
     else:
         members = (MemberIdentity(request.member_id),)
     result = await services.groups.leave(request.group_id, Leave(token=None, members=members))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
     from ottla.broker.groups.coordinator import GroupCoordinator
+
+
+CLASSIC: Final = "classic"
+"""The type of all groups here: the group protocol of KIP-848 is not served."""
 
 
 class Needs(Protocol):
@@ -18,12 +22,19 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    """List groups; from version 4 on, only those in the requested states (KIP-518)."""
+    """List groups: only those in the requested states (KIP-518) and of the requested types (KIP-848)."""
     error, groups = services.groups.list_groups(frozenset(request.states_filter))
+    if request.types_filter and CLASSIC not in {one.lower() for one in request.types_filter}:
+        groups = []
     return ListGroupsResponse(
         error_code=error,
         groups=[
-            ListedGroup(group_id=one.group_id, protocol_type=one.protocol_type, group_state=one.state.value)
+            ListedGroup(
+                group_id=one.group_id,
+                protocol_type=one.protocol_type,
+                group_state=one.state.value,
+                group_type=CLASSIC,
+            )
             async for one in context.paced(groups)
         ],
     )

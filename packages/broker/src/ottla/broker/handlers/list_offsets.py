@@ -1,4 +1,4 @@
-"""ListOffsets: the earliest offset, the latest, or the first at or after a timestamp."""
+"""ListOffsets: the earliest offset, the latest, the first at or after a time, or that of the latest time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.protocol.errors import (
     KafkaStorageError,
     LeaderNotAvailable,
     OffsetNotAvailable,
-    UnsupportedForMessageFormat,
+    UnsupportedVersion,
 )
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+_FIRST_WITH: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""The first version of each timestamp with a meaning of its own."""
 READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
 ANY_REPLICA: Final = -2
@@ -120,7 +125,9 @@ async def _find(
 ) -> None:
     log, version = partition.log, context.api_version
     end = visible_end(partition, request)
-    if timestamp == EARLIEST:
+    if timestamp < 0 and version < _FIRST_WITH.get(timestamp, version + 1):
+        raise UnsupportedVersion(f"the timestamp {timestamp} has no meaning in version {version}")
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):  # nothing is stored elsewhere
         response.offset, response.leader_epoch = (
             log.log_start_offset,
             _epoch_at(partition, log.log_start_offset),
@@ -130,8 +137,12 @@ async def _find(
     if timestamp == LATEST:
         response.offset, response.leader_epoch = end, partition.leader_epoch
         return
-    if timestamp < 0:
-        raise UnsupportedForMessageFormat(f"no offset is known for the timestamp {timestamp}")
+    if timestamp == LATEST_TIERED:
+        return
+    if timestamp == MAX_TIMESTAMP:
+        timestamp = partition.log.max_timestamp()
+        if timestamp < 0:  # without a record that has a time
+            return
     found = await _first_at(services, context, partition, timestamp)
     if found is not None and found.offset < end:
         response.timestamp, response.offset = found.timestamp, found.offset

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NO_OPERATIONS_ASKED = -(2**31)
 _NO_ID = uuid.UUID(int=0)
+FIRST_BY_ID = 12
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
@@ -49,6 +50,9 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
             await _describe(services, topic, context)
             async for topic in context.paced(list(services.metadata.topics()))
         ]
+    elif version < FIRST_BY_ID and _needs_ids(request):
+        invalid = ErrorCode.INVALID_REQUEST
+        topics = [_missing(invalid, one.name or "", one.topic_id) for one in request.topics or ()]
     elif is_known:
         topics = await _asked_for(services, request, context)
     else:
@@ -78,9 +82,13 @@ async def _asked_for(
     services: Needs, request: MetadataRequest, context: RequestContext
 ) -> list[MetadataResponseTopic]:
     once = {(topic.name, topic.topic_id): topic async for topic in context.paced(request.topics or ())}
-    asked = once.values()
-    may_create = services.config.auto_create_topics_enable and (
-        context.api_version < 4 or request.allow_auto_topic_creation
+    by_id = [topic for topic in once.values() if topic.topic_id != _NO_ID]
+    # Topics that are named beside ids are left out, as Apache Kafka does.
+    asked = by_id or list(once.values())
+    may_create = (
+        not by_id
+        and services.config.auto_create_topics_enable
+        and (context.api_version < 4 or request.allow_auto_topic_creation)
     )
     errors: dict[str, KafkaError] = {}
     if may_create:
@@ -109,15 +117,21 @@ async def _create_missing(
 async def _answer(
     services: Needs, asked: MetadataRequestTopic, errors: dict[str, KafkaError], context: RequestContext
 ) -> MetadataResponseTopic:
-    if asked.name is None:
+    name = services.metadata.topic_name(asked.topic_id) if asked.topic_id != _NO_ID else asked.name
+    if name is None:
         return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-    if topic := services.metadata.topic(asked.name):
+    if topic := services.metadata.topic(name):
         return await _describe(services, topic, context)
-    if why_illegal_topic_name(asked.name):
-        return _missing(ErrorCode.INVALID_TOPIC_EXCEPTION, asked.name)
-    if error := errors.get(asked.name):
-        return _missing(error.code, asked.name)
-    return _missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, asked.name)
+    if why_illegal_topic_name(name):
+        return _missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+    if error := errors.get(name):
+        return _missing(error.code, name)
+    return _missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+
+
+def _needs_ids(request: MetadataRequest) -> bool:
+    """Whether a topic is asked for by its id."""
+    return any(one.name is None or one.topic_id != _NO_ID for one in request.topics or ())
 
 
 def _not_told(asked: MetadataRequestTopic) -> MetadataResponseTopic:
@@ -131,7 +145,7 @@ def _not_told(asked: MetadataRequestTopic) -> MetadataResponseTopic:
 
 def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID = _NO_ID) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        error_code=error, name=name or "", topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+        error_code=error, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
     )
 
 

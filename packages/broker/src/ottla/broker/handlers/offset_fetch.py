@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.groups.committed_offsets import NO_OFFSET, CommittedOffset
 from ottla.broker.groups.zookeeper_offsets import read_offset
@@ -11,9 +11,15 @@ from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
 from ottla.protocol.topics import TopicPartition
 
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from ottla.zookeeper.session import Session
 
 GROUP_ERROR_FROM = 2
+SEVERAL_GROUPS_FROM = 8
 
 Fetched = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
 
@@ -41,7 +48,11 @@ async def handle(
     """Return committed offsets, of all partitions if no topics are named; -1 for a partition without one."""
     if context.api_version == 0:
         return await _response(await _fetch_from_zookeeper(services, request, context), context)
-    asked = None if request.topics is None else await _partitions(request, context)
+    if context.api_version >= SEVERAL_GROUPS_FROM:
+        return OffsetFetchResponse(
+            groups=[await _group(services, one, request.require_stable, context) for one in request.groups]
+        )
+    asked = None if request.topics is None else await _partitions(request.topics, context)
     error, fetched = services.groups.offsets.fetch(
         request.group_id, asked, require_stable=request.require_stable
     )
@@ -52,10 +63,31 @@ async def handle(
     return await _response(dict.fromkeys(asked or (), error), context)
 
 
-async def _partitions(request: OffsetFetchRequest, context: RequestContext) -> list[TopicPartition]:
+async def _group(
+    services: Needs, asked: OffsetFetchRequestGroup, require_stable: bool, context: RequestContext
+) -> OffsetFetchResponseGroup:
+    """Respond for one of several groups (KIP-709)."""
+    partitions = None if asked.topics is None else await _partitions(asked.topics, context)
+    error, fetched = services.groups.offsets.fetch(asked.group_id, partitions, require_stable=require_stable)
+    if error is not ErrorCode.NONE:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
+    topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    async for one, offset in context.paced(fetched.items()):
+        topics.setdefault(one.topic, []).append(
+            OffsetFetchResponsePartitions(**_fields(one.partition, offset))
+        )
+    return OffsetFetchResponseGroup(
+        group_id=asked.group_id,
+        topics=[OffsetFetchResponseTopics(name=name, partitions=answers) for name, answers in topics.items()],
+    )
+
+
+async def _partitions(
+    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics], context: RequestContext
+) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, index)
-        for topic in request.topics or ()
+        for topic in topics
         async for index in context.paced(topic.partition_indexes)
     ]
 
@@ -64,7 +96,7 @@ async def _fetch_from_zookeeper(
     services: Needs, request: OffsetFetchRequest, context: RequestContext
 ) -> Fetched:
     fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
-    async for one in context.paced(await _partitions(request, context)):
+    async for one in context.paced(await _partitions(request.topics or (), context)):
         try:
             fetched[one] = await _offset_in_zookeeper(services, request.group_id, one)
         except KafkaError as error:
@@ -85,7 +117,9 @@ async def _offset_in_zookeeper(
 async def _response(fetched: Fetched, context: RequestContext) -> OffsetFetchResponse:
     topics: dict[str, list[OffsetFetchResponsePartition]] = {}
     async for one, offset in context.paced(fetched.items()):
-        topics.setdefault(one.topic, []).append(_partition(one.partition, offset))
+        topics.setdefault(one.topic, []).append(
+            OffsetFetchResponsePartition(**_fields(one.partition, offset))
+        )
     return OffsetFetchResponse(topics=_topics(topics.items()))
 
 
@@ -95,17 +129,17 @@ def _topics(
     return [OffsetFetchResponseTopic(name=name, partitions=partitions) for name, partitions in topics]
 
 
-def _partition(index: int, found: CommittedOffset | ErrorCode | None) -> OffsetFetchResponsePartition:
+def _fields(index: int, found: CommittedOffset | ErrorCode | None) -> dict[str, Any]:
     if isinstance(found, CommittedOffset):
-        return OffsetFetchResponsePartition(
-            partition_index=index,
-            committed_offset=found.offset,
-            committed_leader_epoch=found.leader_epoch,
-            metadata=found.metadata,
-        )
-    return OffsetFetchResponsePartition(
-        partition_index=index,
-        committed_offset=NO_OFFSET,
-        metadata="",
-        error_code=ErrorCode.NONE if found is None else found,
-    )
+        return {
+            "partition_index": index,
+            "committed_offset": found.offset,
+            "committed_leader_epoch": found.leader_epoch,
+            "metadata": found.metadata,
+        }
+    return {
+        "partition_index": index,
+        "committed_offset": NO_OFFSET,
+        "metadata": "",
+        "error_code": ErrorCode.NONE if found is None else found,
+    }

@@ -33,6 +33,8 @@ async def apply(services: Needs, request: StopReplicaRequest) -> StopReplicaResp
     A request for an earlier registration of this broker is refused: it would delete data that the broker got
     since then.
     """
+    if request.is_kraft_controller:  # of a migration that this broker does not take part in (KIP-866)
+        return StopReplicaResponse(error_code=ErrorCode.INVALID_REQUEST)
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     return await services.replicas.stop_replicas(request)

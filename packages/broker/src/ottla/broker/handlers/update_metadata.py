@@ -64,6 +64,8 @@ async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetada
 
 
 def _refusal(services: Needs, request: UpdateMetadataRequest) -> ErrorCode | None:
+    if request.is_kraft_controller:  # of a migration that this broker does not take part in (KIP-866)
+        return ErrorCode.INVALID_REQUEST
     if request.controller_epoch < services.metadata.controller_epoch:
         return ErrorCode.STALE_CONTROLLER_EPOCH
     if services.controller.is_stale_broker_epoch(request.broker_epoch):

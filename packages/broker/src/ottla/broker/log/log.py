@@ -102,6 +102,7 @@ class Log:
         reading = Reading(self)
         self.read = reading.read
         self.search_timestamp = reading.search_timestamp
+        self.max_timestamp = reading.max_timestamp
         self.offset_for_timestamp = reading.offset_for_timestamp
         self.aborted_transactions = reading.aborted_transactions
 

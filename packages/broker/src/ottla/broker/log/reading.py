@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.offset_lookup import whole_end
-from ottla.broker.log.timestamp_search import Readable, Search, TimestampOffset, at_once, search
+from ottla.broker.log.timestamp_search import Readable, Search, TimestampOffset, at_once, newest, search
 from ottla.protocol.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ class Reading:
             resume[offset] = segment, position
 
     # ---- by timestamp
+
+    def max_timestamp(self) -> int:
+        """Return the latest timestamp of all batches; -1 where no batch has one."""
+        return newest(self._log)
 
     def search_timestamp(self, timestamp_ms: int) -> Search:
         """Search the first record at or after a time; the caller looks into the batches that are found."""

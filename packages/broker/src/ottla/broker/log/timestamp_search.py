@@ -88,6 +88,14 @@ def search(log: Readable, timestamp_ms: int) -> Search:
     return None
 
 
+def newest(log: Readable) -> int:
+    """Return the latest timestamp of all batches; -1 where no batch has one."""
+    return max(
+        (log.log_end if segment is log.log_end.segment else segment).max_timestamp
+        for segment in log.segments.all
+    )
+
+
 def _in_segment(log: Readable, segment: Segment, timestamp_ms: int) -> Search:
     near = segment.times.lookup(timestamp_ms)
     start = segment.offsets.lookup(max(near.offset, segment.base_offset)).position

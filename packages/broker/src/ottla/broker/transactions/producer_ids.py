@@ -49,37 +49,45 @@ class ProducerIds:
         return producer_id
 
     async def _claim(self) -> None:
+        block = await self.claim_for(self._broker_id)
+        self._next, self._last = block.first, block.last
+
+    async def claim_for(self, broker_id: int) -> ProducerIdBlock:
+        """Reserve a block of ids for a broker, as the controller does for brokers of later levels (KIP-730).
+
+        Raises CoordinatorLoadInProgress while ZooKeeper does not answer.
+        """
         try:
             for _ in range(_ATTEMPTS):
-                block = await self._try_to_claim()
+                block = await self._try_to_claim(broker_id)
                 if block is not None:
-                    self._next, self._last = block.first, block.last
                     log.info("producer ids claimed", extra={"first": block.first, "last": block.last})
-                    return
+                    return block
         except ZooKeeperError as error:
             # If the write was applied nevertheless, its block is lost, and the next claim skips it.
             raise CoordinatorLoadInProgress(f"No producer ids can be claimed now: {error}") from error
         raise CoordinatorLoadInProgress("Too many brokers claim producer ids at once.")
 
-    async def _try_to_claim(self) -> ProducerIdBlock | None:
+    async def _try_to_claim(self, broker_id: int) -> ProducerIdBlock | None:
         path = paths.LATEST_PRODUCER_ID_BLOCK
         try:
             data, stat = await self._session.get(path)
         except NoNode:
-            block = self._block_after(-1)
+            block = _block_after(-1, broker_id)
             try:
                 await self._session.create(path, block.encode(), make_parents=True)
             except NodeExists:
                 return None
             return block
-        block = self._block_after(ProducerIdBlock.decode(data).last if data else -1)
+        block = _block_after(ProducerIdBlock.decode(data).last if data else -1, broker_id)
         try:
             await self._session.set(path, block.encode(), stat.version)
         except BadVersion:
             return None
         return block
 
-    def _block_after(self, last: int) -> ProducerIdBlock:
-        if last > _LARGEST_ID - BLOCK_SIZE:
-            raise UnknownServerError("All producer ids have been allocated.")
-        return ProducerIdBlock(self._broker_id, last + 1, last + BLOCK_SIZE)
+
+def _block_after(last: int, broker_id: int) -> ProducerIdBlock:
+    if last > _LARGEST_ID - BLOCK_SIZE:
+        raise UnknownServerError("All producer ids have been allocated.")
+    return ProducerIdBlock(broker_id, last + 1, last + BLOCK_SIZE)
