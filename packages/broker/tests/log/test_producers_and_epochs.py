@@ -2,16 +2,24 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.broker.log.append_rules import Appended
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
+from ottla.broker.log.producer_snapshots import EARLIER_BATCHES
 from ottla.broker.log.producer_state import ProducerStates
-from ottla.broker.log.testing import append, commit, idempotent, log_in
-from ottla.protocol.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
+from ottla.broker.log.testing import append, commit, idempotent, log_in, truncate_to
+from ottla.protocol.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
 from ottla.protocol.records import (
     ControlType,
     end_transaction_marker,
@@ -177,3 +185,76 @@ def test_producers_continue_from_a_snapshot(batches: list[tuple[int, int, bool]]
     assert restored.first_unstable_offset(0) == states.first_unstable_offset(0)
     for producer_id, sequence in sequences.items():
         restored.check([read_header(idempotent(sequence, producer_id=producer_id, transactional=True))])
+
+
+# ---- retries after a restart
+
+
+def sent(log: Log, sequence: int, count: int = 1, **who: int) -> Appended:
+    return log.append(idempotent(sequence, count, **who), leader_epoch=0, now_ms=0)
+
+
+def restarted(log: Log, **settings: Any) -> Log:
+    """The log after a stop in good order."""
+    commit(log)
+    log.close()
+    again = log_in(AT, log.files, **settings)
+    commit(again)
+    return again
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 200])
+def test_unanswered_batches_are_known_after_a_restart(count: int, segment_bytes: int) -> None:
+    log = log_in(AT, segment_bytes=segment_bytes)
+    placed = [sent(log, number * count, count) for number in range(8)]
+
+    log = restarted(log, segment_bytes=segment_bytes)
+
+    for number in range(3, 8):
+        again = sent(log, number * count, count)
+        assert (again.duplicate, again.base_offset) == (True, placed[number].base_offset)
+    assert not sent(log, 8 * count).duplicate
+
+
+def test_batches_of_others_and_of_an_earlier_epoch_are_not_taken_for_unanswered_ones() -> None:
+    log = log_in(AT)
+    sent(log, 0, epoch=0)
+    for number in range(3):
+        sent(log, number, epoch=1)
+        sent(log, number, producer_id=8)
+        append(log, b"of nobody")
+
+    log = restarted(log)
+
+    assert [sent(log, number, epoch=1).duplicate for number in range(4)] == [True] * 3 + [False]
+    assert [sent(log, number, producer_id=8).duplicate for number in range(4)] == [True] * 3 + [False]
+    with pytest.raises(InvalidProducerEpoch):
+        sent(log, 0, epoch=0)
+
+
+def test_unanswered_batches_are_known_after_a_truncation() -> None:
+    log = log_in(AT)
+    placed = [sent(log, number) for number in range(4)]
+    log = restarted(log)
+    sent(log, 4)
+
+    truncate_to(log, 4)
+
+    assert sent(log, 2).base_offset == placed[2].base_offset
+    assert not sent(log, 4).duplicate
+
+
+def test_a_restart_looks_back_over_a_bounded_number_of_batches() -> None:
+    log = log_in(AT, index_interval_bytes=200)
+    sent(log, 0)
+    sent(log, 1)
+    for number in range(EARLIER_BATCHES + 20):
+        sent(log, number, producer_id=8)
+    sent(log, 2)
+
+    log = restarted(log)
+
+    assert sent(log, 2).duplicate
+    with pytest.raises(OutOfOrderSequenceNumber):
+        sent(log, 1)

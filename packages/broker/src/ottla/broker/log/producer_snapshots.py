@@ -1,10 +1,17 @@
-"""Producer state on disk: write `.snapshot` files, rebuild the state from the newest intact one."""
+"""Producer state on disk: write `.snapshot` files, rebuild the state from the newest intact one.
+
+Kafka's format keeps the last batch of a producer only. The batches before it are read from the log: a client
+repeats all that were not answered, and a broker that has forgotten the first of them answers
+OUT_OF_ORDER_SEQUENCE_NUMBER, which is fatal for some.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from ottla.broker.log.files import Files
 from ottla.broker.log.producer_state import ProducerStates
@@ -20,6 +27,9 @@ from ottla.protocol.storage.producer_snapshot import (
 from ottla.protocol.storage.segments import SegmentFile, file_name, parse_file_name
 
 log = logging.getLogger(__name__)
+
+EARLIER_BATCHES: Final = 128
+"""Batches before a snapshot in which those are looked for that it lacks; an index entry's more at most."""
 
 
 def take_snapshot(files: Files, directory: Path, offset: int, entries: list[ProducerEntry]) -> Path:
@@ -77,11 +87,12 @@ class Replay:
 def rebuilt_producers(
     files: Files, directory: Path, segments: Sequence[Segment], log_start_offset: int, end_offset: int
 ) -> ProducerStates:
-    """The producer state at `end_offset`: the newest intact snapshot, and the batches behind it."""
+    """The producer state at `end_offset`: the newest intact snapshot, and the batches around it."""
     first = segments[0].base_offset if segments else end_offset
     states = _newest_snapshot(files, directory, first, end_offset)
     if states is None:
         states = ProducerStates(end_offset=log_start_offset)
+    _put_before(states, segments)
     replay = Replay(states)
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if segment.base_offset < end_offset and (
@@ -107,6 +118,34 @@ def _newest_snapshot(files: Files, directory: Path, first: int, end: int) -> Pro
             log.warning("ignoring %s: %s", path, error)
             files.unlink(path)
     return None
+
+
+def _put_before(states: ProducerStates, segments: Sequence[Segment]) -> None:
+    """Add to a snapshot's producers their batches before it, as far as they are near."""
+    earlier, left = _headers_before(segments, states.end_offset), EARLIER_BATCHES
+    with suppress(CorruptStorage):  # then it is as without them
+        while left > 0 and states.lacks_batches and (headers := next(earlier, None)):
+            for header in reversed(headers):
+                states.put_before(header)
+            left -= len(headers)
+
+
+def _headers_before(segments: Sequence[Segment], offset: int) -> Iterator[list[BatchHeader]]:
+    """The headers before an offset, from one index entry to the next, the last ones first."""
+    for segment in reversed(segments):
+        if segment.base_offset >= offset:
+            continue
+        was_open = segment.is_open
+        try:
+            start = _start_in(segment, offset)
+            end = segment.size if start is None else start
+            while end > 0:
+                start = segment.offsets.lookup_position(end - 1).position
+                yield [header for header, _, _ in headers_from(segment.file, start, end)]
+                end = start
+        finally:
+            if not was_open:
+                segment.close()
 
 
 def _take_in(replay: Replay, segment: Segment, end_offset: int) -> None:

@@ -47,6 +47,14 @@ class KeptBatch(NamedTuple):
         """The offset of its first record."""
         return self.last_offset - self.offset_delta
 
+    @classmethod
+    def appended(cls, header: BatchHeader, base_offset: int) -> KeptBatch:
+        """A batch that stands at `base_offset`."""
+        delta = header.last_offset_delta
+        return cls(
+            header.base_sequence, header.last_sequence, base_offset + delta, delta, header.max_timestamp
+        )
+
 
 class CompletedTransaction(NamedTuple):
     """A transaction that a marker has ended; `last_offset` is the marker's offset."""
@@ -91,6 +99,21 @@ class Producer:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
         return None
+
+    @property
+    def lacks_batches(self) -> bool:
+        """Whether the log may hold batches of this epoch that belong before the remembered ones."""
+        batches = self.batches
+        return bool(batches) and len(batches) < KEPT_BATCHES and batches[0].first_sequence != 0
+
+    def put_before(self, header: BatchHeader) -> None:
+        """Remember a batch from the log that stands before the remembered ones, if there is room for it."""
+        if (
+            self.lacks_batches
+            and header.producer_epoch == self.epoch
+            and header.last_offset < self.batches[0].last_offset
+        ):
+            self.batches.appendleft(KeptBatch.appended(header, header.base_offset))
 
     def snapshot(self) -> ProducerEntry:
         """The entry for a `.snapshot` file."""
@@ -156,6 +179,17 @@ class ProducerStates:
         """The entries for a `.snapshot` file."""
         return [producer.snapshot() for producer in self._producers.values()]
 
+    @property
+    def lacks_batches(self) -> bool:
+        """Whether any producer's `lacks_batches`."""
+        return any(producer.lacks_batches for producer in self._producers.values())
+
+    def put_before(self, header: BatchHeader) -> None:
+        """Remember a batch from the log that stands before the snapshot's; the newest one first."""
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and not header.is_control:
+            producer.put_before(header)
+
     # ---- before an append
 
     def check(self, headers: Sequence[BatchHeader]) -> KeptBatch | None:
@@ -219,15 +253,7 @@ class ProducerStates:
         """Apply a batch of records that was appended at `base_offset`."""
         producer = self._with_epoch(header)
         last_offset = base_offset + header.last_offset_delta
-        producer.batches.append(
-            KeptBatch(
-                header.base_sequence,
-                header.last_sequence,
-                last_offset,
-                header.last_offset_delta,
-                header.max_timestamp,
-            )
-        )
+        producer.batches.append(KeptBatch.appended(header, base_offset))
         producer.last_timestamp_ms = header.max_timestamp
         if header.is_transactional and producer.transaction_start == _NONE:
             producer.transaction_start = base_offset

@@ -14,6 +14,7 @@ from ottla.protocol.storage.segments import iter_stored
 
 _HEAD = struct.Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
+_HEADER_BYTES = 61
 _LOOK_BYTES = 4096
 _OVERHEAD = 12
 
@@ -102,7 +103,18 @@ def describe(position: int, data: memoryview, *, verify: bool = True) -> Checked
 
 def headers_from(file: File, start: int, end: int) -> Iterator[tuple[BatchHeader, int, int]]:
     """The v2 headers between two positions, each with its position and size; older formats are skipped."""
-    for found in walk(file, start, end):
-        data = file.pread(61, found.position)
-        if len(data) == 61 and magic_at(data) == 2:
-            yield read_header(data), found.position, found.size
+    position = start
+    while end - position >= _HEADER_BYTES:
+        chunk = memoryview(file.pread(min(_LOOK_BYTES, end - position), position))
+        at, limit = 0, len(chunk) - _HEADER_BYTES
+        if limit < 0:
+            return
+        while at <= limit:
+            _, length, _, magic, *_ = _HEAD.unpack_from(chunk, at)
+            if length < 14 or magic > 2:
+                raise CorruptStorage(f"no entry at byte {position + at} of {file.path.name}", position + at)
+            size = length + _OVERHEAD
+            if magic == 2:
+                yield read_header(chunk[at : at + _HEADER_BYTES]), position + at, size
+            at += size
+        position += at
