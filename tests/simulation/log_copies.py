@@ -15,6 +15,7 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.log.fake_files import MemoryFiles
+    from ottla.broker.log.files import Files
     from ottla.broker.log.log import Log
 
 _DATA: Final = Path("/data")
@@ -94,12 +95,14 @@ class LogCopies:
         return self._copies.get((broker_id, partition))
 
     def update(self, broker_id: int, log: Log) -> LogCopy:
-        """Read a log that may have changed."""
+        """Read a log that may have changed; one that is being truncated has an empty segment: read its files."""
         key = (broker_id, log.topic_partition)
         copy = self._copies.get(key)
         if copy is None or copy.topic_id != log.topic_id:
             copy = self._copies[key] = LogCopy(log.topic_id)
-        if not log.is_truncating:
+        if log.is_truncating:
+            copy.take(*_read_segments(log.files, log.directory))
+        else:
             copy.read(log)
         return copy
 
@@ -122,8 +125,13 @@ class LogCopies:
             if not disk.is_dir(directory):
                 del self._copies[key]
                 continue
-            segments = [one for one in disk.list(directory) if one.endswith(".log")]
-            copy.take(int(segments[0][:-4]), b"".join(disk.read(directory / one) for one in segments))
+            copy.take(*_read_segments(disk, directory))
+
+
+def _read_segments(files: Files, directory: Path) -> tuple[int, bytes]:
+    """Return the base offset of a partition's first segment file, and the bytes of all of them."""
+    segments = sorted(one for one in files.list(directory) if one.endswith(".log"))
+    return int(segments[0][:-4]), b"".join(files.read(directory / one) for one in segments)
 
 
 def _partition_of(directory: str) -> TopicPartition | None:
