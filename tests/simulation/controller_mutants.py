@@ -122,10 +122,25 @@ def dead_replica_may_join() -> list[Patch]:
     return [(IsrChanges, "_validate_proposal", validate)]
 
 
-@mutant(within=8, scenario="late proposal")
-def proposal_of_an_old_leader_accepted() -> list[Patch]:
-    """AlterPartition compares neither the leader nor its epoch nor the partition epoch."""
-    return [(IsrChanges, "_validate_proposal", lambda *_: None)]
+@mutant(within=8, scenario="late expansion")
+def proposal_of_an_old_epoch_accepted() -> list[Patch]:
+    """AlterPartition compares neither the leader epoch nor the partition epoch."""
+    original = IsrChanges.alter_partition
+
+    def alter_partition(self: Any, event: Any, answers: Any) -> Any:
+        known = self._context.leaderships
+        proposals = {
+            one: replace(
+                proposal,
+                leader_epoch=known[one].leader_epoch,
+                partition_epoch=known[one].partition_epoch,
+            )
+            for one, proposal in event.proposals.items()
+            if one in known
+        }
+        return original(self, replace(event, proposals=proposals), answers)
+
+    return [(IsrChanges, "alter_partition", alter_partition)]
 
 
 @mutant()

@@ -22,10 +22,12 @@ from ottla.zookeeper.znodes import (
     PreferredReplicaElection,
     ReassignPartitions,
 )
+from simulation.network import SLOW_S
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
+AFTER_AN_ANSWER_S: Final = SLOW_S + 0.1
 CLIENTS: Final = "clients"
 LOSSES: Final = tuple(Loss)
 
@@ -163,6 +165,21 @@ class Faults:
         """Let nothing of a broker reach the others."""
         self._cut_ways(fault, [(fault.broker, one) for one in self._cluster.ids if one != fault.broker])
 
+    def _slow(self, fault: Fault) -> None:
+        """Let every message between two brokers take long."""
+        names = {(f"b{fault.broker}", f"b{fault.other}"), (f"b{fault.other}", f"b{fault.broker}")}
+        self._cluster.network.slow |= names
+        self._later(fault.for_s, lambda: self._cluster.network.slow.difference_update(names))
+
+    def _crash_after_alter_partition(self, fault: Fault) -> None:
+        """Let the broker crash that sends the next AlterPartition, soon after it has the answer."""
+
+        def act(sender: str) -> None:
+            crash = Fault(fault.at_s, "crash", int(sender.removeprefix("b")), 0, fault.for_s)
+            self._later(AFTER_AN_ANSWER_S, lambda: self._apply(crash))
+
+        self._cluster.network.when_arrived[ApiKey.ALTER_PARTITION] = act
+
     def _deafen_at_alter_partition(self, fault: Fault) -> None:
         """Let nothing reach the broker any more that sends the next AlterPartition."""
         self._at_alter_partition("deafen", fault)
@@ -184,6 +201,12 @@ class Faults:
     def _delay_alter_partition(self, fault: Fault) -> None:
         """Let the next proposed ISRs arrive long after their sender has sent them once more."""
         self._cluster.network.late[ApiKey.ALTER_PARTITION] = fault.for_s
+
+    def _delete_moved(self, fault: Fault) -> None:
+        self._cluster.delete_topic("moved")
+
+    def _create_moved(self, fault: Fault) -> None:
+        self._cluster.create_topic("moved", [(0, 1)])
 
     def _rewrite_states(self, fault: Fault) -> None:
         """Write the state znodes of all partitions as they are."""
@@ -249,6 +272,7 @@ class Faults:
         cluster = self._cluster
         cluster.note("heal")
         cluster.network.cuts.clear()
+        cluster.network.slow.clear()
         cluster.network.broken_connections = cluster.zookeeper.lost_replies = 0.0
         for session in list(cluster.zookeeper.clients):
             session.heal()

@@ -10,13 +10,9 @@ from ottla.broker.replication.partition import Partition
 from simulation.mutants import Patch, mutant
 
 
-@mutant(noticed=False)
+@mutant(within=100, scenario="two records in one answer")
 def truncated_to_the_watermark() -> list[Patch]:
-    """A follower that diverges drops everything above its high watermark (before KIP-101).
-
-    Not noticed yet: a follower in the ISR has to get a record that diverges in one answer with the record
-    before, which is acknowledged by then.
-    """
+    """A follower that diverges drops everything above its high watermark (before KIP-101)."""
 
     def truncation_to(log: Any, epoch: int, end_offset: int) -> TruncateTo:
         return TruncateTo(max(log.high_watermark, log.log_start_offset))

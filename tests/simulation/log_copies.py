@@ -95,7 +95,7 @@ class LogCopies:
         return self._copies.get((broker_id, partition))
 
     def update(self, broker_id: int, log: Log) -> LogCopy:
-        """Read a log that may have changed; one that is being truncated has an empty segment: read its files."""
+        """Read a log that may have changed; while it is truncated, its files."""
         key = (broker_id, log.topic_partition)
         copy = self._copies.get(key)
         if copy is None or copy.topic_id != log.topic_id:

@@ -22,8 +22,6 @@ class Mutant:
     patches: Callable[[], list[Patch]]
     within: int
     equivalent: bool
-    noticed: bool
-    """Whether a schedule is known that notices it."""
     scenario: str | None
     """The faults with which the seeds notice it, where those that they draw do not."""
     why: str
@@ -33,13 +31,13 @@ MUTANTS: Final[dict[str, Mutant]] = {}
 
 
 def mutant(
-    *, within: int = 100, equivalent: bool = False, noticed: bool = True, scenario: str | None = None
+    *, within: int = 100, equivalent: bool = False, scenario: str | None = None
 ) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     """Add a mutant that has to be noticed `within` so many schedules."""
 
     def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
         name = patches.__name__
-        MUTANTS[name] = Mutant(name, patches, within, equivalent, noticed, scenario, patches.__doc__ or "")
+        MUTANTS[name] = Mutant(name, patches, within, equivalent, scenario, patches.__doc__ or "")
         return patches
 
     return add

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ottla.broker.routes import ROUTES
 from ottla.client.api_versions import choose_version
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from simulation.server import SimulatedServer
 
 R = TypeVar("R", bound=Message)
+SLOW_S: Final = 0.2
+"""The delay of messages between brokers that are far from each other for a while."""
 VERSIONS: Mapping[int, tuple[int, int]] = {
     int(one.api_key): (one.min_version, one.max_version) for one in ROUTES
 }
@@ -41,6 +43,8 @@ class Network:
         self.world = world
         self.servers: dict[tuple[str, int], SimulatedServer] = {}
         self.cuts: set[tuple[str, str]] = set()
+        self.slow: set[tuple[str, str]] = set()
+        """Ways that take `SLOW_S` longer."""
         self.broken_connections = 0.0
         """The part of responses whose connection breaks before them."""
         self.connections: dict[SimulatedConnection, None] = {}
@@ -152,7 +156,7 @@ class SimulatedConnection:
         if key in network.late:
             server.loop.post(network.late.pop(key), arrive)
         else:
-            self._carry(0, server.loop, arrive)
+            self._carry(0, self.loop, server.loop, arrive)
 
     def _carry_response(self, response: bytes | None, number: int) -> None:
         server, network = self._server, self.network
@@ -167,11 +171,14 @@ class SimulatedConnection:
             else:
                 answer.set_result(response)
 
-        self._carry(1, self.loop, arrive)
+        self._carry(1, server.loop, self.loop, arrive)
 
-    def _carry(self, direction: int, target: ProcessLoop, arrive: Callable[[], None]) -> None:
-        now_s = self.network.world.now_s
-        at_s = max(self._arrivals[direction], now_s + self.network.delay_s())
+    def _carry(
+        self, direction: int, source: ProcessLoop, target: ProcessLoop, arrive: Callable[[], None]
+    ) -> None:
+        network, now_s = self.network, self.network.world.now_s
+        more_s = SLOW_S if network.slow and (source.name, target.name) in network.slow else 0.0
+        at_s = max(self._arrivals[direction], now_s + network.delay_s() + more_s)
         self._arrivals[direction] = at_s
         target.post(at_s - now_s, arrive)
 

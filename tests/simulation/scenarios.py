@@ -41,6 +41,19 @@ SCENARIOS: Final[Mapping[str, Sequence[Fault]]] = {
         Fault(4.1, "crash", 1, 0, 4.0),
         Fault(6.5, "delete topic", 0, 0, 0.0),
     ],
+    # Broker 1 comes back and joins the ISRs; it has left them again when a copy of the proposal arrives.
+    "late expansion": [
+        Fault(2.0, "crash", 1, 0, 4.0),
+        Fault(5.7, "delay alter partition", 0, 0, 7.0),
+        Fault(9.0, "deafen", 1, 0, 6.0),
+    ],
+    # A replica is removed while its broker is away; its topic is deleted, and created again with that broker.
+    "another topic of the same name": [
+        Fault(3.0, "crash", 1, 0, 4.0),
+        Fault(3.2, "reassign", 0, 2, 0.0),
+        Fault(9.0, "delete moved", 0, 0, 0.0),
+        Fault(11.0, "create moved", 0, 0, 0.0),
+    ],
     # Brokers lose their sessions while they look who the controller is.
     "sessions lost in an election": [
         Fault(5.0, "delete controller", 0, 0, 0.0),
@@ -53,12 +66,25 @@ SCENARIOS: Final[Mapping[str, Sequence[Fault]]] = {
         Fault(6.6, "crash", 0, 0, 4.0),
         Fault(8.5, "deafen", 2, 0, 6.0),
     ],
-    # The same, and broker 2 lacks nothing but what lies between that watermark and the end of the log.
+    # Broker 0 acknowledges what broker 2 lacks, and dies before broker 1, far away, hears of the watermark.
+    # Broker 1 leads, below min.insync.replicas, with a watermark that broker 2 has when it comes back.
     "between watermark and epoch": [
         Fault(2.0, "config", 1, 0, 0.0),
-        Fault(5.0, "shutdown", 2, 0, 0.0),
-        Fault(5.4, "crash", 0, 0, 4.0),
-        Fault(8.2, "mute at alter partition", 0, 0, 4.0),
+        Fault(2.5, "slow", 0, 1, 8.0),
+        Fault(3.0, "crash", 2, 0, 4.0),
+        Fault(3.5, "crash after alter partition", 0, 0, 4.0),
+        Fault(6.5, "slow", 1, 2, 6.0),
+    ],
+    # Broker 1, far away, gets two records in one answer, and broker 0 the first of them, which is committed.
+    # Broker 2 dies before broker 1 hears of that. Broker 0 leads, and broker 1 has a record too many. Twice.
+    "two records in one answer": [
+        Fault(4.5, "slow", 1, 2, 5.0),
+        Fault(6.0, "deafen", 0, 0, 4.0),
+        Fault(6.7, "crash", 2, 0, 4.0),
+        Fault(13.0, "preferred", 0, 0, 0.0),
+        Fault(14.5, "slow", 1, 2, 5.0),
+        Fault(16.0, "deafen", 0, 0, 3.5),
+        Fault(16.7, "crash", 2, 0, 3.0),
     ],
     # Broker 1 leads and appends what nobody has. Broker 0, elected meanwhile, does the same in the next
     # epoch, and dies. In the epoch after that, broker 1 still has the records of the first.
