@@ -241,11 +241,14 @@ def kill(session: nox.Session) -> None:
 def chaos(session: nox.Session) -> None:
     """Come between producers, consumers and their broker in a hundred rounds (`-- --rounds N --seed S`).
 
-    `-- --cluster` kills, stops and cuts off the brokers and ZooKeepers of a cluster instead.
+    `-- --cluster` kills, stops and cuts off the brokers and ZooKeepers of a cluster instead, and
+    `-- --transactions` kills the clients, brokers and coordinators of transactions.
     """
     _install(session, "psutil", "uvloop", "pyarrow", *PEERS)
-    options = [each for each in session.posargs if each != "--cluster"]
-    script = "cluster_chaos.py" if "--cluster" in session.posargs else "client_chaos.py"
+    scripts = {"--cluster": "cluster_chaos.py", "--transactions": "transactions_chaos.py"}
+    wanted = next((each for each in scripts if each in session.posargs), None)
+    options = [each for each in session.posargs if each != wanted]
+    script = scripts[wanted] if wanted is not None else "client_chaos.py"
     session.run("python", f"tests/system/{script}", *options)
 
 

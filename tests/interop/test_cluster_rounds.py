@@ -1,4 +1,7 @@
-"""A few rounds of chaos in a real cluster; `nox -s chaos -- --cluster` runs them at length."""
+"""A few rounds of chaos in a real cluster.
+
+`nox -s chaos -- --cluster` and `nox -s chaos -- --transactions` run them at length.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,23 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
     ],
 )
 def test_nothing_acknowledged_is_lost_in_a_cluster(options: list[str]) -> None:
+    run("cluster_chaos.py", "--per-s", "50", *options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--clients", "java,kafka-python,ottla", "--kills", "3"], id="kills"),
+        pytest.param(["--self-test", "--kills", "6"], id="faults that are made on purpose are found"),
+    ],
+)
+def test_transactions_copy_exactly_once_on_three_apache_brokers(options: list[str]) -> None:
+    run("transactions_chaos.py", "--per-s", "50", "--brokers", "apache,apache,apache", *options)
+
+
+def run(script: str, *options: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(SYSTEM / "cluster_chaos.py"), "--per-s", "50", *options],
+        [sys.executable, str(SYSTEM / script), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

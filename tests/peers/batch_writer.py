@@ -48,12 +48,16 @@ class Writer:
             builder.append(None, value, timestamp_ms)
         return await self.write_raw(topic, partition, builder.build())
 
-    async def write_raw(self, topic: str, partition: int, batch: bytes) -> int:
+    async def write_raw(
+        self, topic: str, partition: int, batch: bytes, *, transactional_id: str | None = None
+    ) -> int:
         """Write an encoded batch; return its offset."""
         data = TopicProduceData(
             name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)]
         )
-        request = ProduceRequest(acks=-1, timeout_ms=TIMEOUT_MS, topic_data=[data])
+        request = ProduceRequest(
+            transactional_id=transactional_id, acks=-1, timeout_ms=TIMEOUT_MS, topic_data=[data]
+        )
 
         async def ask() -> int:
             await self._cluster.topic(topic, may_create=True)

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--group", default="")
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--session-ms", type=int, default=6_000)
+    parser.add_argument("--isolation", default="read_committed")
     options = parser.parse_args()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -40,8 +41,8 @@ def confluent(options: argparse.Namespace, stopping: threading.Event, journal: I
         {
             "bootstrap.servers": options.servers, "group.id": options.group or "follower",
             "enable.auto.commit": False, "auto.offset.reset": "error" if not options.group else "earliest",
-            "check.crcs": True, "log_level": 0, "session.timeout.ms": options.session_ms,
-            "heartbeat.interval.ms": 500,
+            "check.crcs": True, "isolation.level": options.isolation, "log_level": 0,
+            "session.timeout.ms": options.session_ms, "heartbeat.interval.ms": 500,
             "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "fetch.wait.max.ms": 100,
             "socket.timeout.ms": 5_000, "topic.metadata.refresh.interval.ms": 2_000,
             "statistics.interval.ms": 5_000,
@@ -89,8 +90,8 @@ async def _ottla(options: argparse.Namespace, stopping: threading.Event, journal
 
     async with Consumer(
         options.topic, bootstrap_servers=options.servers, group_id=options.group or None,
-        auto_offset_reset="earliest", enable_auto_commit=False, session_timeout_ms=options.session_ms,
-        heartbeat_interval_ms=500,
+        auto_offset_reset="earliest", enable_auto_commit=False, isolation_level=options.isolation,
+        session_timeout_ms=options.session_ms, heartbeat_interval_ms=500,
     ) as consumer:  # fmt: skip
         while not stopping.is_set():
             given = await consumer.getmany(timeout_ms=200)

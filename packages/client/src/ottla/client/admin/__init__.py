@@ -26,6 +26,13 @@ from ottla.client.admin.partitions import Partitions, Reassignment
 from ottla.client.admin.quotas import CLIENT_ID, IP, USER, Quota, Quotas
 from ottla.client.admin.replicas import ReplicaEnd, Replicas, Verified
 from ottla.client.admin.topics import CreatedTopic, Topics
+from ottla.client.admin.transactions import (
+    NoSuchTransaction,
+    PartitionProducer,
+    TransactionDescription,
+    TransactionListing,
+    Transactions,
+)
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
 
@@ -52,8 +59,10 @@ __all__ = [
     "Groups",
     "LogDir",
     "MemberDescription",
+    "NoSuchTransaction",
     "Offsets",
     "PartitionHealth",
+    "PartitionProducer",
     "Partitions",
     "Problem",
     "Quota",
@@ -63,6 +72,9 @@ __all__ = [
     "ReplicaOnDisk",
     "Replicas",
     "Topics",
+    "TransactionDescription",
+    "TransactionListing",
+    "Transactions",
     "Verified",
     "problems",
 ]
@@ -71,8 +83,8 @@ __all__ = [
 class Admin:
     """Reads and changes a cluster.
 
-    Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups`, `brokers` and
-    `replicas`.
+    Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups`, `brokers`,
+    `replicas` and `transactions`.
 
     Calls retry retriable errors for `default_api_timeout_ms`, then raise `DeadlineExceeded`; other errors of
     a broker are raised as `KafkaError`.
@@ -88,6 +100,7 @@ class Admin:
         self.partitions = Partitions(self.cluster)
         self.quotas = Quotas(self.cluster)
         self.replicas = Replicas(self.cluster)
+        self.transactions = Transactions(self.cluster)
 
     async def cluster_state(self) -> ClusterState:
         """Return the controller, the brokers and all partitions; `problems` finds what is wrong in it."""
