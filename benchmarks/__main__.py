@@ -18,6 +18,7 @@ IN_ORDER = (
     "record_codec",
     "log_append",
     "log_compaction",
+    "compaction_compared",
     "broker_network",
     "replicated_broker",
     "startup",

@@ -1,0 +1,264 @@
+"""Compaction of a topic by a running broker, and what producers notice of it: Ottla beside Apache Kafka 3.9.
+
+Run `python benchmarks/compaction_compared.py [--quick]`. A topic is filled without compaction, then gets
+`cleanup.policy=compact`; the time runs until the broker's cleaner-offset-checkpoint names it. MB/s counts the
+bytes of the log before, and CPU is that of the whole broker. Memory is the
+broker's largest resident size meanwhile: a JVM keeps what it once had, so that growth would say nothing.
+Producers' p99 is of 1,000 records a second with acks=1 to another topic: without compaction, and during it.
+Rounds alternate between the brokers. Round 0 is not counted: a JVM compiles in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from confluent_kafka import Producer
+
+from contenders import Contender, apache_kafka, kafka_is_here, ottla, show, touch_free_memory
+from ottla.client.admin import Admin
+from ottla.client.admin.configs import TOPIC
+
+_BOUND_S: Final = 600.0
+_PER_S: Final = 1_000
+_SETTINGS: Final = {
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.io.buffer.load.factor": "0.9",
+    "log.segment.delete.delay.ms": "1000",
+}
+_TOPIC_CONFIGS: Final = {"segment.bytes": str(16 << 20), "retention.ms": "-1"}
+_BEST_IS_MORE: Final = ("MB/s",)
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The records of a topic."""
+
+    name: str
+    value_bytes: int
+    keys: int
+    codec: str = "none"
+
+
+CASES: Final = (
+    Case("1,000 B, 100,000 keys", 1_000, 100_000),
+    Case("100 B, 1,000,000 keys", 100, 1_000_000),
+    Case("100 B, 100,000 keys, lz4", 100, 100_000, "lz4"),
+)
+
+
+def fill(contender: Contender, topic: str, case: Case, megabytes: int) -> None:
+    """Write records of random keys in batches of about 100 KB."""
+    chance = Random(1)
+    pool = chance.randbytes(1 << 20)  # larger than any window of a codec, so that values do not repeat
+    producer = Producer(
+        {
+            "bootstrap.servers": contender.bootstrap_servers,
+            "compression.type": case.codec,
+            "linger.ms": 20,
+            "batch.size": 100_000,
+        }
+    )
+    for _ in range(megabytes * 1_000_000 // (case.value_bytes + 20)):
+        at = chance.randrange(len(pool) - case.value_bytes)
+        key = b"key-%012d" % chance.randrange(case.keys)
+        while True:
+            try:
+                producer.produce(topic, pool[at : at + case.value_bytes], key)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    assert producer.flush(_BOUND_S) == 0
+
+
+def size_bytes(contender: Contender, topic: str) -> int:
+    """The size of the log of the topic's only partition."""
+    return sum(one.stat().st_size for one in (contender.data_dir / f"{topic}-0").glob("*.log"))
+
+
+def is_clean(contender: Contender, topic: str) -> bool:
+    """Return whether the broker has recorded a compaction of the topic."""
+    try:
+        return f"{topic} 0 " in (contender.data_dir / "cleaner-offset-checkpoint").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@dataclass
+class Sampling:
+    """What a thread sees beside a measurement."""
+
+    peak_mib: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list)
+
+
+@contextmanager
+def in_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function in a thread until the block ends and sets its event."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_BOUND_S)
+
+
+def watch_memory(contender: Contender, into: Sampling) -> Callable[[threading.Event], None]:
+    """Return work that records the largest resident size of a broker."""
+
+    def work(stop: threading.Event) -> None:
+        while not stop.wait(0.02):
+            into.peak_mib = max(into.peak_mib, contender.resident_mib())
+
+    return work
+
+
+def write_at_a_rate(contender: Contender, topic: str, into: Sampling) -> Callable[[threading.Event], None]:
+    """Return work that records how long each acknowledgement took after the record was due."""
+
+    def work(stop: threading.Event) -> None:
+        producer = Producer({"bootstrap.servers": contender.bootstrap_servers, "acks": 1, "linger.ms": 0})
+        begun, number = time.perf_counter(), 0
+        while not stop.is_set():
+            due = begun + number / _PER_S
+            while (left := due - time.perf_counter()) > 0:
+                producer.poll(min(left, 0.001))
+            producer.produce(
+                topic,
+                b"x" * 100,
+                on_delivery=lambda *_, due=due: into.latencies_ms.append((time.perf_counter() - due) * 1000),
+            )
+            number += 1
+        assert producer.flush(_BOUND_S) == 0
+
+    return work
+
+
+async def _create(contender: Contender, topic: str) -> None:
+    async with Admin(contender.bootstrap_servers) as admin:
+        await admin.topics.create(topic, partitions=1, configs=_TOPIC_CONFIGS)
+
+
+async def _delete(contender: Contender, topic: str) -> None:
+    async with Admin(contender.bootstrap_servers) as admin:
+        await admin.topics.delete(topic)
+    await asyncio.sleep(2.0)
+
+
+async def _let_compact(contender: Contender, topic: str) -> None:
+    async with Admin(contender.bootstrap_servers) as admin:
+        await admin.configs.alter(TOPIC, topic, {"cleanup.policy": "compact"})
+
+
+def compact(contender: Contender, topic: str) -> float:
+    """Let the broker compact the topic; return how long it took, in seconds."""
+    asyncio.run(_let_compact(contender, topic))
+    begun = time.perf_counter()
+    while not is_clean(contender, topic):
+        assert time.perf_counter() < begun + _BOUND_S
+        time.sleep(0.005)
+    return time.perf_counter() - begun
+
+
+def p99(latencies_ms: list[float]) -> float:
+    """The 99th percentile, without the first half second: connections are made in it."""
+    return statistics.quantiles(latencies_ms[_PER_S // 2 :], n=100)[98]
+
+
+def compaction(contender: Contender, case: Case, topic: str, megabytes: int) -> Figures:
+    """Compact a topic while nothing else happens."""
+    asyncio.run(_create(contender, topic))
+    fill(contender, topic, case, megabytes)
+    before, seen = size_bytes(contender, topic) / 1e6, Sampling()
+    cpu = contender.cpu_seconds()
+    with in_thread(watch_memory(contender, seen)):
+        took_s = compact(contender, topic)
+    spent = contender.cpu_seconds() - cpu
+    asyncio.run(_delete(contender, topic))
+    return {
+        "MB/s": before / took_s,
+        "CPU ms/MB": spent * 1000 / before,
+        "memory MiB": seen.peak_mib,
+    }
+
+
+def producers_p99(contender: Contender, case: Case, topic: str, args: argparse.Namespace) -> Figures:
+    """Compact a topic while a producer writes to another."""
+    plain, quiet, busy = f"{topic}-plain", Sampling(), Sampling()
+    for one in (topic, plain):
+        asyncio.run(_create(contender, one))
+    fill(contender, topic, case, args.megabytes)
+    with in_thread(write_at_a_rate(contender, plain, quiet)):
+        time.sleep(args.seconds)
+    with in_thread(write_at_a_rate(contender, plain, busy)):
+        time.sleep(0.5)
+        compact(contender, topic)
+    for one in (topic, plain):
+        asyncio.run(_delete(contender, one))
+    without, during = p99(quiet.latencies_ms), p99(busy.latencies_ms)
+    return {"p99 ms": without, "p99 ms during": during, "p99 grows": during / without}
+
+
+def measure(contender: Contender, number: int, args: argparse.Namespace) -> dict[str, Figures]:
+    """One round of all cases on one broker."""
+    found = {}
+    for at, case in enumerate(CASES):
+        found[case.name] = compaction(contender, case, f"compacted-{number}-{at}", args.megabytes)
+        print(f"round {number}: {contender.name}: {case.name}: {_shown(found[case.name])}", flush=True)
+    found["producers meanwhile"] = producers_p99(contender, CASES[0], f"watched-{number}", args)
+    print(f"round {number}: {contender.name}: {_shown(found['producers meanwhile'])}", flush=True)
+    return found
+
+
+def _shown(figures: Figures) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in figures.items()}
+
+
+def report(title: str, rounds: list[list[Figures]]) -> None:
+    """Print medians, and the median of the ratios of each round: above 1 is better than Kafka."""
+    rows = []
+    for name in rounds[0][0]:
+        ours, theirs = ([one[side][name] for one in rounds] for side in (0, 1))
+        pairs = zip(ours, theirs, strict=True)
+        ratios = [(a / b if name in _BEST_IS_MORE else b / a) if a and b else 1.0 for a, b in pairs]
+        figures = (statistics.median(each) for each in (ours, theirs, ratios))
+        rows.append((name, *(f"{one:.2f}" for one in figures)))
+    show(title, rows, ("", "ottla", "kafka 3.9", "ahead by"))
+
+
+def main() -> None:
+    """Measure in alternating rounds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    args.megabytes, args.seconds, args.rounds = (200, 3.0, 2) if args.quick else (600, 10.0, 4)
+    if not kafka_is_here():
+        return
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        both = [stack.enter_context(start(folder, _SETTINGS)) for start in (ottla, apache_kafka)]
+        touch_free_memory()
+        rounds: list[list[dict[str, Figures]]] = []
+        for number in range(args.rounds):
+            found = {one.name: measure(one, number, args) for one in both[:: -1 if number % 2 else 1]}
+            rounds.append([found[one.name] for one in both])
+        for title in rounds[0][0]:
+            report(title, [[side[title] for side in one] for one in rounds[1:]])
+
+
+if __name__ == "__main__":
+    main()
