@@ -152,6 +152,7 @@ class Broker:
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
         await enter(parts.followers)
         await enter(services.groups)
+        await enter(services.transactions)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
         services.configs.on_broker_change.append(self._server.connections.set_limits)

@@ -31,10 +31,12 @@ from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.routes import ROUTES
-from ottla.broker.transactions.coordinator import Transactions
+from ottla.broker.transactions.coordinator import TransactionCoordinator
+from ottla.broker.transactions.destinations import MarkerDestinations
 from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.protocol.errors import CoordinatorNotAvailable
 from ottla.protocol.records import Codec
-from ottla.protocol.topics import GROUP_METADATA_TOPIC
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Environment
     from ottla.broker.log.registry import LogRegistry
     from ottla.broker.metrics import Metrics
+    from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
     from ottla.zookeeper.session import Session
 
 
@@ -175,7 +178,7 @@ class Composition:
             configs=configs,
             controller=controller,
             groups=self._groups(replicas, metadata),
-            transactions=Transactions(ProducerIds(zookeeper, self.broker_id)),
+            transactions=self._transactions(replicas, metadata),
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
             fetch_sessions=self._fetch_sessions(),
@@ -212,3 +215,30 @@ class Composition:
         )
         replicas.subscribe(groups)
         return groups
+
+    def _transactions(self, replicas: Replicas, metadata: MetadataCache) -> TransactionCoordinator:
+        config = self.config
+        store = ReplicatedStore(
+            replicas,
+            TRANSACTION_STATE_TOPIC,
+            lambda: (
+                metadata.partition_count(TRANSACTION_STATE_TOPIC)
+                or config.transaction_state_log_num_partitions
+            ),
+            read_bytes=config.transaction_state_log_load_buffer_size,
+        )
+        transactions = TransactionCoordinator(
+            config=config,
+            environment=self.environment,
+            metrics=self.metrics,
+            store=store,
+            cluster=MarkerDestinations(metadata, config, self.zookeeper, no_markers_yet),
+            producer_ids=ProducerIds(self.zookeeper, self.broker_id),
+        )
+        replicas.subscribe(transactions)
+        return transactions
+
+
+async def no_markers_yet(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    """Refuse to write markers, so that the coordinator tries again."""
+    raise CoordinatorNotAvailable

@@ -15,6 +15,7 @@ from ottla.broker.config.compression import (
 )
 from ottla.broker.config.network import NetworkSettings
 from ottla.broker.config.request_limits import RequestLimits
+from ottla.broker.config.transactions import TransactionSettings
 from ottla.broker.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
@@ -23,7 +24,7 @@ _CLUSTER: Final = "cluster-wide"
 
 
 @frozen(kw_only=True)
-class BrokerConfig(NetworkSettings, RequestLimits):
+class BrokerConfig(NetworkSettings, RequestLimits, TransactionSettings):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
     # --- identity
@@ -434,39 +435,6 @@ class BrokerConfig(NetworkSettings, RequestLimits):
     )
     offsets_commit_required_acks: int = setting(
         -1, "Accepted for compatibility; commits wait for all replicas."
-    )
-
-    # --- transactions and producers
-    transactional_id_expiration_ms: int = setting(
-        604_800_000, "No effect yet: how long an idle transactional id is kept.", at_least(1)
-    )
-    transaction_max_timeout_ms: int = setting(
-        900_000, "No effect yet: longest transaction timeout.", at_least(1)
-    )
-    transaction_state_log_num_partitions: int = setting(50, "Partitions of __transaction_state.", at_least(1))
-    transaction_state_log_replication_factor: int = setting(
-        3, "Replicas of __transaction_state.", at_least(1)
-    )
-    transaction_state_log_segment_bytes: int = setting(
-        104_857_600, "Segment size of __transaction_state.", at_least(1)
-    )
-    transaction_state_log_min_isr: int = setting(
-        2, "min.insync.replicas of __transaction_state.", at_least(1)
-    )
-    transaction_state_log_load_buffer_size: int = setting(
-        5_242_880, "No effect yet: bytes per read when transaction state is loaded.", at_least(1)
-    )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        10_000, "No effect yet: how often timed-out transactions are aborted.", at_least(1)
-    )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        3_600_000, "No effect yet: how often expired transactional ids are removed.", at_least(1)
-    )
-    producer_id_expiration_ms: int = setting(
-        86_400_000, "How long the state of an idle idempotent producer is kept.", at_least(1), update=_CLUSTER
-    )
-    producer_id_expiration_check_interval_ms: int = setting(
-        600_000, "How often the state of idle producers is removed.", at_least(1)
     )
 
     # --- monitoring and Ottla's own

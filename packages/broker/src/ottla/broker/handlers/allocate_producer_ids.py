@@ -13,14 +13,14 @@ from ottla.protocol.messages.allocate_producer_ids import (
 
 if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
-    from ottla.broker.transactions.coordinator import Transactions
+    from ottla.broker.transactions.coordinator import TransactionCoordinator
 
 
 class Needs(Protocol):
     """The parts of the broker that AllocateProducerIds uses."""
 
     controller: Controller
-    transactions: Transactions
+    transactions: TransactionCoordinator
 
 
 async def handle(

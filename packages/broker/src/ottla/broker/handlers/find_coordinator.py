@@ -1,7 +1,11 @@
-"""FindCoordinator: the broker that coordinates a group; the first request creates `__consumer_offsets`."""
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
+
+The first request of a kind creates the internal topic.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.coordinators.key_partitioning import partition_for
@@ -17,12 +21,13 @@ from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import BrokerEndpoint, MetadataCache
 
-GROUP: Final = 0
+TOPICS: Final[Mapping[int, str]] = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
+"""The topic whose partitions' leaders coordinate, by the type of the key."""
 TRANSACTION: Final = 1
 SEVERAL_FROM: Final = 4
 NO_TRANSACTIONS: Final = (
@@ -45,18 +50,14 @@ class Needs(Protocol):
 
     @property
     def topics(self) -> InternalTopics:
-        """Creates `__consumer_offsets`."""
+        """Creates the internal topics."""
         ...
 
 
 async def handle(
     services: Needs, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """Respond with the leader of the group's partition of `__consumer_offsets`.
-
-    A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Of the errors that this response may hold,
-    it is the one that every client treats as fatal and shows with our text.
-    """
+    """Respond with the leader of the partition that keeps the group, or the transactional id."""
     if context.api_version >= SEVERAL_FROM:
         return FindCoordinatorResponse(
             coordinators=[
@@ -89,29 +90,28 @@ async def _find(
 ) -> tuple[int, BrokerEndpoint]:
     if key_type == TRANSACTION:
         raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
-    if key_type != GROUP:
+    topic = TOPICS.get(key_type)
+    if topic is None:
         raise InvalidRequest(f"There is no kind {key_type} of coordinator.")
-    if GROUP_METADATA_TOPIC not in services.metadata:
-        await _create(services)
-    return _leader(services, key, context)
+    if topic not in services.metadata:
+        await _create(services, topic)
+    return _leader(services, topic, key, context)
 
 
-async def _create(services: Needs) -> None:
+async def _create(services: Needs, topic: str) -> None:
     try:
-        await services.topics.ensure_internal(GROUP_METADATA_TOPIC)
+        await services.topics.ensure_internal(topic)
     except KafkaError as error:
-        raise CoordinatorNotAvailable(f"{GROUP_METADATA_TOPIC} cannot be created: {error}") from error
+        raise CoordinatorNotAvailable(f"{topic} cannot be created: {error}") from error
 
 
-def _leader(services: Needs, group_id: str, context: RequestContext) -> tuple[int, BrokerEndpoint]:
-    partitions = services.metadata.partition_count(GROUP_METADATA_TOPIC)
+def _leader(services: Needs, topic: str, key: str, context: RequestContext) -> tuple[int, BrokerEndpoint]:
+    partitions = services.metadata.partition_count(topic)
     if not partitions:
-        raise CoordinatorNotAvailable(f"{GROUP_METADATA_TOPIC} is being created.")
-    leader_id = services.metadata.leader_of(
-        TopicPartition(GROUP_METADATA_TOPIC, partition_for(group_id, partitions))
-    )
+        raise CoordinatorNotAvailable(f"{topic} is being created.")
+    leader_id = services.metadata.leader_of(TopicPartition(topic, partition_for(key, partitions)))
     broker = services.metadata.broker(leader_id) if leader_id is not None else None
     endpoint = broker.endpoint(context.session.listener_name) if broker else None
     if broker is None or endpoint is None:
-        raise CoordinatorNotAvailable("The group's partition has no leader that can be reached.")
+        raise CoordinatorNotAvailable(f"The partition of {topic} has no leader that can be reached.")
     return broker.id, endpoint

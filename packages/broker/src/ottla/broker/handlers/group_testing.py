@@ -17,8 +17,9 @@ from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.broker.handlers.testing import FakeSession
 from ottla.broker.metrics import Metrics
-from ottla.broker.transactions.coordinator import Transactions
+from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.transactions.testing import MemoryCluster, memory_store
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
@@ -61,7 +62,7 @@ class GroupServices:
     metadata: MetadataCache
     topics: TopicsStub
     groups: GroupCoordinator
-    transactions: Transactions
+    transactions: TransactionCoordinator
 
 
 def tell(metadata: MetadataCache, topics: dict[str, int], *, controller: int = BROKER) -> None:
@@ -117,6 +118,14 @@ async def group_services(topics: TopicsStub) -> AsyncIterator[GroupServices]:
         config=config, environment=environment, metrics=metrics, store=MemoryStore(PARTITIONS)
     )
     async with MemoryEnsemble().session() as session, groups:
+        transactions = TransactionCoordinator(
+            config=config,
+            environment=environment,
+            metrics=Metrics(),
+            store=memory_store(),
+            cluster=MemoryCluster(),
+            producer_ids=ProducerIds(session, BROKER),
+        )
         groups.leadership_changed(
             [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)], []
         )
@@ -127,5 +136,5 @@ async def group_services(topics: TopicsStub) -> AsyncIterator[GroupServices]:
             metadata=topics.metadata,
             topics=topics,
             groups=groups,
-            transactions=Transactions(ProducerIds(session, BROKER)),
+            transactions=transactions,
         )

@@ -39,7 +39,7 @@ def brokers_only(
     """Make a handler answer CLUSTER_AUTHORIZATION_FAILED to clients."""
 
     async def handle_of_brokers(services: S, request: Any, context: RequestContext) -> Any:
-        if not await _is_served(services, context):
+        if not await is_served(services, context):
             raise ClusterAuthorizationFailed
         return await handle(services, request, context)
 
@@ -68,7 +68,7 @@ async def refusal_of_replica(
 
     As a follower it would see records that are not committed and move the high watermark.
     """
-    if request.replica_id < 0 or await _is_served(services, context):
+    if request.replica_id < 0 or await is_served(services, context):
         return None
     return TopicAuthorizationFailed()
 
@@ -85,7 +85,8 @@ async def is_broker(access: InterBrokerAccess, session: Peer) -> bool:
         raise CloseConnection from error
 
 
-async def _is_served(services: Needs, context: RequestContext) -> bool:
+async def is_served(services: Needs, context: RequestContext) -> bool:
+    """Tell whether a request that only brokers send is served to its sender; a refusal is logged."""
     if await is_broker(services.inter_broker, context.session):
         return True
     name = f"{ApiKey(context.header.api_key).name} v{context.api_version}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.replication.throttles import ReplicationQuotas
-    from ottla.broker.transactions.coordinator import Transactions
+    from ottla.broker.transactions.coordinator import TransactionCoordinator
     from ottla.zookeeper.session import Session
 
 
@@ -52,7 +52,7 @@ class Services:
     configs: Configs
     controller: Controller
     groups: GroupCoordinator
-    transactions: Transactions
+    transactions: TransactionCoordinator
     topic_metrics: TopicMetrics
     record_threads: RecordThreads
     fetch_sessions: FetchSessions

@@ -208,6 +208,19 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("kafka.server", "ZooKeeperClientMetrics", ()): {
         "ZooKeeperRequestLatencyMs": ("histogram", "How long ZooKeeper took to answer."),
     },
+    ("kafka.coordinator.transaction", "TransactionMarkerChannelManager", ()): {
+        "UnknownDestinationQueueSize": (
+            "gauge",
+            "Markers of ended transactions that wait for a leader or for another attempt.",
+        ),
+        "LogAppendRetryQueueSize": (
+            "gauge",
+            "Transactions with all markers whose completion could not be written and is tried again.",
+        ),
+    },
+    ("kafka.server", "transaction-coordinator-metrics", ()): {
+        "partition-load-time": ("histogram", "Milliseconds to load the transactions of a partition."),
+    },
     ("kafka.server", "group-coordinator-metrics", ()): {
         "group-completed-rebalance": ("meter", "Rebalances that ended with an assignment."),
         "offset-commit": ("meter", "Offsets that were committed."),

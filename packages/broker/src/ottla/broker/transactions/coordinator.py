@@ -1,13 +1,234 @@
-"""Producer ids for idempotent producers. There is no transaction coordinator: transactions are refused."""
+"""The transaction coordinator: requests of producers and administrators, and the lifetime of its tasks."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.frozen_classes import frozen
-from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.transactions.events import (
+    AddPartitions,
+    End,
+    Initialize,
+    Producer,
+    Result,
+    TransactionSnapshot,
+    TransactionState,
+)
+from ottla.broker.transactions.expiration import Expiration
+from ottla.broker.transactions.hosted_transactions import HostedTransactions
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.topics import TRANSACTION_STATE_TOPIC
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.environment import Environment
+    from ottla.broker.metrics import Metrics
+    from ottla.broker.transactions.events import Event
+    from ottla.broker.transactions.marker_queue import TransactionPartition
+    from ottla.broker.transactions.marker_sender import Cluster
+    from ottla.broker.transactions.producer_ids import ProducerIds
+    from ottla.broker.transactions.transaction import Transaction
+    from ottla.protocol.topics import TopicPartition
 
 
 @frozen
-class Transactions:
-    """The part of the coordinator that handlers use: producer ids."""
+class TransactionFilter:
+    """Which transactions are listed: empty sets and a negative duration let all through."""
 
-    producer_ids: ProducerIds
+    states: frozenset[TransactionState] = frozenset()
+    producer_ids: frozenset[int] = frozenset()
+    longer_than_ms: int = -1
+
+    def admits(self, snapshot: TransactionSnapshot, now_ms: int) -> bool:
+        """Tell whether a transaction is listed."""
+        return (
+            (not self.states or snapshot.state in self.states)
+            and (not self.producer_ids or snapshot.producer.id in self.producer_ids)
+            and (self.longer_than_ms < 0 or now_ms - snapshot.started_ms > self.longer_than_ms)
+        )
+
+
+class TransactionCoordinator:
+    """Coordinates the transactions whose partition of `__transaction_state` this broker leads.
+
+    Own it with `async with`: inside, it loads the partitions it is elected for, sends markers, aborts what is
+    open for too long and removes ids that are not used. Every method returns Kafka's error codes and never
+    raises them.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        environment: Environment,
+        metrics: Metrics,
+        store: CoordinatorStore,
+        cluster: Cluster,
+        producer_ids: ProducerIds,
+    ) -> None:
+        self.producer_ids = producer_ids
+        self._config = config
+        self._tasks = BackgroundTasks(metrics, environment.clock)
+        self._hosted = HostedTransactions(
+            clock=environment.clock,
+            metrics=metrics,
+            store=store,
+            cluster=cluster,
+            tasks=self._tasks,
+            write_timeout_ms=config.request_timeout_ms,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        config, hosted, tasks = self._config, self._hosted, self._tasks
+        hosted.runtime.start()
+        tasks.lasting(hosted.sender.run(), "transaction-markers")
+        tasks.lasting(hosted.sender.drop_deleted(), "transaction-markers-of-deleted-partitions")
+        expiration = Expiration(hosted, config.transactional_id_expiration_ms)
+        tasks.every(
+            "transaction-abort",
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            expiration.abort_timed_out,
+        )
+        tasks.every(
+            "transactional-id-expiration",
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            expiration.remove_unused,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hosted.runtime.stop()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def leadership_changed(
+        self, elected: Sequence[tuple[TopicPartition, int]], resigned: Sequence[tuple[TopicPartition, int]]
+    ) -> None:
+        """Take over partitions of `__transaction_state`, and give others up; other topics are ignored."""
+        self._hosted.runtime.leadership_changed(elected, resigned)
+        for topic_partition, _ in elected:
+            if topic_partition.topic == TRANSACTION_STATE_TOPIC:
+                self._hosted.sender.epoch_changed(topic_partition.partition)
+
+    # ---- producers
+
+    async def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None = None
+    ) -> Result:
+        """Return the producer id and epoch with which a producer may use the id; earlier ones are fenced.
+
+        `expected` is what the producer has, if it goes on after an error.
+        """
+        if not transactional_id:
+            return Result(ErrorCode.INVALID_REQUEST)
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            return Result(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        result = await self._initialize(transactional_id, timeout_ms, expected, None)
+        if result is None:
+            try:
+                new_id = await self.producer_ids.next_id()
+            except KafkaError as error:
+                return Result(error.code)
+            result = await self._initialize(transactional_id, timeout_ms, expected, new_id)
+        assert result is not None, "a producer id was given"
+        return result
+
+    async def _initialize(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None, new_id: int | None
+    ) -> Result | None:
+        """Initialize with the present state; None when that takes a new producer id."""
+        partition = self._hosted.runtime.find(transactional_id)
+        if isinstance(partition, ErrorCode):
+            return Result(partition)
+        if transactional_id not in partition.state.transactions and self._is_full:
+            return Result(ErrorCode.POLICY_VIOLATION)
+        transaction = partition.state.find_or_create(transactional_id)
+        answer = self._new_answer()
+        event = Initialize(token=answer, timeout_ms=timeout_ms, expected=expected, new_id=new_id)
+        outcome = self._hosted.step(partition, transaction, event)
+        if outcome.needs_producer_id:
+            partition.state.drop_if_unused(transaction)
+            return None
+        return await answer
+
+    @property
+    def _is_full(self) -> bool:
+        return self._hosted.memory_bytes >= self._config.transaction_max_memory_bytes
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> ErrorCode:
+        """Make partitions part of the producer's transaction, which begins with the first of them."""
+        answer = self._new_answer()
+        event = AddPartitions(answer, producer, frozenset(partitions))
+        return await self._request(transactional_id, event, answer)
+
+    async def end(self, transactional_id: str, producer: Producer, *, commit: bool) -> ErrorCode:
+        """Commit or abort. Once this returns NONE the decision is final; the markers follow."""
+        answer = self._new_answer()
+        return await self._request(transactional_id, End(answer, producer, commit), answer)
+
+    async def _request(
+        self, transactional_id: str, event: Event, answer: asyncio.Future[Result]
+    ) -> ErrorCode:
+        found = self._find(transactional_id)
+        if isinstance(found, ErrorCode):
+            return found
+        self._hosted.step(*found, event)
+        return (await answer).error
+
+    def _find(self, transactional_id: str) -> tuple[TransactionPartition, Transaction] | ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        partition = self._hosted.runtime.find(transactional_id)
+        if isinstance(partition, ErrorCode):
+            return partition
+        transaction = partition.state.transactions.get(transactional_id)
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING if transaction is None else (partition, transaction)
+
+    def _new_answer(self) -> asyncio.Future[Result]:
+        return cast("asyncio.Future[Result]", asyncio.get_running_loop().create_future())
+
+    # ---- other brokers
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Tell for each partition whether it is in the producer's open transaction (KIP-890)."""
+        found = self._find(transactional_id)
+        if isinstance(found, ErrorCode):
+            return dict.fromkeys(partitions, found)
+        return found[1].verify(producer, partitions)
+
+    # ---- administration
+
+    def describe(self, transactional_id: str) -> TransactionSnapshot | ErrorCode:
+        """Return the committed state of a transactional id."""
+        found = self._find(transactional_id)
+        if isinstance(found, ErrorCode):
+            unknown = found is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if unknown else found
+        return found[1].snapshot or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+    def list_transactions(
+        self, filter_: TransactionFilter
+    ) -> tuple[ErrorCode, list[tuple[str, TransactionSnapshot]]]:
+        """List the transactional ids that this broker coordinates."""
+        runtime = self._hosted.runtime
+        if not runtime.is_active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+        if runtime.partitions.is_loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+        now_ms = self._hosted.clock.now_ms()
+        return ErrorCode.NONE, [
+            (transaction.transactional_id, transaction.snapshot)
+            for _, transaction in self._hosted
+            if transaction.snapshot is not None and filter_.admits(transaction.snapshot, now_ms)
+        ]

@@ -1,0 +1,90 @@
+"""Where markers go: the leaders of partitions, on this broker and on others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.frozen_classes import frozen
+from ottla.protocol.errors import BrokerNotAvailable
+from ottla.zookeeper import paths
+from ottla.zookeeper.errors import IllegalName, MalformedZnode, NoNode, ZooKeeperError
+from ottla.zookeeper.znodes import TopicAssignment
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.transactions.marker_sender import Destination
+    from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+    from ottla.protocol.topics import TopicPartition
+    from ottla.zookeeper.session import Session
+
+ZOOKEEPER_TIMEOUT_S: Final = 5.0
+
+WriteMarkers = Callable[["WriteTxnMarkersRequest"], Awaitable["WriteTxnMarkersResponse"]]
+
+
+@frozen
+class ThisBroker:
+    """A `Destination` for the partitions that are led here."""
+
+    write_markers: WriteMarkers
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Write the markers into the logs of this broker."""
+        return await self.write_markers(request)
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+class MarkerDestinations:
+    """The `Cluster` of a marker sender: metadata, ZooKeeper where they cannot tell, and connections."""
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        config: BrokerConfig,
+        session: Session,
+        write_here: WriteMarkers,
+    ) -> None:
+        self._metadata = metadata
+        self._config = config
+        self._session = session
+        self._write_here = write_here
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """Return the live leader of a partition; None without one."""
+        return self._metadata.leader_of(partition)
+
+    def is_known(self, partition: TopicPartition) -> bool:
+        """Tell whether the metadata have the partition."""
+        return self._metadata.partition(partition) is not None
+
+    async def is_deleted(self, partition: TopicPartition) -> bool:
+        """Tell whether ZooKeeper has no such partition; False while it does not answer."""
+        try:
+            async with asyncio.timeout(ZOOKEEPER_TIMEOUT_S):
+                # This broker's server may not know the newest topics without it.
+                await self._session.sync(paths.BROKER_TOPICS)
+                data, _ = await self._session.get(paths.topic(partition.topic))
+            return partition.partition not in TopicAssignment.decode(partition.topic, data).partitions
+        except (NoNode, IllegalName):
+            return True
+        except (ZooKeeperError, MalformedZnode, TimeoutError):
+            return False
+
+    def connect(self, broker_id: int) -> Destination:
+        """Return the way to a broker. Raises BrokerNotAvailable while its address is not known."""
+        if broker_id == self._metadata.broker_id:
+            return ThisBroker(self._write_here)
+        broker = self._metadata.broker(broker_id)
+        endpoint = broker.endpoint(self._config.interbroker_listener) if broker else None
+        if endpoint is None:
+            raise BrokerNotAvailable(f"Broker {broker_id} is not registered.")
+        # Imported with the second broker: one alone needs no connections.
+        from ottla.broker.transactions.remote_destination import RemoteBroker
+
+        client_id = f"broker-{self._metadata.broker_id}-txn-marker-sender"
+        return RemoteBroker(endpoint, client_id, self._config.request_timeout_ms)

@@ -1,0 +1,175 @@
+"""The transactions that this broker coordinates: find one, step it, write it, send its markers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ottla.broker.coordinators.record_writer import RecordWriter
+from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
+from ottla.broker.transactions.events import PREPARED, Complete, Event, MarkersWritten, Outcome, Persisted
+from ottla.broker.transactions.marker_queue import EndedTransaction, Partitions, TransactionPartition
+from ottla.broker.transactions.marker_sender import MarkerSender
+from ottla.broker.transactions.metrics import TransactionMeters
+from ottla.broker.transactions.partition_state import TransactionsState
+from ottla.broker.transactions.records import TransactionRecord, TransactionRecordCodec
+from ottla.broker.transactions.response_errors import after_failed_write
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.background_tasks import BackgroundTasks
+    from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.environment import Clock
+    from ottla.broker.metrics import Metrics
+    from ottla.broker.transactions.events import Write
+    from ottla.broker.transactions.marker_sender import Cluster
+    from ottla.broker.transactions.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+COMPLETION_RETRY_S: Final = 0.5
+
+
+class HostedTransactions:
+    """The transactions in the partitions of `__transaction_state` that this broker leads.
+
+    `step` is the only way to change one: it writes the record, delivers the replies, sends the markers.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        store: CoordinatorStore,
+        cluster: Cluster,
+        tasks: BackgroundTasks,
+        write_timeout_ms: int,
+    ) -> None:
+        self.clock = clock
+        codec = TransactionRecordCodec()
+        self.runtime: CoordinatorRuntime[TransactionsState, TransactionRecord] = CoordinatorRuntime(
+            store,
+            codec,
+            new_state=TransactionsState,
+            loaded=self._loaded,
+            unloaded=self._unloaded,
+            clock=clock,
+            tasks=tasks,
+        )
+        self.writer: RecordWriter[TransactionsState, TransactionRecord] = RecordWriter(
+            store, codec, clock, tasks, write_timeout_ms
+        )
+        self.sender = MarkerSender(
+            cluster, clock, tasks, is_hosted=self._is_current, written=self._markers_written
+        )
+        self._tasks = tasks
+        self._completions = 0
+        self._meters = TransactionMeters(
+            metrics,
+            without_leader=lambda: self.sender.queue.deferred,
+            completions=lambda: self._completions,
+        )
+
+    # ---- finding transactions
+
+    def __iter__(self) -> Iterator[tuple[TransactionPartition, Transaction]]:
+        """All transactions with their partitions; safe against changes while iterating."""
+        for partition in self.runtime.partitions:
+            for transaction in list(partition.state.transactions.values()):
+                yield partition, transaction
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what all transactions take in memory."""
+        return sum(partition.state.memory_bytes for partition in self.runtime.partitions)
+
+    def is_hosted(self, partition: TransactionPartition) -> bool:
+        """Whether this broker still coordinates the partition, in the same leadership."""
+        return self.runtime.partitions.get(partition.number) is partition
+
+    def _is_served(self, partition: TransactionPartition) -> bool:
+        return self.runtime.is_active and self.is_hosted(partition)
+
+    def _is_current(self, ended: EndedTransaction) -> bool:
+        return self.is_hosted(ended.hosted)
+
+    # ---- steps
+
+    def step(self, partition: TransactionPartition, transaction: Transaction, event: Event) -> Outcome:
+        """Have the transaction process one event, and perform its effects."""
+        outcome = transaction.step(event, self.clock.now_ms())
+        for reply in outcome.replies:
+            waiting = cast("asyncio.Future[Any]", reply.token)
+            if not waiting.done():
+                waiting.set_result(reply.result)
+        if outcome.sends_markers:
+            self._send_markers(partition, transaction)
+        if outcome.completes_later and self._is_served(partition):
+            self._completions += 1
+            self._tasks.spawn(self._complete_later(partition, transaction), "transaction-completion")
+        if outcome.write is not None:
+            self._write(partition, transaction, outcome.write)
+        return outcome
+
+    def _write(self, partition: TransactionPartition, transaction: Transaction, write: Write) -> None:
+        def settled(error: KafkaError | None) -> None:
+            self._settled(partition, transaction, error)
+
+        if not self.is_hosted(partition):
+            self.step(partition, transaction, Persisted(ErrorCode.NOT_COORDINATOR))
+        else:
+            record = TransactionRecord(transaction.transactional_id, write.snapshot)
+            self.writer.write(partition, [record], settled)
+
+    def _settled(
+        self, partition: TransactionPartition, transaction: Transaction, error: KafkaError | None
+    ) -> None:
+        code = ErrorCode.NONE if error is None else after_failed_write(error.code)
+        if not self.is_hosted(partition):
+            # The record is in the log of the next coordinator, which acts on it; nobody here may.
+            code = ErrorCode.NOT_COORDINATOR
+        self.step(partition, transaction, Persisted(code))
+        partition.state.drop_if_unused(transaction)
+
+    # ---- markers
+
+    def _send_markers(self, partition: TransactionPartition, transaction: Transaction) -> None:
+        if not self._is_served(partition):
+            return
+        if transaction.unmarked:
+            self.sender.send(EndedTransaction.of(transaction, partition))
+        else:
+            self.step(partition, transaction, Complete())
+
+    def _markers_written(self, ended: EndedTransaction, partitions: Partitions) -> None:
+        if self.is_hosted(ended.hosted) and ended.is_decided:
+            self.step(ended.hosted, ended.transaction, MarkersWritten(partitions))
+
+    async def _complete_later(self, partition: TransactionPartition, transaction: Transaction) -> None:
+        try:
+            await asyncio.sleep(COMPLETION_RETRY_S)
+        finally:
+            self._completions -= 1
+        if self.is_hosted(partition):
+            self.step(partition, transaction, Complete())
+
+    # ---- loading and unloading
+
+    def _loaded(self, partition: TransactionPartition, facts: LoadFacts) -> None:
+        transactions = partition.state.transactions
+        for transaction in list(transactions.values()):
+            if transaction.state in PREPARED:
+                self._send_markers(partition, transaction)
+        self._meters.load_time.update(facts.took_ms)
+        log.info(
+            "transactions loaded",
+            extra={"partition": partition.number, "transactional_ids": len(transactions),
+                   "records": facts.records, "took_ms": round(facts.took_ms)},
+        )  # fmt: skip
+
+    def _unloaded(self, partition: TransactionPartition) -> None:
+        """Let go of the markers; requests that wait are answered when their writes settle."""
+        self.sender.unloaded(partition.number)

@@ -1,0 +1,151 @@
+"""The markers that are to be written, by the broker that leads their partitions. Pure.
+
+put -> take: one request to a broker at a time -> written
+                                               -> defer -> due: route it again, to the leader of then
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
+from ottla.broker.transactions.events import PREPARED, Producer, TransactionState
+from ottla.broker.transactions.partition_state import TransactionsState
+from ottla.broker.transactions.transaction import Transaction
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import TopicPartition
+
+FIRST_PAUSE_MS: Final = 20
+LONGEST_PAUSE_MS: Final = 1_000
+PARTITIONS_IN_A_REQUEST: Final = 500
+
+TransactionPartition: TypeAlias = CoordinatorPartition[TransactionsState]
+Partitions: TypeAlias = frozenset[TopicPartition]
+
+
+@dataclass(slots=True, eq=False)
+class EndedTransaction:
+    """A transaction whose end is committed, in one leadership of its partition of `__transaction_state`."""
+
+    transaction: Transaction
+    hosted: TransactionPartition
+    producer: Producer
+    commit: bool
+    attempts: int = 0
+    is_given_up: bool = False
+    """Whether a newer coordinator or producer has refused a marker."""
+
+    @classmethod
+    def of(cls, transaction: Transaction, hosted: TransactionPartition) -> EndedTransaction:
+        """Describe the end that the transaction's snapshot holds."""
+        snapshot = transaction.snapshot
+        assert snapshot is not None
+        assert snapshot.state in PREPARED
+        commit = snapshot.state is TransactionState.PREPARE_COMMIT
+        return cls(transaction, hosted, snapshot.producer, commit)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the transaction still waits for these markers."""
+        snapshot = self.transaction.snapshot
+        return (
+            not self.is_given_up
+            and snapshot is not None
+            and snapshot.state in PREPARED
+            and snapshot.producer == self.producer
+        )
+
+
+class Markers(NamedTuple):
+    """The markers of one transaction for some of its partitions."""
+
+    ended: EndedTransaction
+    partitions: Partitions
+
+
+class Verdict(Enum):
+    """What follows from the response for one partition."""
+
+    WRITTEN = "written"
+    AGAIN = "again"
+    GIVE_UP = "give up"
+
+
+_WRITTEN: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
+)
+"""A partition whose records have no producers has no record of the transaction either."""
+_FENCED: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+
+
+def verdict(code: int) -> Verdict:
+    """Decide what follows from an error code. What Kafka takes for fatal is tried again, with a warning."""
+    if code in _WRITTEN:
+        return Verdict.WRITTEN
+    return Verdict.GIVE_UP if code in _FENCED else Verdict.AGAIN
+
+
+class MarkerQueue:
+    """Markers by destination, and those that wait for their next attempt."""
+
+    def __init__(self) -> None:
+        self._by_broker: dict[int, dict[EndedTransaction, Partitions]] = {}
+        self._deferred: list[tuple[float, int, Markers]] = []
+        self._serial = 0
+
+    @property
+    def deferred(self) -> int:
+        """How many transactions wait for another attempt, counted for each of their leaders."""
+        return len(self._deferred)
+
+    def put(self, broker_id: int, markers: Markers) -> None:
+        """Have markers sent to a broker with its next request."""
+        queued = self._by_broker.setdefault(broker_id, {})
+        queued[markers.ended] = queued.get(markers.ended, frozenset()) | markers.partitions
+
+    def take(self, broker_id: int, most_partitions: int = PARTITIONS_IN_A_REQUEST) -> list[Markers]:
+        """Remove and return what the next request to a broker holds: each transaction once, oldest first."""
+        queued, taken, partitions = self._by_broker.get(broker_id, {}), list[Markers](), 0
+        while queued and partitions < most_partitions:
+            ended = next(iter(queued))
+            markers = Markers(ended, queued.pop(ended))
+            if ended.is_decided:
+                taken.append(markers)
+                partitions += len(markers.partitions)
+        if not queued:
+            self._by_broker.pop(broker_id, None)
+        return taken
+
+    def take_all(self, broker_id: int) -> list[Markers]:
+        """Remove and return all that waits for a broker."""
+        return [Markers(*queued) for queued in self._by_broker.pop(broker_id, {}).items()]
+
+    def defer(self, markers: Markers, now_ms: float) -> None:
+        """Have markers routed again after a pause, which grows with the attempts of their transaction."""
+        ended = markers.ended
+        pause_ms = min(FIRST_PAUSE_MS * 2 ** min(ended.attempts, 10), LONGEST_PAUSE_MS)
+        ended.attempts += 1
+        self._serial += 1
+        heapq.heappush(self._deferred, (now_ms + pause_ms, self._serial, markers))
+
+    def next_ms(self) -> float | None:
+        """Return when the next deferred markers are due; None without any."""
+        return self._deferred[0][0] if self._deferred else None
+
+    def due(self, now_ms: float) -> list[Markers]:
+        """Remove and return the markers whose pause is over, and which are still wanted."""
+        due: list[Markers] = []
+        while self._deferred and self._deferred[0][0] <= now_ms:
+            markers = heapq.heappop(self._deferred)[2]
+            if markers.ended.is_decided:
+                due.append(markers)
+        return due
