@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.handlers import fetch
 from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition
-from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.handlers.testing import DataPlane, batch_of, topic_id_of
 from ottla.broker.log import retention
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -29,7 +29,9 @@ def request_of(offset: int = 0, *, max_bytes: int = 1 << 20, wait_ms: int = 0, *
         current_leader_epoch=more.pop("current_leader_epoch", -1),
         last_fetched_epoch=more.pop("last_fetched_epoch", -1),
     )
-    topics = [FetchTopic(topic=more.pop("topic", "t"), partitions=[partition])]
+    topic = more.pop("topic", "t")
+    topic_id = more.pop("topic_id", topic_id_of(topic))
+    topics = [FetchTopic(topic=topic, topic_id=topic_id, partitions=[partition])]
     return FetchRequest(max_wait_ms=wait_ms, min_bytes=more.pop("min_bytes", 1), topics=topics, **more)
 
 
@@ -71,7 +73,7 @@ def append(plane: DataPlane, *values: bytes, partition: int = 0, **more: Any) ->
     found.append(batch_of(*values, **more), now_ms=plane.environment.clock.now_ms())
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(18))
 async def test_every_version_gets_the_records(plane: DataPlane, version: int) -> None:
     await plane.lead()
     append(plane, b"a", b"b", codec=Codec.GZIP)

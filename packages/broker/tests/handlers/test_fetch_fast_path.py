@@ -5,62 +5,43 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from ottla.broker.handlers import fetch
 from ottla.broker.handlers.delayed_plain_fetch import DelayedPlainFetch
-from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.handlers.testing import DataPlane, batch_of, topic_id_of
 from ottla.broker.log.log import AppendOrigin
-from ottla.broker.network.frames import FrameReader, PlainFetch, ReceiveBuffer
+from ottla.broker.network.fetch_testing import (
+    admit,
+    fast_path,
+    framed,
+    general_path,
+    joined,
+    reader_with,
+    request_of,
+)
+from ottla.broker.network.frames import PlainFetch
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, decode_request_header, encode_request, response_header
-from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.protocol.headers import decode_request_header
+from ottla.protocol.messages.fetch import (
+    FetchRequest,
+    ForgottenTopic,
+    ReplicaState,
+)
 from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
 
 BOUND_S = 60
-VERSIONS = range(4, 13)
-INDEX: dict[bytes, Any] = {b"t\0\0\0\0": "t-0", b"t\0\0\0\1": "t-1", "thé".encode() + b"\0\0\0\0": "thé-0"}
-
-
-def request_of(
-    offset: int = 0, *, topic: str = "t", partition: int = 0, partition_max: int = 1 << 20, **more: Any
-) -> FetchRequest:
-    of_partition = {
-        name: more.pop(name)
-        for name in ("current_leader_epoch", "last_fetched_epoch", "log_start_offset")
-        if name in more
-    }
-    one = FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=partition_max, **of_partition
-    )
-    return FetchRequest(
-        **{
-            "max_wait_ms": 0,
-            "min_bytes": 1,
-            "session_epoch": -1,
-            "topics": [FetchTopic(topic=topic, partitions=[one])],
-            **more,
-        }
-    )
-
-
-def framed(
-    request: FetchRequest, version: int = 12, correlation_id: int = 1, client: str | None = "c"
-) -> bytes:
-    body = encode_request(RequestHeader(ApiKey.FETCH, version, correlation_id, client), request)
-    return struct.pack(">i", len(body)) + body
-
-
-def reader_with(data: bytes) -> FrameReader:
-    reader = FrameReader(ReceiveBuffer(1 << 20), 100 << 20)
-    reader.get_buffer()[: len(data)] = data
-    reader.received(len(data))
-    return reader
+VERSIONS = range(4, 18)
+INDEX: dict[bytes, Any] = {
+    topic + partition.to_bytes(4): f"{name}-{partition}"
+    for name in ("t", "thé")
+    for partition in (0, 1)
+    for topic in (name.encode(), b"\0" + topic_id_of(name).bytes)
+}
 
 
 def found_in(data: bytes, index: dict[bytes, Any] | None = None) -> PlainFetch | None:
@@ -106,6 +87,15 @@ def test_a_plain_request_is_read(version: int, client: str | None, topic: str) -
         framed(request_of(forgotten_topics_data=[ForgottenTopic(topic="t", partitions=[1])]), 11),
         framed(request_of(rack_id="é"), 11),
         framed(request_of(rack_id="é"), 12),
+        framed(request_of(topic="other"), 13),
+        framed(request_of(replica_id=2), 14),
+        framed(request_of(replica_state=ReplicaState(replica_id=2)), 15),
+        framed(request_of(session_epoch=0), 17),
+        framed(request_of(session_id=5, session_epoch=3), 17),
+        framed(request_of(last_fetched_epoch=0), 17),
+        framed(request_of(topics=[]), 17),
+        framed(request_of(topics=request_of().topics + request_of(partition=1).topics), 17),
+        framed(request_of(forgotten_topics_data=[ForgottenTopic(topic_id=UUID(int=1), partitions=[1])]), 17),
     ],
 )
 def test_what_is_not_plain_is_left_for_the_general_path(frame: bytes) -> None:
@@ -157,41 +147,19 @@ def decoded_terms(frame: bytes) -> tuple[object, ...]:
     header, position = decode_request_header(memoryview(frame)[4:])
     request = FetchRequest.decode(frame[4 + position :], header.api_version)
     (topic,), (one,) = request.topics, request.topics[0].partitions
+    named = topic.topic.encode() if header.api_version < 13 else b"\0" + topic.topic_id.bytes
+    assert request.replica_state.replica_id == -1
     assert (request.replica_id, request.session_id, request.session_epoch) == (-1, 0, -1)
     assert not request.forgotten_topics_data
     assert one.last_fetched_epoch == -1
     return (
-        topic.topic.encode() + one.partition.to_bytes(4, signed=True), header.api_version,
+        named + one.partition.to_bytes(4, signed=True), header.api_version,
         header.correlation_id, request.max_wait_ms, request.min_bytes, request.max_bytes,
         request.isolation_level == 1, one.current_leader_epoch, one.fetch_offset, one.partition_max_bytes,
     )  # fmt: skip
 
 
 # ---- answering them
-
-
-async def general_path(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes:
-    answer = fetch.handle(plane.services, request, plane.context(ApiKey.FETCH, version))
-    if isinstance(answer, Awaitable):
-        answer = await answer
-    head = response_header(correlation_id, ApiKey.FETCH, version)
-    body = head + joined(answer.encode_parts(version))
-    return struct.pack(">i", len(body)) + body
-
-
-def joined(parts: list[Any]) -> bytes:
-    return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
-
-
-def fast_path(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
-    answers = plane.services.fetch_fast_path.answer(
-        reader_with(framed(request, version, correlation_id)), plane.session.fetch_targets
-    )
-    if answers is None or answers.waiting is not None:
-        return None
-    answer = joined(answers.parts)
-    assert (answers.count, answers.version, answers.size) == (1, version, len(answer))
-    return answer
 
 
 def transactional(*values: bytes, sequence: int = 0) -> bytes:
@@ -233,7 +201,7 @@ async def filled(plane: DataPlane, rng: random.Random) -> HostedPartition:
             partition.fetched(2, rng.choice(bases), 0, 1)
     if rng.random() < 0.3:
         partition.log.advance_log_start(rng.randrange(partition.high_watermark + 1))
-    plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), partition)
+    admit(plane, partition)
     return partition
 
 
@@ -266,6 +234,39 @@ async def test_both_paths_give_the_same_bytes(tmp_path: Path, seed: int) -> None
                 assert mine == expected
     assert answered or partition.high_watermark == partition.log.log_start_offset
     plane.logs.close()
+
+
+@pytest.mark.parametrize("version", range(12, 18))
+async def test_a_fetch_that_went_well_brings_the_next_one_to_the_fast_path(
+    plane: DataPlane, version: int
+) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"a"), now_ms=1)
+    assert fast_path(plane, request_of(), version, 1) is None
+
+    expected = await general_path(plane, request_of(), version, 1)
+
+    assert fast_path(plane, request_of(), version, 1) == expected
+    other = 13 if version < 13 else 12  # one asks by name, the other by id
+    assert fast_path(plane, request_of(), other, 1) is None
+
+
+async def test_a_topic_made_again_under_its_name_is_not_served_by_the_id_before(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"a"), now_ms=1)
+    await general_path(plane, request_of(), 13, 1)
+    assert fast_path(plane, request_of(), 13, 1) is not None
+
+    await plane.replicas.stop([(partition.topic_partition, -2, True)])
+    plane.topic_ids["t"] = UUID(int=2)
+    again = await plane.lead(leader_epoch=1)
+    again.append(batch_of(b"b"), now_ms=1)
+
+    assert fast_path(plane, request_of(), 13, 1) is None
+    by_id = request_of()
+    by_id.topics[0].topic_id = UUID(int=2)
+    expected = await general_path(plane, by_id, 13, 1)
+    assert fast_path(plane, by_id, 13, 1) == expected
 
 
 async def test_a_partition_that_is_followed_is_not_read_on_the_fast_path(plane: DataPlane) -> None:
@@ -370,7 +371,7 @@ async def answers_in(given: list[bytes | None]) -> bytes | None:
 
 async def admitted(plane: DataPlane, **settings: Any) -> HostedPartition:
     partition = await plane.lead(**settings)
-    plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), partition)
+    admit(plane, partition)
     return partition
 
 

@@ -59,7 +59,7 @@ async def one(
     return (await produced(plane, request, version, **context)).responses[0].partition_responses[0]
 
 
-@pytest.mark.parametrize("version", range(3, 10))
+@pytest.mark.parametrize("version", range(3, 12))
 async def test_offsets_are_given_in_order(plane: DataPlane, version: int) -> None:
     await plane.lead()
 
@@ -342,3 +342,36 @@ async def test_topics_are_measured(plane: DataPlane) -> None:
     assert (meters.messages_in.count, meters.bytes_in.count) == (2, len(batch))
     assert (meters.produce_requests.count, meters.failed_produce_requests.count) == (2, 1)
     assert (for_all.produce_requests.count, for_all.failed_produce_requests.count) == (3, 2)
+
+
+@pytest.mark.parametrize("version", range(9, 12))
+async def test_a_produce_to_another_broker_than_the_leader_is_told_who_leads(
+    plane: DataPlane, version: int
+) -> None:
+    await plane.lead(leader=2, leader_epoch=5, isr=(1, 2), replicas=(1, 2))
+
+    answer = await produced(plane, request_of(batch_of(b"a"), None), version)
+
+    first, unknown = answer.responses[0].partition_responses
+    assert first.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if version < 10:
+        assert (first.current_leader.leader_id, answer.node_endpoints) == (-1, [])
+        return
+    assert (first.current_leader.leader_id, first.current_leader.leader_epoch) == (2, 5)
+    assert unknown.current_leader.leader_id == -1
+    (node,) = answer.node_endpoints
+    assert (node.node_id, node.host, node.port) == (2, "host-2", 9092)
+
+
+async def test_a_produce_whose_leader_changes_while_it_waits_is_told_who_leads(plane: DataPlane) -> None:
+    await plane.lead(isr=(1, 2), replicas=(1, 2))
+    waiting = asyncio.ensure_future(produced(plane, request_of(batch_of(b"a"), timeout_ms=60_000), 11))
+    await asyncio.sleep(0)
+
+    await plane.lead(leader=2, leader_epoch=1, isr=(1, 2), replicas=(1, 2))
+
+    answer = await asyncio.wait_for(waiting, BOUND_S)
+    (one,) = answer.responses[0].partition_responses
+    assert one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == (2, 1)

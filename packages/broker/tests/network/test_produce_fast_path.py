@@ -54,7 +54,7 @@ def run_in(data: bytes, index: dict[bytes, Any] | None = None) -> ProduceRun | N
     return reader_with(data).next_produces(INDEX if index is None else index)
 
 
-@pytest.mark.parametrize("version", range(3, 10))
+@pytest.mark.parametrize("version", range(3, 12))
 @pytest.mark.parametrize("client", [None, "", "c" * 200])
 @pytest.mark.parametrize("topic", ["t", "thé"])
 def test_plain_requests_are_found_together(version: int, client: str | None, topic: str) -> None:
@@ -157,7 +157,7 @@ async def general_path(plane: DataPlane, request: ProduceRequest, version: int, 
     return struct.pack(">i", len(body)) + body
 
 
-@pytest.mark.parametrize("version", range(3, 10))
+@pytest.mark.parametrize("version", range(3, 12))
 @pytest.mark.parametrize("seed", range(6))
 async def test_both_paths_give_the_same_answers_and_logs(tmp_path: Path, version: int, seed: int) -> None:
     rng = random.Random(seed)

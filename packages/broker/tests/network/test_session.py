@@ -83,7 +83,8 @@ def test_the_index_is_bounded_and_the_partition_admitted_first_makes_room(
 
     for number in (0, 1, 2, 0, 3):
         session.admit_produces(Known("t", number), session.index_epoch)
-        session.admit_fetches(Known("t", number), session.index_epoch)
+        known = Known("t", number)
+        session.admit_fetches(known, session.index_epoch, known.key)
 
     for targets in (session.produce_targets, session.fetch_targets):
         assert list(targets or ()) == [Known("t", number).key for number in (1, 2, 3)]
@@ -93,12 +94,15 @@ def test_a_session_forgets_all_partitions_or_those_of_one_topic() -> None:
     session = a_session()
     for topic in ("a", "ab", "b"):
         session.admit_produces(Known(topic), session.index_epoch)
-        session.admit_fetches(Known(topic, 1), session.index_epoch)
+        known = Known(topic, 1)
+        session.admit_fetches(known, session.index_epoch, known.key)
+        session.admit_fetches(known, session.index_epoch, b"\0" + topic.encode())
 
     session.forget_partitions("a")
 
     assert list(session.produce_targets or ()) == [Known("ab").key, Known("b").key]
-    assert list(session.fetch_targets or ()) == [Known("ab", 1).key, Known("b", 1).key]
+    kept = [Known("ab", 1).key, b"\0ab", Known("b", 1).key, b"\0b"]
+    assert list(session.fetch_targets or ()) == kept
     session.forget_partitions()
     assert session.produce_targets is None
     assert session.fetch_targets is None
@@ -120,7 +124,7 @@ def test_a_request_that_was_read_before_its_session_forgot_admits_nothing() -> N
 
     session.forget_partitions()
     session.admit_produces(Known("a"), read_at)
-    session.admit_fetches(Known("a"), read_at)
+    session.admit_fetches(Known("a"), read_at, Known("a").key)
 
     assert session.produce_targets is None
     assert session.fetch_targets is None

@@ -108,11 +108,11 @@ else:
 
 
 ROUTES: Final[tuple[Route[Services], ...]] = (
-    Route(ApiKey.PRODUCE, 0, 9, produce.handle, borrows_buffer=True),
+    Route(ApiKey.PRODUCE, 0, 11, produce.handle, borrows_buffer=True),
     Route(
         ApiKey.FETCH,
         0,
-        12,
+        17,
         fetch.handle,
         stops_with_connection=True,
         borrows_buffer=True,

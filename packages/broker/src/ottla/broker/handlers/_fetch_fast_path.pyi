@@ -12,6 +12,8 @@ class Target:
     bytes_out: Meter
     retired: bool
     def __init__(self, partition: HostedPartition, bytes_out: Meter) -> None: ...
+    def id_key(self) -> bytes | None:
+        """The key of the partition by its topic's id; None where the log knows no id."""
     def retire(self) -> None:
         """Answer nothing any more, and let the partition go; from now on there is no `partition`."""
 

@@ -27,7 +27,7 @@ cdef enum Outcome:
 
 
 cdef class Target:
-    cdef readonly bytes key         # of the partition in a session's index
+    cdef readonly bytes key         # of the partition in a session's index, by its topic's name
     cdef readonly PartitionAppends partition
     cdef readonly object core
     cdef readonly object bytes_out
@@ -39,6 +39,12 @@ cdef class Target:
         self.partition = partition
         self.core = partition.core
         self.bytes_out = bytes_out
+
+    def id_key(self):
+        topic_id = self.partition.log.topic_id
+        if topic_id is None:
+            return None
+        return b"\0" + topic_id.bytes + self.key[-4:]
 
     def retire(self):
         self.retired = True

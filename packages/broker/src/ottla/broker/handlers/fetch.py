@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.handlers.current_leaders import FIRST_FETCH, IS_ELSEWHERE, CurrentLeaders
 from ottla.broker.handlers.delayed_fetch import is_enough, read_when_enough
 from ottla.broker.handlers.fetch_read import FetchTerms, Needs, is_throttled, read_all, reading
-from ottla.broker.handlers.fetch_response import FetchAnswer, FetchedPartition, failed
-from ottla.broker.handlers.fetch_sessions import FetchContext, RequestedPartition
+from ottla.broker.handlers.fetch_response import FIRST_BY_ID, FetchAnswer, FetchedPartition, failed
+from ottla.broker.handlers.fetch_sessions import FetchContext, Key, RequestedPartition
 from ottla.broker.handlers.inter_broker_requests import may_be_refused, refusal_of_replica
 from ottla.broker.handlers.pacing import LONG, at_once
 from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
@@ -21,24 +22,35 @@ from ottla.protocol.records import convert_down
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.log.log import Slice
-    from ottla.protocol.messages.fetch import FetchPartition, FetchRequest
+    from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 __all__ = ["Needs", "handle"]
 
 MAX_CONVERTED_BYTES: Final = 8 * 1024 * 1024
 """Converted records that one answer holds in memory; others are sent from the file."""
 
+_FIRST_WITH_REPLICA_STATE: Final = 15
+
 
 def handle(
     services: Needs, request: FetchRequest, context: RequestContext
 ) -> FetchAnswer | Awaitable[FetchAnswer]:
     """Respond at once if there is enough; otherwise return the wait for it."""
+    if context.api_version >= _FIRST_WITH_REPLICA_STATE:
+        request.replica_id = request.replica_state.replica_id
     if context.is_long or may_be_refused(services, request, context):
         return _in_steps(services, request, context)
     terms = FetchTerms(services, request, context)
-    wanted = [_wanted(topic.topic, one) for topic in request.topics for one in topic.partitions]
+    wanted = [
+        _wanted(*named, one)
+        for topic in request.topics
+        for named in (_name(terms, topic),)
+        for one in topic.partitions
+    ]
     return _served(terms, request, wanted)
 
 
@@ -46,10 +58,13 @@ async def _in_steps(services: Needs, request: FetchRequest, context: RequestCont
     refusal = await refusal_of_replica(services, request, context)
     if refusal is not None:
         return await _refused(request, refusal, context)
+    terms = FetchTerms(services, request, context)
     wanted = [
-        _wanted(topic.topic, one) for topic in request.topics async for one in context.paced(topic.partitions)
+        _wanted(*_name(terms, topic), one)
+        for topic in request.topics
+        async for one in context.paced(topic.partitions)
     ]
-    answer = _served(FetchTerms(services, request, context), request, wanted)
+    answer = _served(terms, request, wanted)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
@@ -57,11 +72,19 @@ async def _refused(request: FetchRequest, refusal: KafkaError, context: RequestC
     answer = FetchAnswer()
     for topic in request.topics:
         partitions = [failed(one.partition, refusal.code) async for one in context.paced(topic.partitions)]
-        answer.topics.append((topic.topic, partitions))
+        by_id = context.api_version >= FIRST_BY_ID
+        answer.topics.append((topic.topic_id if by_id else topic.topic, partitions))
     return answer
 
 
-def _wanted(topic: str, one: FetchPartition) -> RequestedPartition:
+def _name(terms: FetchTerms, topic: FetchTopic) -> tuple[str, UUID | None]:
+    """The name of a topic and, where it is asked for by it, its id; of an unknown id the name is empty."""
+    if not terms.by_id:
+        return topic.topic, None
+    return terms.services.metadata.topic_name(topic.topic_id) or "", topic.topic_id
+
+
+def _wanted(topic: str, topic_id: UUID | None, one: FetchPartition) -> RequestedPartition:
     return RequestedPartition(
         TopicPartition(topic, one.partition),
         one.fetch_offset,
@@ -69,6 +92,7 @@ def _wanted(topic: str, one: FetchPartition) -> RequestedPartition:
         one.current_leader_epoch,
         one.last_fetched_epoch,
         one.log_start_offset,
+        topic_id,
     )
 
 
@@ -92,19 +116,26 @@ def _served(
 
 def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartition]) -> FetchContext:
     services = terms.services
-    forgotten = [
-        TopicPartition(topic.topic, index)
-        for topic in request.forgotten_topics_data
-        for index in topic.partitions
-    ]
-    return services.fetch_sessions.open(
+    forgotten = [key for topic in request.forgotten_topics_data for key in _keys(terms, topic)]
+    fetch = services.fetch_sessions.open(
         request.session_id,
         request.session_epoch,
         wanted,
         forgotten,
         privileged=terms.is_follower,
+        by_id=terms.by_id,
         now_ms=services.environment.clock.monotonic_ms(),
     )
+    if terms.by_id:
+        for one in fetch.wanted:
+            one.resolve(services.metadata.topic_name)
+    return fetch
+
+
+def _keys(terms: FetchTerms, topic: ForgottenTopic) -> list[Key]:
+    if terms.by_id:
+        return [(topic.topic_id, index) for index in topic.partitions]
+    return [TopicPartition(topic.topic, index) for index in topic.partitions]
 
 
 # ---- answering
@@ -129,16 +160,20 @@ def _answering(
 ) -> Generator[None, None, FetchAnswer]:
     answer = FetchAnswer(session_id=fetch.session_id)
     carried = []
-    last_topic: str | None = None
+    last_topic: str | UUID | None = None
+    leaders = CurrentLeaders(terms.services, terms.context.session.listener_name)
     for wanted, result in zip(fetch.wanted, results, strict=True):
         yield
         if not fetch.must_respond(wanted, result):
             continue
         carried.append((wanted, result))
         topic = wanted.topic_partition.topic
-        if topic != last_topic:
-            answer.topics.append((topic, []))
-            last_topic = topic
+        named = topic if wanted.topic_id is None else wanted.topic_id
+        if named != last_topic:
+            answer.topics.append((named, []))
+            last_topic = named
+        if result.error_code in IS_ELSEWHERE and terms.version >= FIRST_FETCH:
+            result.current_leader = leaders.of(wanted.topic_partition)
         answer.topics[-1][1].append(result)
         if result.size and terms.is_follower:
             _count_replicated(terms, wanted, result)
@@ -146,6 +181,7 @@ def _answering(
             terms.services.topic_metrics.of(topic).bytes_out.mark(result.size)
             terms.services.topic_metrics.all_topics.bytes_out.mark(result.size)
     fetch.answered(carried)
+    answer.nodes = list(leaders.nodes.values())
     if terms.is_follower:
         terms.services.topic_metrics.replication_bytes_out.mark(answer.size)
     if len(carried) == 1 and carried[0][1].size and not terms.is_follower and not terms.rack:

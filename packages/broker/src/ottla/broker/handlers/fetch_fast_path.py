@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.handlers._fetch_fast_path import Answers, Target, answer_all, answer_waiting
 from ottla.broker.handlers.delayed_plain_fetch import DelayedPlainFetch
+from ottla.broker.handlers.fetch_response import FIRST_BY_ID
 from ottla.broker.handlers.known_partitions import KnownPartitions
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class FetchFastPath:
                 return
             target = Target(partition, self._topic_metrics.of(topic_partition.topic).bytes_out)
             self.known.put(topic_partition, target)
-        context.session.admit_fetches(target, context.index_epoch)
+        key = target.key if context.api_version < FIRST_BY_ID else target.id_key()
+        if key is not None:
+            context.session.admit_fetches(target, context.index_epoch, key)
 
     def answer(self, reader: Reader, targets: dict[bytes, Target]) -> Answers | None:
         """Take and answer the plain requests that stand in a row, up to the first for the general path.

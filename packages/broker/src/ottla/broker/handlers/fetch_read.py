@@ -6,22 +6,27 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.handlers.fetch_response import FetchedPartition
+from ottla.broker.handlers.fetch_response import FIRST_BY_ID, FetchedPartition
 from ottla.broker.handlers.pacing import LONG, at_once
 from ottla.broker.replication.read_replicas import check_readable
 from ottla.protocol.errors import (
     ErrorCode,
+    InconsistentTopicId,
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    UnknownTopicId,
     UnsupportedCompressionType,
     UnsupportedVersion,
 )
 from ottla.protocol.storage import CorruptStorage
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.environment import Environment
     from ottla.broker.handlers.delayed_fetches import DelayedFetches
@@ -46,6 +51,7 @@ _FIRST_WITH_TOTAL_LIMIT: Final = 3
 _FIRST_WITH_V2: Final = 4
 _FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_RACK: Final = 11
+_SAY_NOTHING_OF_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class Needs(Protocol):
@@ -57,6 +63,7 @@ class Needs(Protocol):
     fetch_sessions: FetchSessions
     fetch_fast_path: FetchFastPath
     inter_broker: InterBrokerAccess
+    metadata: MetadataCache
     read_replicas: ReadReplicas
     record_threads: RecordThreads
     replicas: Replicas
@@ -68,6 +75,7 @@ class FetchTerms:
     """The terms of one request: the reader, its limits, and how far it may see."""
 
     __slots__ = (
+        "by_id",
         "committed_only",
         "context",
         "magic",
@@ -84,6 +92,7 @@ class FetchTerms:
         self.services = services
         self.context = context
         self.version = version
+        self.by_id = version >= FIRST_BY_ID
         self.replica = request.replica_id
         self.rack = request.rack_id if services.read_replicas.by_rack else ""
         # A consumer without a rack is never sent to a follower: it has not heard of a new leader (KIP-392).
@@ -146,6 +155,8 @@ def _read_or_fail(
 ) -> FetchedPartition:
     topic_partition = wanted.topic_partition
     try:
+        if wanted.topic_id is not None:
+            _check_id(terms, topic_partition, wanted.topic_id)
         find = (
             terms.services.read_replicas.for_consumer
             if terms.may_read_followers
@@ -160,6 +171,15 @@ def _read_or_fail(
         _log.warning("%s cannot be read at %d: %s", topic_partition, wanted.fetch_offset, error)
         _count_failure(terms.services, topic_partition, KafkaStorageError(str(error)))
         return FetchedPartition(topic_partition.partition, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
+
+
+def _check_id(terms: FetchTerms, topic_partition: TopicPartition, topic_id: UUID) -> None:
+    """Raise unless the topic is known and is the one whose log is here, not another one of its name."""
+    if not topic_partition.topic:
+        raise UnknownTopicId
+    partition = terms.services.replicas.hosted(topic_partition)
+    if partition is not None and partition.log.topic_id not in (None, topic_id):
+        raise InconsistentTopicId
 
 
 def _read(
@@ -253,5 +273,5 @@ def _aborted(partition: HostedPartition, start: int, end: int) -> list[tuple[int
 
 def _count_failure(services: Needs, topic_partition: TopicPartition, error: KafkaError) -> None:
     services.topic_metrics.all_topics.failed_fetch_requests.mark()
-    if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if error.code not in _SAY_NOTHING_OF_TOPIC:
         services.topic_metrics.of(topic_partition.topic).failed_fetch_requests.mark()

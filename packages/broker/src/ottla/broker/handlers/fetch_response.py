@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Final
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ottla.broker.handlers.current_leaders import Leadership, Node
     from ottla.broker.log.log import Slice
 
 _I16: Final = struct.Struct(">h")
@@ -18,7 +21,10 @@ _I64: Final = struct.Struct(">q")
 _PARTITION: Final = struct.Struct(">ihq")
 _ABORTED: Final = struct.Struct(">qq")
 _EPOCH_END: Final = struct.Struct(">iq")
+_LEADER: Final = struct.Struct(">ii")
 FIRST_FLEXIBLE: Final = 12
+FIRST_BY_ID: Final = 13
+"""The first version that names topics by id (KIP-516)."""
 _STEP_BYTES: Final = 16_384
 
 
@@ -36,6 +42,8 @@ class FetchedPartition:
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None
     """(epoch, end offset) up to which the follower's log agrees with the leader's."""
+    current_leader: Leadership | None = None
+    """Told where another broker leads, or this one in a later epoch (KIP-951)."""
     records: bytes | Slice | None = None
     is_cold: bool = False
     """Whether the records have to be read from the disk before they are sent."""
@@ -61,7 +69,10 @@ class FetchAnswer:
     error_code: int = 0
     session_id: int = 0
     throttle_time_ms: int = 0
-    topics: list[tuple[str, list[FetchedPartition]]] = field(default_factory=list)
+    topics: list[tuple[str | UUID, list[FetchedPartition]]] = field(default_factory=list)
+    """By name, or by id since version 13."""
+    nodes: list[Node] = field(default_factory=list)
+    """The addresses of the brokers that lead what was asked for here in vain."""
 
     @property
     def size(self) -> int:
@@ -71,27 +82,27 @@ class FetchAnswer:
     def encode_parts(self, version: int) -> list[bytes | Slice]:
         """Return the body of the response, in order: bytes, and file regions for records."""
         writer = self._writer(version)
-        for name, partitions in self.topics:
-            writer.string(name)
+        for named, partitions in self.topics:
+            writer.topic(named)
             writer.array(len(partitions))
             for one in partitions:
                 writer.partition(one)
             writer.no_tags()
-        writer.no_tags()
+        writer.tags(self)
         return writer.finish()
 
     def encode_in_steps(self, version: int) -> Iterator[bytes | Slice]:
         """Yield what `encode_parts` returns, topic by topic or partition by partition, for long responses."""
         writer = self._writer(version)
-        for name, partitions in self.topics:
-            writer.string(name)
+        for named, partitions in self.topics:
+            writer.topic(named)
             writer.array(len(partitions))
             for one in partitions:
                 writer.partition(one)
                 if len(writer.bytes) >= _STEP_BYTES or writer.parts:
                     yield from writer.take()
             writer.no_tags()
-        writer.no_tags()
+        writer.tags(self)
         yield from writer.take()
 
     def _writer(self, version: int) -> _Fixed:
@@ -118,6 +129,12 @@ class _Fixed:
 
     def array(self, count: int | None) -> None:
         self.bytes += _I32.pack(-1 if count is None else count)
+
+    def topic(self, named: str | UUID) -> None:
+        if isinstance(named, str):
+            self.string(named)
+        else:
+            self.bytes += named.bytes
 
     def string(self, text: str) -> None:
         data = text.encode()
@@ -158,6 +175,9 @@ class _Fixed:
     def partition_tags(self, one: FetchedPartition) -> None:
         pass
 
+    def tags(self, answer: FetchAnswer) -> None:
+        pass
+
     def no_tags(self) -> None:
         pass
 
@@ -174,7 +194,7 @@ class _Fixed:
 
 
 class _Flexible(_Fixed):
-    """Writes version 12: compact lengths and tagged fields."""
+    """Writes versions from 12 on: compact lengths and tagged fields."""
 
     def varint(self, value: int) -> None:
         while value > 0x7F:
@@ -194,12 +214,38 @@ class _Flexible(_Fixed):
         self.varint(size + 1)
 
     def partition_tags(self, one: FetchedPartition) -> None:
-        if one.diverging_epoch is None:
+        self.bytes.append((one.diverging_epoch is not None) + (one.current_leader is not None))
+        if one.diverging_epoch is not None:
+            self.bytes += b"\x00\x0d"  # tag 0, 13 bytes: epoch, end offset, no tags of its own
+            self.bytes += _EPOCH_END.pack(*one.diverging_epoch)
+            self.bytes.append(0)
+        if one.current_leader is not None:
+            self.bytes += b"\x01\x09"  # tag 1, 9 bytes: leader, epoch, no tags of its own
+            self.bytes += _LEADER.pack(*one.current_leader)
+            self.bytes.append(0)
+
+    def tags(self, answer: FetchAnswer) -> None:
+        if not answer.nodes:
             self.bytes.append(0)
             return
-        self.bytes += b"\x01\x00\x0d"  # one field, tag 0, 13 bytes: epoch, end offset, no tags of its own
-        self.bytes += _EPOCH_END.pack(*one.diverging_epoch)
-        self.bytes.append(0)
+        before, self.bytes = self.bytes, bytearray()
+        self.array(len(answer.nodes))
+        for node in answer.nodes:
+            self.bytes += _I32.pack(node.node_id)
+            self.string(node.host)
+            self.bytes += _I32.pack(node.port)
+            self.nullable(node.rack)
+            self.no_tags()
+        nodes, self.bytes = self.bytes, before
+        self.bytes += b"\x01\x00"  # one field, tag 0
+        self.varint(len(nodes))
+        self.bytes += nodes
+
+    def nullable(self, text: str | None) -> None:
+        if text is None:
+            self.bytes.append(0)
+        else:
+            self.string(text)
 
     def no_tags(self) -> None:
         self.bytes.append(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
+from uuid import UUID
 
 from ottla.broker.handlers.fetch_response import FetchedPartition
-from ottla.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from ottla.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ MIN_IDLE_BEFORE_EVICTION_MS: Final = 120_000
 DEFAULT_MAX_PARTITIONS: Final = 500_000
 _MAX_INT: Final = 2**31 - 1
 
+Key: TypeAlias = TopicPartition | tuple[UUID, int]
+"""A partition in a session: by its topic's name, or since version 13 by its topic's id (KIP-516)."""
+
 
 @dataclass(slots=True)
 class RequestedPartition:
@@ -32,9 +36,24 @@ class RequestedPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    topic_id: UUID | None = None
+    """The id that it is asked for by; then the name in `topic_partition` is empty while it is unknown."""
     high_watermark: int = -1
     answered_log_start_offset: int = -1
     answered_error: bool = False
+
+    @property
+    def key(self) -> Key:
+        """The partition as its client names it."""
+        if self.topic_id is None:
+            return self.topic_partition
+        return self.topic_id, self.topic_partition.partition
+
+    def resolve(self, topic_name: Callable[[UUID], str | None]) -> None:
+        """Look up the name of a topic that was unknown when the session began."""
+        if self.topic_id is not None and not self.topic_partition.topic:
+            name = topic_name(self.topic_id) or ""
+            self.topic_partition = TopicPartition(name, self.topic_partition.partition)
 
     def must_respond(self, answer: FetchedPartition) -> bool:
         """Return whether an incremental response has to contain this partition."""
@@ -67,18 +86,21 @@ class FetchSession:
     session_id: int
     privileged: bool
     """Whether it is a follower's: a consumer's session does not evict it."""
+    by_id: bool = False
+    """Whether its topics are named by id; the version of later requests must do so, too."""
     next_epoch: int = 1
     last_used_ms: float = 0
-    partitions: OrderedDict[TopicPartition, RequestedPartition] = field(default_factory=OrderedDict)
+    partitions: OrderedDict[Key, RequestedPartition] = field(default_factory=OrderedDict)
 
-    def update(self, wanted: Iterable[RequestedPartition], forgotten: Iterable[TopicPartition]) -> None:
+    def update(self, wanted: Iterable[RequestedPartition], forgotten: Iterable[Key]) -> None:
         """Add, change and drop partitions as an incremental request says."""
-        for topic_partition in forgotten:
-            self.partitions.pop(topic_partition, None)
+        for forgotten_key in forgotten:
+            self.partitions.pop(forgotten_key, None)
         for one in wanted:
-            known = self.partitions.get(one.topic_partition)
+            key = one.key
+            known = self.partitions.get(key)
             if known is None:
-                self.partitions[one.topic_partition] = one
+                self.partitions[key] = one
                 continue
             known.fetch_offset, known.max_bytes = one.fetch_offset, one.max_bytes
             known.current_leader_epoch, known.last_fetched_epoch = (
@@ -115,8 +137,8 @@ class FetchContext:
             return
         for wanted, answer in carried:
             wanted.answered(answer)
-            if answer.size and wanted.topic_partition in self.session.partitions:
-                self.session.partitions.move_to_end(wanted.topic_partition)
+            if answer.size and (key := wanted.key) in self.session.partitions:
+                self.session.partitions.move_to_end(key)
 
 
 class FetchSessions:
@@ -150,24 +172,31 @@ class FetchSessions:
         session_id: int,
         epoch: int,
         wanted: list[RequestedPartition],
-        forgotten: list[TopicPartition],
+        forgotten: Iterable[Key],
         *,
         privileged: bool,
+        by_id: bool = False,
         now_ms: float,
     ) -> FetchContext:
         """Return the partitions of a request, from its session and its changes.
 
-        Raises `FetchSessionIdNotFound` and `InvalidFetchSessionEpoch`; the client then opens a new session.
+        `by_id` says that the request names topics by id. Raises `FetchSessionIdNotFound`,
+        `InvalidFetchSessionEpoch`, and `FetchSessionTopicIdError` where the session names them otherwise; the
+        client then opens a new session.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
-            session = self._begin(wanted, privileged, now_ms) if epoch == INITIAL_EPOCH and wanted else None
+            session = None
+            if epoch == INITIAL_EPOCH and wanted:
+                session = self._begin(wanted, privileged, by_id, now_ms)
             return FetchContext(wanted, session)
         session = self._sessions.get(session_id)
         if session is None:
             raise FetchSessionIdNotFound
         if epoch != session.next_epoch:
             raise InvalidFetchSessionEpoch
+        if session.by_id != by_id:
+            raise FetchSessionTopicIdError
         self._update(session, wanted, forgotten)
         if not session.privileged and self._partitions > self._max_partitions:
             self._drop(session_id)
@@ -180,7 +209,7 @@ class FetchSessions:
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
     def _begin(
-        self, wanted: list[RequestedPartition], privileged: bool, now_ms: float
+        self, wanted: list[RequestedPartition], privileged: bool, by_id: bool, now_ms: float
     ) -> FetchSession | None:
         if not privileged and self._partitions + len(wanted) > self._max_partitions:
             return None
@@ -189,14 +218,14 @@ class FetchSessions:
         session_id = self._new_id()
         while session_id in self._sessions or session_id == NO_SESSION:
             session_id = self._new_id()
-        session = FetchSession(session_id, privileged)
+        session = FetchSession(session_id, privileged, by_id)
         self._update(session, wanted, ())
         self._sessions[session_id] = session
         self._touch(session, now_ms)
         return session
 
     def _update(
-        self, session: FetchSession, wanted: Iterable[RequestedPartition], forgotten: Iterable[TopicPartition]
+        self, session: FetchSession, wanted: Iterable[RequestedPartition], forgotten: Iterable[Key]
     ) -> None:
         before = len(session.partitions)
         session.update(wanted, forgotten)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from ottla.broker.handlers.current_leaders import FIRST_PRODUCE, CurrentLeaders
 from ottla.broker.handlers.delayed_produce import (
     ALL_ACKS,
     LEADER_ACKS,
@@ -29,6 +30,8 @@ from ottla.protocol.errors import (
     UnsupportedCompressionType,
 )
 from ottla.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -38,6 +41,7 @@ from ottla.protocol.records import Codec, magic_at, read_header
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.environment import Environment
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.handlers.topic_metrics import TopicMetrics
@@ -65,6 +69,7 @@ class Needs(Protocol):
     """The parts of the broker that Produce uses."""
 
     environment: Environment
+    metadata: MetadataCache
     produce_fast_path: ProduceFastPath
     record_threads: RecordThreads
     replicas: Replicas
@@ -213,8 +218,36 @@ def _answer(
             raise CloseConnection  # the only way to tell a producer that expects no answer
         return None
     if nothing_to_wait_for(request.acks, placed):
+        return _with_leaders(services, context, response)
+    return _when_safe(services, request, context, response, placed)
+
+
+async def _when_safe(
+    services: Needs,
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    placed: list[Placed],
+) -> ProduceResponse:
+    await when_safe(request, context, response, placed, services.environment.clock)
+    return _with_leaders(services, context, response)
+
+
+def _with_leaders(services: Needs, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
+    """Tell who leads the partitions that this broker does not."""
+    if context.api_version < FIRST_PRODUCE:
         return response
-    return when_safe(request, context, response, placed, services.environment.clock)
+    leaders = None
+    for topic in response.responses:
+        for one in topic.partition_responses:
+            if one.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            leaders = leaders or CurrentLeaders(services, context.session.listener_name)
+            leader_id, epoch = leaders.of(TopicPartition(topic.name, one.index))
+            one.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
+    if leaders is not None:
+        response.node_endpoints = [NodeEndpoint(**node._asdict()) for node in leaders.nodes.values()]
+    return response
 
 
 def appending(

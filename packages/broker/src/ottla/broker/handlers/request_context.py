@@ -75,8 +75,11 @@ class ClientSession(Protocol):
         """
         ...
 
-    def admit_fetches(self, target: Target, index_epoch: int, /) -> None:
-        """Let later fetches from a partition take the fast path, as `admit_produces` does."""
+    def admit_fetches(self, target: Target, index_epoch: int, key: bytes, /) -> None:
+        """Let later fetches from a partition take the fast path, as `admit_produces` does.
+
+        `key` is the target's, or that of its topic's id where the session fetches by id.
+        """
         ...
 
 

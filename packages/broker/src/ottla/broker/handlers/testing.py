@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
+from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.delayed_fetches import DelayedFetches
@@ -28,6 +29,13 @@ from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.headers import RequestHeader
+from ottla.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 
@@ -89,8 +97,8 @@ class FakeSession:
     def admit_produces(self, target: Target, index_epoch: int) -> None:
         self.produce_targets[target.key] = target
 
-    def admit_fetches(self, target: Target, index_epoch: int) -> None:
-        self.fetch_targets[target.key] = target
+    def admit_fetches(self, target: Target, index_epoch: int, key: bytes) -> None:
+        self.fetch_targets[key] = target
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +108,7 @@ class DataServices:
     config: BrokerConfig
     environment: Environment
     inter_broker: InterBrokerAccess
+    metadata: MetadataCache
     replicas: Replicas
     read_replicas: ReadReplicas
     replication_quotas: ReplicationQuotas
@@ -119,8 +128,11 @@ class DataPlane:
         self.racks: dict[int, str] = {}
         """Racks of live brokers."""
         self.overrides: dict[str, dict[str, str]] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        """Of topics that have another id than `topic_id_of` their name."""
         self.logs = OneDirectory(root)
         self.metrics = Metrics()
+        self.metadata = MetadataCache(BROKER_ID)
         self.environment = Environment()
         self.replicas = Replicas(
             broker_id=BROKER_ID,
@@ -152,6 +164,7 @@ class DataPlane:
             config=self.config,
             environment=self.environment,
             inter_broker=self._access,
+            metadata=self.metadata,
             replicas=self.replicas,
             read_replicas=ReadReplicas(self.config.replica_selector_class, self.replicas, self.racks.get),
             replication_quotas=ReplicationQuotas(
@@ -191,14 +204,44 @@ class DataPlane:
             isr=isr,
             replicas=replicas,
         )
-        await self.replicas.apply([(topic_partition, None, assignment)])
+        topic_id = self.topic_ids.get(topic, topic_id_of(topic))
+        await self.replicas.apply([(topic_partition, topic_id, assignment)])
+        self.tell(topic_partition, leader, leader_epoch)
         found = self.replicas.hosted(topic_partition)
         assert found is not None
         return found
 
+    def tell(self, topic_partition: TopicPartition, leader: int, leader_epoch: int = 0) -> None:
+        """Have the metadata say who leads a partition; brokers 1 and 2 are alive."""
+        topic, number = topic_partition
+        state = UpdateMetadataPartitionState(
+            partition_index=number, leader=leader, leader_epoch=leader_epoch, replicas=[leader], isr=[leader]
+        )
+        known = UpdateMetadataTopicState(
+            topic_name=topic,
+            topic_id=self.topic_ids.get(topic, topic_id_of(topic)),
+            partition_states=[state],
+        )
+        brokers = [
+            UpdateMetadataBroker(
+                id=one,
+                endpoints=[
+                    UpdateMetadataEndpoint(host=f"host-{one}", port=9092, listener=self.session.listener_name)
+                ],
+                rack=None,
+            )
+            for one in (1, 2)
+        ]
+        self.metadata.update(UpdateMetadataRequest(live_brokers=brokers, topic_states=[known]))
+
     def context(self, api_key: int, version: int, client_id: str = "test") -> RequestContext:
         header = RequestHeader(api_key, version, 1, client_id)
         return RequestContext(header, self.session, 0.0)
+
+
+def topic_id_of(topic: str) -> UUID:
+    """The id of a topic in tests."""
+    return uuid5(NAMESPACE_OID, topic)
 
 
 def batch_of(

@@ -111,15 +111,18 @@ class Session:
             return
         if self.produce_targets is None:
             self.produce_targets = {}
-        _admit(self.produce_targets, target)
+        _admit(self.produce_targets, target.key, target)
 
-    def admit_fetches(self, target: Target, index_epoch: int) -> None:
-        """Let later fetches from a partition take the fast path, as `admit_produces` does."""
+    def admit_fetches(self, target: Target, index_epoch: int, key: bytes) -> None:
+        """Let later fetches from a partition take the fast path, as `admit_produces` does.
+
+        `key` is the target's, or that of its topic's id where the session fetches by id.
+        """
         if index_epoch != self.index_epoch:
             return
         if self.fetch_targets is None:
             self.fetch_targets = {}
-        _admit(self.fetch_targets, target)
+        _admit(self.fetch_targets, key, target)
 
     def drop_produces(self, key: bytes) -> None:
         """Send the next produce to one partition down the general path."""
@@ -137,12 +140,12 @@ class Session:
                 _drop_topic(targets, topic.encode())
 
 
-def _admit(targets: dict[bytes, Any], target: Target) -> None:
-    if len(targets) >= MAX_KNOWN_PARTITIONS and target.key not in targets:
+def _admit(targets: dict[bytes, Any], key: bytes, target: Target) -> None:
+    if len(targets) >= MAX_KNOWN_PARTITIONS and key not in targets:
         del targets[next(iter(targets))]
-    targets[target.key] = target
+    targets[key] = target
 
 
 def _drop_topic(targets: dict[bytes, Any], topic: bytes) -> None:
-    for key in [one for one in targets if one[:-4] == topic]:
+    for key in [key for key, target in targets.items() if target.key[:-4] == topic]:
         del targets[key]

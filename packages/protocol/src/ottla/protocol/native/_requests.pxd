@@ -122,6 +122,15 @@ cdef inline const unsigned char *take_only_topic(Cursor *c, Py_ssize_t *size) no
     return NULL if take_count(c) != 1 or c.failed else topic
 
 
+cdef inline const unsigned char *take_only_topic_id(Cursor *c) noexcept nogil:
+    """Read an array of one topic, by its id, and one partition as far as its index, as `take_only_topic` does."""
+    cdef const unsigned char *topic
+    if take_count(c) != 1:
+        return NULL
+    topic = take(c, 16)
+    return NULL if take_count(c) != 1 or c.failed else topic
+
+
 # ---- writing: the room is the caller's
 
 
@@ -176,3 +185,12 @@ cdef inline unsigned char *write_only_topic(
         p = write32(p, 1)
     memcpy(p, key + topic, 4)
     return p + 4
+
+
+cdef inline unsigned char *write_only_topic_id(unsigned char *p, const unsigned char *key) noexcept nogil:
+    """Write an array of one topic and one partition, from `key`: the topic's id, the partition's four bytes."""
+    p[0] = 2
+    memcpy(p + 1, key, 16)
+    p[17] = 2
+    memcpy(p + 18, key + 16, 4)
+    return p + 22

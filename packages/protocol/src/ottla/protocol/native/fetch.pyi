@@ -3,13 +3,16 @@ from typing import Any
 class PlainFetch:
     """A Fetch request of a consumer for one partition.
 
-    Plain is: version 4 to 12, from a consumer, without a session, one topic, one partition. Compiled code
+    Plain is: version 4 to 17, from a consumer, without a session, one topic, one partition. Compiled code
     takes it out of received bytes with `take_fetch`.
     """
 
     @property
     def key(self) -> bytes:
-        """The topic's bytes and the partition's four bytes."""
+        """The topic's bytes and the partition's four bytes.
+
+        Since version 13 a zero, the 16 bytes of the topic's id and the partition's four.
+        """
     @property
     def target(self) -> Any:
         """The value of the index for the key."""

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The layout of plain Fetch requests and of their responses, versions 4 to 12, natively."""
+"""The layout of plain Fetch requests and of their responses, versions 4 to 17, natively."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -17,11 +17,13 @@ from ottla.protocol.native._requests cimport (
     take_head,
     take_no_tags,
     take_only_topic,
+    take_only_topic_id,
     take_text_length,
     write16,
     write32,
     write64,
     write_only_topic,
+    write_only_topic_id,
     write_tags,
     write_uvarint,
 )
@@ -35,7 +37,10 @@ cdef enum:
     FIRST_WITH_LEADER_EPOCH = 9
     FIRST_WITH_RACK = 11
     FIRST_FLEXIBLE = 12
-    LAST_VERSION = 12
+    FIRST_BY_ID = 13
+    FIRST_WITH_REPLICA_STATE = 15
+    LAST_VERSION = 17
+    ID_BYTES = 16
     CONSUMER = -1                # the replica id of a client that is no broker
     NO_EPOCH = -1
     READ_COMMITTED = 1
@@ -96,8 +101,11 @@ cdef bint parse_fetch(const unsigned char *p, Py_ssize_t size, Fields *out) noex
 
 
 cdef inline bint take_limits(Cursor *c, Fields *out) noexcept nogil:
-    """Read what counts for the whole request; false for a follower, and for an incremental session."""
-    if take32(c) != CONSUMER:
+    """Read what counts for the whole request; false for a follower, and for an incremental session.
+
+    Since version 15 a follower says at the end that it is one, in a tagged field.
+    """
+    if out.head.version < FIRST_WITH_REPLICA_STATE and take32(c) != CONSUMER:
         return False
     out.max_wait_ms = take32(c)
     out.min_bytes = take32(c)
@@ -111,7 +119,10 @@ cdef inline bint take_limits(Cursor *c, Fields *out) noexcept nogil:
 cdef inline bint take_partition(Cursor *c, Fields *out) noexcept nogil:
     """Read the only partition; false for more than one, and where a diverging log is asked about."""
     cdef int version = out.head.version
-    out.topic = take_only_topic(c, &out.topic_size)
+    if version >= FIRST_BY_ID:
+        out.topic, out.topic_size = take_only_topic_id(c), ID_BYTES
+    else:
+        out.topic = take_only_topic(c, &out.topic_size)
     if out.topic == NULL:
         return False
     out.partition = take32(c)
@@ -136,9 +147,13 @@ cdef inline bint take_rest(Cursor *c, int version) noexcept nogil:
 
 cdef PlainFetch fetch_of(const Fields *fields, dict index):
     """Make the object of a request if `index` knows its partition."""
-    cdef bytes key = PyBytes_FromStringAndSize(NULL, fields.topic_size + 4)
+    cdef bint by_id = fields.head.version >= FIRST_BY_ID
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, by_id + fields.topic_size + 4)
     cdef unsigned char *into = <unsigned char *> PyBytes_AS_STRING(key)
     cdef PlainFetch fetch
+    if by_id:  # a zero, which no topic's name has, keeps ids and names apart
+        into[0] = 0
+        into += 1
     memcpy(into, fields.topic, fields.topic_size)
     put32(into + fields.topic_size, fields.partition)
     target = index.get(key)
@@ -169,7 +184,10 @@ cdef class PlainFetch:
         p = write32(p, 0)  # no throttling
         if self.version >= FIRST_WITH_SESSION:
             p = write32(write16(p, 0), 0)  # no error, no session
-        p = write_only_topic(p, flexible, <const unsigned char *> PyBytes_AS_STRING(self.key), topic)
+        if self.version >= FIRST_BY_ID:
+            p = write_only_topic_id(p, <const unsigned char *> PyBytes_AS_STRING(self.key) + 1)
+        else:
+            p = write_only_topic(p, flexible, <const unsigned char *> PyBytes_AS_STRING(self.key), topic)
         p = write64(write64(write16(p, 0), high_watermark), last_stable_offset)
         if self.version >= FIRST_WITH_LOG_START:
             p = write64(p, log_start_offset)

@@ -3,9 +3,9 @@ from typing import Any
 class ProduceRun:
     """Plain Produce requests to one partition that came one behind the other.
 
-    Plain is: version 3 to 9, acks 1 or all, no transaction, one topic, one partition, one whole v2 batch that
-    is plain (`records/_batch.pxd`). All have one version, one acks and one timeout. Compiled code takes them
-    out of received bytes with `take_run`.
+    Plain is: version 3 to 11, acks 1 or all, no transaction, one topic, one partition, one whole v2 batch
+    that is plain (`records/_batch.pxd`). All have one version, one acks and one timeout. Compiled code takes
+    them out of received bytes with `take_run`.
     """
 
     @property

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The layout of plain Produce requests and of their responses, versions 3 to 9, natively."""
+"""The layout of plain Produce requests and of their responses, versions 3 to 11, natively."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -33,7 +33,7 @@ cdef enum:
     FIRST_WITH_ZSTD = 7
     FIRST_WITH_RECORD_ERRORS = 8
     FIRST_FLEXIBLE = 9
-    LAST_VERSION = 9
+    LAST_VERSION = 11
     SIZE = 4                     # in front of every frame
     MIN_REQUEST_BYTES = 8 + 2 + 2 + 2 + 4 + 4 + 2 + 4 + 4 + 4 + 61 - 16
     MAX_RESPONSE_BYTES = 4 + 4 + 1 + 5 + 3 + 5 + 4 + 2 + 8 + 8 + 8 + 4 + 2 + 3 + 4 + 1  # beside the topic
