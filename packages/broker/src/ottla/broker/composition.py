@@ -33,8 +33,8 @@ from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.routes import ROUTES
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.destinations import MarkerDestinations
+from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.protocol.errors import CoordinatorNotAvailable
 from ottla.protocol.records import Codec
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Environment
     from ottla.broker.log.registry import LogRegistry
     from ottla.broker.metrics import Metrics
-    from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
     from ottla.zookeeper.session import Session
 
 
@@ -161,6 +160,10 @@ class Composition:
         config, environment, zookeeper, logs = self.config, self.environment, self.zookeeper, self.logs
         topic_metrics = TopicMetrics(self.metrics)
         delayed_fetches = DelayedFetches(config.max_delayed_fetches)
+        groups = self._groups(replicas, metadata)
+        markers = PartitionMarkers(
+            replicas, environment.clock, config.request_timeout_ms, groups.transaction_ended
+        )
         return Services(
             config=config,
             environment=environment,
@@ -177,8 +180,9 @@ class Composition:
             topics=Topics(zookeeper, config, environment, metadata, logs.room),
             configs=configs,
             controller=controller,
-            groups=self._groups(replicas, metadata),
-            transactions=self._transactions(replicas, metadata),
+            groups=groups,
+            transactions=self._transactions(replicas, metadata, markers),
+            markers=markers,
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
             fetch_sessions=self._fetch_sessions(),
@@ -216,7 +220,9 @@ class Composition:
         replicas.subscribe(groups)
         return groups
 
-    def _transactions(self, replicas: Replicas, metadata: MetadataCache) -> TransactionCoordinator:
+    def _transactions(
+        self, replicas: Replicas, metadata: MetadataCache, markers: PartitionMarkers
+    ) -> TransactionCoordinator:
         config = self.config
         store = ReplicatedStore(
             replicas,
@@ -232,13 +238,8 @@ class Composition:
             environment=self.environment,
             metrics=self.metrics,
             store=store,
-            cluster=MarkerDestinations(metadata, config, self.zookeeper, no_markers_yet),
+            cluster=MarkerDestinations(metadata, config, self.zookeeper, markers.write),
             producer_ids=ProducerIds(self.zookeeper, self.broker_id),
         )
         replicas.subscribe(transactions)
         return transactions
-
-
-async def no_markers_yet(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """Refuse to write markers, so that the coordinator tries again."""
-    raise CoordinatorNotAvailable

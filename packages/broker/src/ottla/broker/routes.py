@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         sync_group,
         update_features,
         update_metadata,
+        write_txn_markers,
     )
     from ottla.broker.handlers.request_context import RequestContext
     from ottla.broker.handlers.services import Services
@@ -105,6 +106,7 @@ else:
     sync_group = _Later("sync_group")
     update_features = _Later("update_features")
     update_metadata = _Later("update_metadata")
+    write_txn_markers = _Later("write_txn_markers")
 
 
 ROUTES: Final[tuple[Route[Services], ...]] = (
@@ -139,6 +141,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),
     Route(ApiKey.INIT_PRODUCER_ID, 0, 4, init_producer_id.handle),
     Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle, from_brokers=from_follower),
+    Route(ApiKey.WRITE_TXN_MARKERS, 0, 1, write_txn_markers.handle),
     Route(ApiKey.DESCRIBE_CONFIGS, 0, 4, describe_configs.handle),
     Route(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
     Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, alter_replica_log_dirs.handle),

@@ -107,7 +107,10 @@ class NetworkSettings:
         100, "No effect yet: delay of the response to a failed authentication.", at_least(0)
     )
     request_timeout_ms: int = setting(
-        30_000, "How long the transaction coordinator waits for replicas and for other brokers.", at_least(1)
+        30_000,
+        "How long replicas are waited for by the transaction coordinator and for the markers of "
+        "transactions, and other brokers by both.",
+        at_least(1),
     )
 
     @property

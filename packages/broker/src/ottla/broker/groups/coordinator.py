@@ -70,6 +70,13 @@ class GroupCoordinator:
         """Take over partitions of `__consumer_offsets`, and give others up; other topics are ignored."""
         self._hosted.runtime.leadership_changed(elected, resigned)
 
+    def transaction_ended(self, partition: int, producer_id: int, commit: bool) -> None:
+        """A transaction's marker is committed in a partition of `__consumer_offsets`.
+
+        Its offsets become visible, or are dropped.
+        """
+        self._hosted.transaction_ended(partition, producer_id, commit=commit)
+
     # ---- membership
 
     async def join(self, group_id: str, join: Join) -> JoinResult:

@@ -67,6 +67,8 @@ class HostedGroups:
             clock=clock,
             tasks=tasks,
         )
+        self._ended_early: dict[GroupPartition, list[tuple[int, bool]]] = {}
+        """Transactions that ended while their partition was loaded: producer id, and whether it commits."""
         self.meters = GroupMeters(metrics, self)
         self.timers: Timers[HostedGroup] = Timers(clock, lambda hosted: self.step(hosted, TimePassed()))
         self.writer: RecordWriter[GroupsState, LogRecord] = RecordWriter(
@@ -135,9 +137,27 @@ class HostedGroups:
             snapshot = persist.snapshot
             self.writer.write(partition, [GroupRecord(snapshot.group_id, snapshot)], settled)
 
+    # ---- transactions
+
+    def transaction_ended(self, number: int, producer_id: int, *, commit: bool) -> None:
+        """Apply a marker that is committed in a partition; one that is not led here hears of it by loading.
+
+        A load may have read the log before the marker came: it is applied once more when the load has ended.
+        Nothing of the producer's next transaction can be there by then, for no commit is taken meanwhile.
+        """
+        partition = self.runtime.partitions.get(number)
+        if partition is None:
+            return
+        if partition.loaded:
+            partition.state.end_transaction(producer_id, commit=commit)
+        else:
+            self._ended_early.setdefault(partition, []).append((producer_id, commit))
+
     # ---- loading and unloading
 
     def _loaded(self, partition: GroupPartition, facts: LoadFacts) -> None:
+        for producer_id, commit in self._ended_early.pop(partition, ()):
+            partition.state.end_transaction(producer_id, commit=commit)
         groups = partition.state.groups
         for hosted in list(groups.values()):
             self.step(hosted, Loaded())
@@ -149,6 +169,7 @@ class HostedGroups:
         )  # fmt: skip
 
     def _unloaded(self, partition: GroupPartition) -> None:
+        self._ended_early.pop(partition, None)
         for hosted in list(partition.state.groups.values()):
             self.step(hosted, Unloaded())
             self.timers.cancel(hosted)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.replication.throttles import ReplicationQuotas
     from ottla.broker.transactions.coordinator import TransactionCoordinator
+    from ottla.broker.transactions.markers import PartitionMarkers
     from ottla.zookeeper.session import Session
 
 
@@ -53,6 +54,7 @@ class Services:
     controller: Controller
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    markers: PartitionMarkers
     topic_metrics: TopicMetrics
     record_threads: RecordThreads
     fetch_sessions: FetchSessions

@@ -250,10 +250,18 @@ def batch_of(
     producer_id: int = -1,
     epoch: int = -1,
     sequence: int = -1,
+    transactional: bool = False,
     **more: Any,
 ) -> bytes:
     """One v2 batch with a record for each value."""
     builder = BatchBuilder(1 << 30, **more)
     for value in values:
         builder.append(None, value, timestamp_ms, [])
-    return bytes(builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+    return bytes(
+        builder.build(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+    )

@@ -28,7 +28,7 @@ from ottla.broker.log.high_watermark import HighWatermark
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.open_files import OpenSegments
-from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.producer_state import NOT_REQUIRED, KeptBatch, ProducerStates, VerificationGuard
 from ottla.broker.log.reading import Reading
 from ottla.broker.log.rolling import Rolling
 from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
@@ -160,10 +160,12 @@ class Log:
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         opened: bool = False,
+        guard: VerificationGuard | None = NOT_REQUIRED,
     ) -> Appended:
         """Append v2 batches with new offsets; offsets and epochs are written into a writable buffer.
 
-        Records are checked as the topic asks, unless `batch_preparation.opened` did it before. Raises
+        Records are checked as the topic asks, unless `batch_preparation.opened` did it before. The first
+        batch of a transaction needs the `guard` of its verification, unless none is required. Raises
         `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`, the
         errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
@@ -175,13 +177,13 @@ class Log:
         headers = validate_batches(batches, dense=True)
         rules = self.rules
         if not rules.is_plain or len(headers) != 1:
-            return self._append_several(batches, headers, leader_epoch, now_ms, origin, opened)
+            return self._append_several(batches, headers, leader_epoch, now_ms, origin, opened, guard)
         header, size = headers[0], len(batches)
         idempotent = header.producer_id >= 0
         if size > rules.max_bytes or header.attributes & CONTROL or (idempotent and header.base_sequence < 0):
             rules.check(batches, headers, origin)
-        if idempotent and origin is AppendOrigin.CLIENT:
-            kept = self.producers.check_one(header)
+        if idempotent:
+            kept = self._check_producers(batches, headers, origin, guard)
             if kept is not None:
                 return Appended(kept.base_offset, kept.last_offset, -1, self.log_start_offset, True, 0)
         kind = type(batches)
@@ -222,14 +224,15 @@ class Log:
         now_ms: int,
         origin: AppendOrigin,
         opened: bool,
+        guard: VerificationGuard | None,
     ) -> Appended:
         """Append any number of batches, and those of topics with more checks."""
         rules = self.rules
         idempotent = rules.check(batches, headers, origin)
         if not rules.is_plain:
             batches, headers = rules.adapt(batches, headers, now_ms, origin, opened)
-        if idempotent and origin is AppendOrigin.CLIENT:
-            kept = self.producers.check(headers)
+        if idempotent:
+            kept = self._check_producers(batches, headers, origin, guard)
             if kept is not None:
                 return Appended(kept.base_offset, kept.last_offset, -1, self.log_start_offset, True, 0)
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
@@ -247,6 +250,24 @@ class Log:
                 offset += header.last_offset_delta + 1
         stamped = now_ms if rules.stamps else -1
         return Appended(base_offset, next_offset - 1, stamped, self.log_start_offset, False, len(batches))
+
+    def _check_producers(
+        self,
+        batches: Buffer,
+        headers: list[BatchHeader],
+        origin: AppendOrigin,
+        guard: VerificationGuard | None,
+    ) -> KeptBatch | None:
+        """Check the batches of producers; returns the batch that a client's retry repeats."""
+        if origin is AppendOrigin.CLIENT:
+            if len(headers) == 1:
+                return self.producers.check_one(headers[0], guard)
+            return self.producers.check(headers, guard)
+        for header in headers:
+            if header.producer_id >= 0:
+                batch = memoryview(batches)[header.position : header.position + header.size_in_bytes]
+                self.producers.check_of_coordinator(header, batch, guard)
+        return None
 
     def append_as_follower(self, batches: Buffer, now_ms: int) -> Appended:
         """Append batches from the leader's log, with its offsets and epochs.

@@ -56,6 +56,27 @@ class KeptBatch(NamedTuple):
         )
 
 
+class VerificationGuard:
+    """Stands for one verification of a producer's transaction in one partition (KIP-890).
+
+    Between the coordinator's answer and the append, a marker may end the transaction: it takes the guard
+    away, and an append that comes with the guard then is refused. Each guard is unlike every other, so that
+    one of a later transaction does not let the late append in.
+    """
+
+    __slots__ = ("begun_ms", "epoch", "lowest_sequence")
+
+    def __init__(self, epoch: int, lowest_sequence: int, begun_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = lowest_sequence
+        """The lowest sequence number that was to be verified: no later one may be appended first."""
+        self.begun_ms = begun_ms
+
+
+NOT_REQUIRED: Final = VerificationGuard(_NONE, _NONE, 0)
+"""Lets transactional batches in without a verification."""
+
+
 class CompletedTransaction(NamedTuple):
     """A transaction that a marker has ended; `last_offset` is the marker's offset."""
 
@@ -149,7 +170,7 @@ class Producer:
 class ProducerStates:
     """All producers of one partition, with their open transactions."""
 
-    __slots__ = ("_open", "_producers", "_unreplicated", "end_offset")
+    __slots__ = ("_guards", "_open", "_producers", "_unreplicated", "end_offset")
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), end_offset: int = 0) -> None:
         self._producers: dict[int, Producer] = {}
@@ -157,6 +178,8 @@ class ProducerStates:
         """Producer id -> first offset of its open transaction."""
         self._unreplicated: deque[CompletedTransaction] = deque()
         """Completed transactions whose marker may still be above the high watermark."""
+        self._guards: dict[int, VerificationGuard] = {}
+        """Producer id -> its verification that no append has used yet."""
         self.end_offset = end_offset
         """All batches below it were applied."""
         for entry in entries:
@@ -192,11 +215,31 @@ class ProducerStates:
 
     # ---- before an append
 
-    def check(self, headers: Sequence[BatchHeader]) -> KeptBatch | None:
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+    ) -> VerificationGuard | None:
+        """Return the guard for the first append of a transaction; None if the transaction is open already.
+
+        The coordinator has to be asked before the guard is given to an append.
+        """
+        if producer_id in self._open:
+            return None
+        guard = self._guards.get(producer_id)
+        if guard is None:
+            guard = self._guards[producer_id] = VerificationGuard(epoch, sequence, now_ms)
+        elif epoch > guard.epoch:
+            guard.epoch, guard.lowest_sequence = epoch, sequence
+        elif epoch == guard.epoch:
+            guard.lowest_sequence = min(guard.lowest_sequence, sequence)
+        return guard
+
+    def check(
+        self, headers: Sequence[BatchHeader], guard: VerificationGuard | None = NOT_REQUIRED
+    ) -> KeptBatch | None:
         """Check the batches of a client; returns the batch that they repeat if they are a retry.
 
         Raises `InvalidProducerEpoch`, `OutOfOrderSequenceNumber`, and `InvalidTxnState` for records outside
-        of the open transaction of their producer.
+        of the open transaction of their producer, and for the first of a transaction without its guard.
         """
         producers = self._producers
         staged: dict[int, tuple[int, int]] = {}
@@ -212,6 +255,8 @@ class ProducerStates:
                     return duplicate
                 if not header.is_transactional and producer.transaction_start != _NONE:
                     raise InvalidTxnState(f"producer {producer_id} has a transaction open")
+            if header.is_transactional and producer_id not in self._open:
+                self._check_guard(header, guard)
             known = staged.get(producer_id)
             if known is None and producer is not None:
                 known = producer.epoch, producer.last_sequence
@@ -220,17 +265,47 @@ class ProducerStates:
             staged[producer_id] = header.producer_epoch, header.last_sequence
         return None
 
-    def check_one(self, header: BatchHeader) -> KeptBatch | None:
+    def check_one(
+        self, header: BatchHeader, guard: VerificationGuard | None = NOT_REQUIRED
+    ) -> KeptBatch | None:
         """`check` for a single batch of an idempotent producer."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            return None
+            return self.check((header,), guard) if header.is_transactional else None
         batches = producer.batches
-        if header.producer_epoch == producer.epoch and batches and producer.transaction_start == _NONE:
-            last = batches[-1].last_sequence
-            if header.base_sequence == last + 1 and not header.is_transactional:
+        if header.producer_epoch == producer.epoch and batches:
+            is_open = producer.transaction_start != _NONE
+            if header.base_sequence == batches[-1].last_sequence + 1 and header.is_transactional is is_open:
                 return None
-        return self.check((header,))
+        return self.check((header,), guard)
+
+    def _check_guard(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
+        verified = self._guards.get(header.producer_id)
+        if verified is not None and header.base_sequence > verified.lowest_sequence >= 0:
+            raise OutOfOrderSequenceNumber(
+                f"producer {header.producer_id} began a transaction with sequence "
+                f"{verified.lowest_sequence}, {header.base_sequence} came first"
+            )
+        if guard is not NOT_REQUIRED and (guard is None or guard is not verified):
+            raise InvalidTxnState(f"no transaction of producer {header.producer_id} is verified here")
+
+    def check_of_coordinator(
+        self, header: BatchHeader, batch: Buffer, guard: VerificationGuard | None = NOT_REQUIRED
+    ) -> None:
+        """Check a batch that a coordinator writes for a producer: a marker, or offsets of a transaction.
+
+        Raises what `check_marker` raises, and `InvalidTxnState` for offsets without their guard.
+        """
+        if header.is_control:
+            marker = read_end_transaction_marker(batch)
+            if marker is not None:
+                self.check_marker(header, marker)
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is not None:
+            _check_epoch(header, producer.epoch)
+        if header.is_transactional and header.producer_id not in self._open:
+            self._check_guard(header, guard)
 
     def check_marker(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
         """Check a coordinator's end-transaction marker.
@@ -258,6 +333,7 @@ class ProducerStates:
         if header.is_transactional and producer.transaction_start == _NONE:
             producer.transaction_start = base_offset
             self._open[producer.producer_id] = base_offset
+            self._guards.pop(producer.producer_id, None)
         self.end_offset = last_offset + 1
 
     def complete(
@@ -269,6 +345,7 @@ class ProducerStates:
         producer.last_timestamp_ms = header.max_timestamp
         first_offset = producer.transaction_start
         self.end_offset = base_offset + 1
+        self._guards.pop(header.producer_id, None)
         if first_offset == _NONE:
             return None
         producer.transaction_start = _NONE
@@ -329,6 +406,9 @@ class ProducerStates:
         ]
         for producer_id in expired:
             del self._producers[producer_id]
+        for producer_id, guard in list(self._guards.items()):
+            if now_ms - guard.begun_ms >= expiration_ms:
+                del self._guards[producer_id]
         return len(expired)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.broker.log.log import AppendOrigin
+from ottla.broker.log.producer_state import NOT_REQUIRED, VerificationGuard
 from ottla.broker.replication._append import PartitionAppends
 from ottla.broker.replication.partition import (
     Assignment,
@@ -76,6 +77,7 @@ class HostedPartition(PartitionAppends):
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         opened: bool = False,
+        guard: VerificationGuard | None = NOT_REQUIRED,
     ) -> Appended:
         """Append v2 batches and advance what can be advanced at once.
 
@@ -83,7 +85,12 @@ class HostedPartition(PartitionAppends):
         """
         self.check_append(required_acks)
         appended = self.log.append(
-            batches, leader_epoch=self.core.leader_epoch, now_ms=now_ms, origin=origin, opened=opened
+            batches,
+            leader_epoch=self.core.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            opened=opened,
+            guard=guard,
         )
         self.grown(now_ms)
         return appended

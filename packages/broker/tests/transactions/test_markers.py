@@ -1,0 +1,172 @@
+"""Markers that are written into partitions, over real logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.handlers import write_txn_markers
+from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.replication.replicas import HostedPartition
+from ottla.broker.transactions.markers import PartitionMarkers
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from ottla.protocol.records import ControlType, read_end_transaction_marker, split_batches
+
+PRODUCER = 7
+
+
+class Markers:
+    """The markers of one broker, and the ends of transactions that its group coordinator heard of."""
+
+    def __init__(self, plane: DataPlane, timeout_ms: int) -> None:
+        self.ended: list[tuple[int, int, bool]] = []
+        self.markers = PartitionMarkers(
+            plane.replicas, plane.environment.clock, timeout_ms, lambda *ended: self.ended.append(ended)
+        )
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[DataPlane]:
+    plane = DataPlane(tmp_path, BrokerConfig())
+    yield plane
+    plane.logs.close()
+
+
+async def write(
+    plane: DataPlane,
+    topic: str = "t",
+    *partitions: int,
+    commit: bool = True,
+    epoch: int = 0,
+    coordinator_epoch: int = 3,
+    timeout_ms: int = 60_000,
+) -> tuple[list[int], list[tuple[int, int, bool]]]:
+    """Write a marker of `PRODUCER`; return the error of each partition, and what the groups heard."""
+    services = Markers(plane, timeout_ms)
+    marker = WritableTxnMarker(
+        producer_id=PRODUCER,
+        producer_epoch=epoch,
+        transaction_result=commit,
+        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=list(partitions or (0,)))],
+        coordinator_epoch=coordinator_epoch,
+    )
+    request = WriteTxnMarkersRequest(markers=[marker])
+    arrived = WriteTxnMarkersRequest.decode(request.encode(1), 1)
+    answer = await write_txn_markers.handle(services, arrived, plane.context(27, 1))
+    decoded = WriteTxnMarkersResponse.decode(answer.encode(1), 1)
+    assert [one.producer_id for one in decoded.markers] == [PRODUCER]
+    codes = [one.error_code for one in decoded.markers[0].topics[0].partitions]
+    return codes, services.ended
+
+
+def begin(partition: HostedPartition, *values: bytes, sequence: int = 0, epoch: int = 0) -> None:
+    """Append records of a transaction."""
+    batch = transactional(*values, sequence=sequence, epoch=epoch)
+    partition.append(batch, required_acks=1, now_ms=0)
+
+
+def transactional(*values: bytes, sequence: int = 0, epoch: int = 0) -> bytes:
+    return batch_of(*values, producer_id=PRODUCER, epoch=epoch, sequence=sequence, transactional=True)
+
+
+async def test_a_marker_ends_the_transaction_of_its_producer(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    begin(partition, b"a", b"b")
+    assert partition.log.last_stable_offset == 0
+
+    codes, _ = await write(plane)
+
+    assert codes == [ErrorCode.NONE]
+    assert partition.log.last_stable_offset == partition.high_watermark == 3
+    batch = list(split_batches(partition.read(2, 1 << 20, up_to=3).read()))[-1]
+    marker = read_end_transaction_marker(batch)
+    assert marker is not None
+    assert marker.type is ControlType.COMMIT
+    assert marker.coordinator_epoch == 3
+
+
+async def test_an_abort_is_in_the_transaction_index(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    begin(partition, b"a", b"b")
+
+    await write(plane, commit=False)
+
+    (aborted,) = partition.log.aborted_transactions(0, 3)
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (PRODUCER, 0, 2)
+
+
+async def test_a_marker_that_is_sent_again_does_no_harm(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    begin(partition, b"a")
+
+    await write(plane, commit=False)
+    codes, _ = await write(plane, commit=False)
+
+    assert codes == [ErrorCode.NONE]
+    assert len(partition.log.aborted_transactions(0, 10)) == 1
+    assert partition.log.last_stable_offset == partition.log.log_end_offset == 3
+
+
+async def test_a_marker_of_an_earlier_producer_epoch_is_refused(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    begin(partition, b"a", epoch=5)
+
+    codes, _ = await write(plane, epoch=4)
+
+    assert codes == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert partition.log.log_end_offset == 1
+
+
+async def test_a_marker_of_an_earlier_coordinator_is_refused(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    begin(partition, b"a")
+    await write(plane, coordinator_epoch=9)
+    begin(partition, b"b", sequence=1)
+
+    codes, _ = await write(plane, coordinator_epoch=8)
+
+    assert codes == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+    assert partition.log.last_stable_offset == 2
+
+
+async def test_partitions_that_are_not_led_here_get_their_own_errors(plane: DataPlane) -> None:
+    partition = await plane.lead(partition=0)
+    await plane.lead(partition=1, leader=2, isr=(2,), replicas=(1, 2))
+    begin(partition, b"a")
+
+    codes, _ = await write(plane, "t", 1, 0, 2)
+
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert partition.log.last_stable_offset == 2
+
+
+async def test_a_marker_counts_once_the_replicas_have_it(plane: DataPlane) -> None:
+    partition = await plane.lead("__consumer_offsets", isr=(1, 2), replicas=(1, 2))
+    begin(partition, b"a")
+
+    codes, ended = await write(plane, "__consumer_offsets", timeout_ms=1)
+
+    assert codes == [ErrorCode.REQUEST_TIMED_OUT]
+    assert ended == []
+    partition.fetched(2, 2, 0, plane.environment.clock.now_ms())
+    assert partition.log.last_stable_offset == 2
+
+
+async def test_the_group_coordinator_hears_of_committed_markers_in_its_topic(plane: DataPlane) -> None:
+    await plane.lead("__consumer_offsets", 4)
+    await plane.lead("t")
+
+    _, of_groups = await write(plane, "__consumer_offsets", 4, commit=False)
+    _, of_others = await write(plane, "t")
+
+    assert of_groups == [(4, PRODUCER, False)]
+    assert of_others == []
