@@ -89,3 +89,16 @@ def spark_connector() -> str:
         f"org.apache.kafka:kafka-clients:{KAFKA_3}",
         alone=True,
     )
+
+
+def kafka_streams() -> str:
+    """Class path of Apache Kafka Streams 3.9."""
+    return classpath(f"org.apache.kafka:kafka-streams:{KAFKA_3}", "org.slf4j:slf4j-simple:1.7.36")
+
+
+def kafka_connect() -> str:
+    """Class path of a Connect worker of Apache Kafka 3.9, with the connectors for files."""
+    names = ("connect-runtime", "connect-file", "connect-json")
+    return classpath(
+        *(f"org.apache.kafka:{name}:{KAFKA_3}" for name in names), "org.slf4j:slf4j-simple:1.7.36"
+    )

@@ -7,39 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from streams_handlers import IMAGES, Image
 from streams_journal import JournalReader, Kind
 from streams_load import Change, change_of
 from streams_member import DEAD_LETTERS
 
-
-def read_committed(servers: str, topic: str) -> list[Message]:
-    """Read what is committed in a topic; the records of each partition are in their order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "judge",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "log_level": 0,
-        }
-    )
-    partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-    found: list[Message] = []
-    ended: set[int] = set()
-    while len(ended) < len(partitions):
-        for message in consumer.consume(10_000, timeout=1):
-            if (error := message.error()) is None:
-                found.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-            else:
-                raise RuntimeError(f"reading {topic} failed: {error}")
-    consumer.close()
-    return found
+from peers.committed_records import read_committed
 
 
 def judge_images(servers: str, journal: Path, changes: Iterable[Change]) -> list[str]:
