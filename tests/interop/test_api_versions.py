@@ -1,0 +1,185 @@
+"""The APIs and versions that a broker advertises: those of Apache Kafka 3.9.1, each used by a client."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ottla.broker.network.request_metrics import request_name
+from ottla.broker.testing import BrokerProcess
+from ottla.protocol.api import ApiKey
+from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from peers.apache_kafka import ApacheKafka
+from peers.fetched_programs import go_program, node_modules
+from peers.java import run_program
+from peers.maven import KAFKA_3, kafka_clients
+from peers.processes import free_port
+
+pytestmark = pytest.mark.timeout(600)
+
+HERE: Final = Path(__file__).parent
+
+WITH_LOGINS: Final = frozenset(
+    {
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    }
+)
+"""Security and quotas: they come with logins."""
+GROUPS_OF_KIP_848: Final = frozenset({ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE})
+ENVELOPE: Final = 58
+"""Carries a client's request from a broker to a controller of KRaft (KIP-590)."""
+
+TRANSACTIONS: Final = frozenset(
+    {
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+    }
+)
+"""Served as far as the transaction coordinator serves them."""
+
+CANNOT_BE_SENT: Final = {("ControlledShutdown", 0)}
+"""Of brokers before 0.9; franz-go writes no request of it, and no other client has it."""
+
+NEWEST_OF_JAVA: Final = {
+    ("Produce", 11), ("Fetch", 17), ("ListOffsets", 9), ("Metadata", 12), ("OffsetCommit", 9),
+    ("OffsetFetch", 9), ("FindCoordinator", 6), ("JoinGroup", 9), ("LeaveGroup", 5), ("ListGroups", 5),
+    ("ApiVersions", 4), ("DescribeLogDirs", 4), ("UpdateFeatures", 1), ("DescribeCluster", 1),
+    ("AlterPartitionReassignments", 0), ("ListPartitionReassignments", 0),
+}  # fmt: skip
+NEWEST_OF_PLATFORMATIC: Final = {("Produce", 11), ("Fetch", 17), ("Metadata", 12), ("JoinGroup", 9)}
+
+
+_COUNT: Final = re.compile(
+    r'^kafka_network_requestmetrics_requests_total\{request="(\w+)",version="(\d+)"\} (\S+)$', re.MULTILINE
+)
+
+
+class CountedBroker:
+    """A broker of its own that counts the requests of each version of each API."""
+
+    def __init__(self, folder: Path) -> None:
+        self._metrics_port = free_port()
+        settings = {"metrics.port": str(self._metrics_port), "offsets.topic.num.partitions": "4"}
+        self.process = BrokerProcess(folder, settings)
+
+    @property
+    def servers(self) -> str:
+        return self.process.bootstrap_servers
+
+    def used(self) -> set[tuple[str, int]]:
+        """The versions that were asked for since the broker was started."""
+        url = f"http://127.0.0.1:{self._metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            text = answer.read().decode()
+        counts = _COUNT.findall(text)
+        return {(name, int(version)) for name, version, count in counts if float(count) > 0}
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Iterator[CountedBroker]:
+    made = CountedBroker(tmp_path / "broker")
+    with made.process:
+        yield made
+
+
+def advertised(servers: str) -> dict[int, tuple[int, int]]:
+    """The APIs of a broker by key, with the first and the last version."""
+    host, port = servers.split(":")
+    header = RequestHeader(api_key=ApiKey.API_VERSIONS, api_version=0, correlation_id=1, client_id="test")
+    frame = encode_request(header, ApiVersionsRequest())
+    with socket.create_connection((host, int(port)), timeout=60) as wire, wire.makefile("rb") as received:
+        wire.sendall(struct.pack(">i", len(frame)) + frame)
+        body = received.read(struct.unpack(">i", received.read(4))[0])
+    _, offset = decode_response_header(body, ApiKey.API_VERSIONS, 0)
+    answer = ApiVersionsResponse.decode(body[offset:], 0)
+    return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+
+@pytest.mark.java
+def test_the_apis_and_versions_are_those_of_apache_kafka(tmp_path: Path, counted: CountedBroker) -> None:
+    with ApacheKafka(tmp_path / "kafka", heap="384m") as kafka:
+        wanted = advertised(kafka.bootstrap_servers)
+    left_out = WITH_LOGINS | GROUPS_OF_KIP_848 | {ENVELOPE}
+    assert left_out <= set(wanted), "an API is left out that Apache Kafka does not have"
+
+    served = advertised(counted.servers)
+
+    assert set(served) <= set(wanted) - left_out
+    assert {key: one for key, one in served.items() if key not in TRANSACTIONS} == {
+        key: one for key, one in wanted.items() if key not in left_out | TRANSACTIONS
+    }
+
+
+def test_franz_go_uses_every_version_that_is_advertised(counted: CountedBroker) -> None:
+    program = go_program(HERE / "go" / "every_version.go", "github.com/twmb/franz-go@v1.22.2")
+
+    done = subprocess.run(
+        [program, counted.servers], capture_output=True, text=True, timeout=400, check=False
+    )
+
+    said = [line for line in done.stdout.splitlines() if not line.startswith("walked")]
+    refused = [line for line in said if "ControlledShutdown 0" not in line]
+    assert (done.returncode, refused) == (0, []), done.stderr
+    every = {
+        (request_name(key), version)
+        for key, (first, last) in advertised(counted.servers).items()
+        for version in range(first, last + 1)
+    }
+    assert every - counted.used() == CANNOT_BE_SENT
+
+
+@pytest.mark.java
+def test_the_java_client_gets_the_same_answers_as_from_apache_kafka_in_the_newest_versions(
+    tmp_path: Path, counted: CountedBroker
+) -> None:
+    program = HERE / "java" / "TodaysWire.java"
+    with ApacheKafka(tmp_path / "kafka", heap="384m") as kafka:
+        expected = run_program(program, kafka_clients(KAFKA_3), kafka.bootstrap_servers)
+
+    printed = run_program(program, kafka_clients(KAFKA_3), counted.servers)
+
+    assert printed.splitlines() == expected.splitlines()
+    assert "offset max 0 1 9000 Optional[0]" in printed.splitlines()
+    assert NEWEST_OF_JAVA - counted.used() == set()
+
+
+def test_the_client_of_platformatic_writes_reads_and_administers(counted: CountedBroker) -> None:
+    environment = os.environ | {"NODE_PATH": str(node_modules("@platformatic/kafka@2.12.1"))}
+    command = ["node", str(HERE / "javascript" / "platformatic.js"), counted.servers, "platformatic"]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert sorted(lines[:-1]) == sorted(f"read {one} value {one} v" for one in range(100))
+    assert lines[-1] == "groups true"
+    assert NEWEST_OF_PLATFORMATIC - counted.used() == set()
