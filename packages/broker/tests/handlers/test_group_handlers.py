@@ -19,7 +19,7 @@ from ottla.broker.handlers.group_testing import BROKER, GroupServices, TopicsStu
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import (
@@ -122,16 +122,6 @@ async def test_a_topic_that_cannot_be_made_is_no_coordinator(
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "not enough brokers" in (answer.error_message or "")
     assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
-
-
-@versions(3, first=1)
-async def test_a_transactional_id_is_refused_for_good(services: GroupServices, version: int) -> None:
-    request = FindCoordinatorRequest(key="t", key_type=1)
-
-    answer: FindCoordinatorResponse = await ask(services, find_coordinator.handle, request, version)
-
-    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert "transactional.id" in (answer.error_message or "")
 
 
 async def test_a_coordinator_of_an_unknown_kind_is_an_invalid_request(services: GroupServices) -> None:
@@ -323,14 +313,3 @@ async def test_idempotent_producers_get_ids_of_their_own(services: GroupServices
 
     assert len({one.producer_id for one in answers}) == 3
     assert {(one.error_code, one.producer_epoch) for one in answers} == {(0, 0)}
-
-
-@versions(4)
-async def test_transactional_producers_are_refused(services: GroupServices, version: int) -> None:
-    for transactional_id, error in (
-        ("t", ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        ("", ErrorCode.INVALID_REQUEST),
-    ):
-        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1)
-        answer = await ask(services, init_producer_id.handle, request, version)
-        assert (answer.error_code, answer.producer_id) == (error, -1)

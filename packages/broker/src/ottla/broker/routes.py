@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ottla.broker.handlers import (
+        add_offsets_to_txn,
+        add_partitions_to_txn,
         allocate_producer_ids,
         alter_configs,
         alter_partition,
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
         describe_configs,
         describe_groups,
         describe_log_dirs,
+        describe_transactions,
         elect_leaders,
+        end_txn,
         find_coordinator,
         heartbeat,
         incremental_alter_configs,
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
         list_groups,
         list_offsets,
         list_partition_reassignments,
+        list_transactions,
         metadata,
         offset_commit,
         offset_delete,
@@ -72,6 +77,8 @@ else:
             return self._module.handle(services, request, context)
 
     allocate_producer_ids = _Later("allocate_producer_ids")
+    add_offsets_to_txn = _Later("add_offsets_to_txn")
+    add_partitions_to_txn = _Later("add_partitions_to_txn")
     alter_configs = _Later("alter_configs")
     alter_partition = _Later("alter_partition")
     alter_partition_reassignments = _Later("alter_partition_reassignments")
@@ -86,7 +93,9 @@ else:
     describe_configs = _Later("describe_configs")
     describe_groups = _Later("describe_groups")
     describe_log_dirs = _Later("describe_log_dirs")
+    describe_transactions = _Later("describe_transactions")
     elect_leaders = _Later("elect_leaders")
+    end_txn = _Later("end_txn")
     find_coordinator = _Later("find_coordinator")
     heartbeat = _Later("heartbeat")
     incremental_alter_configs = _Later("incremental_alter_configs")
@@ -97,6 +106,7 @@ else:
     list_groups = _Later("list_groups")
     list_offsets = _Later("list_offsets")
     list_partition_reassignments = _Later("list_partition_reassignments")
+    list_transactions = _Later("list_transactions")
     metadata = _Later("metadata")
     offset_commit = _Later("offset_commit")
     offset_delete = _Later("offset_delete")
@@ -139,8 +149,11 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.CREATE_TOPICS, 0, 7, create_topics.handle),
     Route(ApiKey.DELETE_TOPICS, 0, 6, delete_topics.handle),
     Route(ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),
-    Route(ApiKey.INIT_PRODUCER_ID, 0, 4, init_producer_id.handle),
+    Route(ApiKey.INIT_PRODUCER_ID, 0, 5, init_producer_id.handle),
     Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle, from_brokers=from_follower),
+    Route(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
+    Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
+    Route(ApiKey.END_TXN, 0, 4, end_txn.handle),
     Route(ApiKey.WRITE_TXN_MARKERS, 0, 1, write_txn_markers.handle),
     Route(ApiKey.DESCRIBE_CONFIGS, 0, 4, describe_configs.handle),
     Route(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
@@ -156,6 +169,8 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ALTER_PARTITION, 0, 3, brokers_only(alter_partition.handle), from_brokers=always),
     Route(ApiKey.UPDATE_FEATURES, 0, 1, update_features.handle),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, describe_cluster.handle),
+    Route(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
+    Route(ApiKey.LIST_TRANSACTIONS, 0, 1, list_transactions.handle),
     Route(
         ApiKey.ALLOCATE_PRODUCER_IDS,
         0,

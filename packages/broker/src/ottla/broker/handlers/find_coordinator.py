@@ -14,7 +14,6 @@ from ottla.protocol.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     KafkaError,
-    TransactionalIdAuthorizationFailed,
 )
 from ottla.protocol.messages.find_coordinator import (
     Coordinator,
@@ -28,11 +27,7 @@ if TYPE_CHECKING:
 
 TOPICS: Final[Mapping[int, str]] = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
 """The topic whose partitions' leaders coordinate, by the type of the key."""
-TRANSACTION: Final = 1
 SEVERAL_FROM: Final = 4
-NO_TRANSACTIONS: Final = (
-    "This broker serves no transactions; use an idempotent producer without transactional.id."
-)
 
 
 class InternalTopics(Protocol):
@@ -88,8 +83,6 @@ async def _coordinator(services: Needs, key_type: int, key: str, context: Reques
 async def _find(
     services: Needs, key_type: int, key: str, context: RequestContext
 ) -> tuple[int, BrokerEndpoint]:
-    if key_type == TRANSACTION:
-        raise TransactionalIdAuthorizationFailed(NO_TRANSACTIONS)
     topic = TOPICS.get(key_type)
     if topic is None:
         raise InvalidRequest(f"There is no kind {key_type} of coordinator.")

@@ -88,7 +88,7 @@ def tell(metadata: MetadataCache, topics: dict[str, int], *, controller: int = B
     )
 
 
-async def ask(services: GroupServices, handle: Callable[..., Awaitable[R]], request: Any, version: int) -> R:
+async def ask(services: object, handle: Callable[..., Awaitable[R]], request: Any, version: int) -> R:
     """Send a request through its codec to the handler, and the answer through its codec back."""
     context = RequestContext(
         header=RequestHeader(request.API_KEY, version, 1, "client"),
