@@ -62,6 +62,8 @@ PARTITIONS: Final = 6
 WRITERS: Final = ("confluent", "kafka-python", "ottla")
 STOP_BOUND_S: Final = 180.0
 DRAIN_BOUND_S: Final = 120.0
+FORGETFUL_MS: Final = 60_000
+"""After a restart; a client repeats what was not answered much earlier, once it has a leader again."""
 
 
 @dataclass
@@ -175,9 +177,13 @@ class Run:
             if not writer.ended:
                 self.wrong.append(f"{writer.name} did not get all of its records acknowledged")
             self.wrong += writer.wrong[:3] + lost(log, writer) + disordered(log, writer.name)
-            self.wrong += unexplained(writer, self._deposing()) + denied(writer, self._apache_starts_ms())
+            self.wrong += unexplained(writer, [*self._deposing(), *self._forgetting()]) + denied(
+                writer, self._apache_starts_ms()
+            )
             if writer.unknown:
                 print(f"  {writer.name} was told {len(writer.unknown)} times that the topic does not exist")
+            if writer.anew:
+                print(f"  {writer.name} was made anew {writer.anew} times after a fatal error")
             if writer.refused:
                 print(f"  {writer.name} was told that {len(writer.refused)} records are not written")
             if twice := doubled(log, writer.name):
@@ -189,6 +195,11 @@ class Run:
     def _deposing(self) -> list[tuple[float, float]]:
         """Return when a leader may have been deposed without knowing."""
         return [(since, until) for fault, since, until in self.windows if fault.kind in (*PAUSES, *CUTS)]
+
+    def _forgetting(self) -> list[tuple[float, float]]:
+        """Return when a broker of Apache Kafka may have known a producer's last batch only."""
+        brokers = [each for each in self.cluster.brokers.values() if isinstance(each, ApacheBroker)]
+        return [(at - 1_000, at + FORGETFUL_MS) for each in brokers for at in each.restarted_ms]
 
     def _apache_starts_ms(self) -> list[float]:
         brokers = self.cluster.brokers.values()

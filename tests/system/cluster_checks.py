@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 Log = Mapping[int, Mapping[int, tuple[str, int]]]
-_OUT_OF_ORDER: Final = "OutOfOrderSequenceNumber"
+_OUT_OF_ORDER: Final = ("OutOfOrderSequenceNumber", "OUT_OF_ORDER_SEQUENCE_NUMBER")
 
 
 @dataclass
@@ -21,8 +21,8 @@ class Acknowledgements:
 
     `somewhere` has the (partition, number) of records whose acknowledgement named no offset, `refused` when
     the writer was told that a record is not written, and why; `unknown` when it was told that the topic or a
-    partition does not exist; `at_ms` has when each record was acknowledged
-    whose place is known.
+    partition does not exist; `anew` counts its clients that met a fatal error; `at_ms` has when each record
+    was acknowledged whose place is known.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Acknowledgements:
     wrong: list[str] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
     unknown: list[tuple[int, str]] = field(default_factory=list)
+    anew: int = 0
     ended: bool = False
 
 
@@ -47,6 +48,8 @@ def acknowledgements(name: str, journal: Path) -> Acknowledgements:
             found.refused.append((int(words[1]), line))
         elif words[0] == "unknown":
             found.unknown.append((int(words[1]), line))
+        elif words[0] == "anew":
+            found.anew += 1
         elif words[0] == "end":
             found.ended = words[1] == "0"
         else:
@@ -89,17 +92,22 @@ def lost(log: Log, writer: Acknowledgements) -> list[str]:
 def unexplained(
     writer: Acknowledgements, windows: Sequence[tuple[float, float]], *, under_way_ms: float = 5_000
 ) -> list[str]:
-    """Return refusals that no deposed leader explains; `windows` are when some leader was stopped or cut off.
+    """Return refusals that no leader explains which knows too little; `windows` are when some leader may.
 
     A leader that was stopped beyond its session does not know for a moment that another one was elected. It
     still names itself, and answers OUT_OF_ORDER_SEQUENCE_NUMBER to a batch behind those that the other one
-    has; Apache Kafka 3.9 does the same. kafka-python believes it, and gives up this batch and what is under
-    way then, which fails within `under_way_ms`.
+    has; Apache Kafka 3.9 does the same. One of Apache Kafka that was stopped in good order answers so, too,
+    when the batch before a producer's last one is repeated, for it remembers the last one only. kafka-python
+    and librdkafka believe it, and give up this batch and what is under way then, which fails within
+    `under_way_ms`.
     """
     doubtful = [
         (since_ms, until_ms + under_way_ms)
         for since_ms, until_ms in windows
-        if any(_OUT_OF_ORDER in line and since_ms <= at <= until_ms for at, line in writer.refused)
+        if any(
+            since_ms <= at <= until_ms and any(words in line for words in _OUT_OF_ORDER)
+            for at, line in writer.refused
+        )
     ]
     return [
         f"{writer.name}: {line}"

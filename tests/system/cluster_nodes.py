@@ -44,6 +44,8 @@ class Node:
         self.folder = folder
         self.is_paused = False
         self.kills = 0
+        self.was_stopped = False
+        """Whether it ended in good order the last time."""
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -99,6 +101,7 @@ class Node:
             self._process.kill()
             self._process.wait(30)
             self._process = None
+            self.was_stopped = False
             self.kills += 1
 
     def stop(self) -> None:
@@ -112,6 +115,7 @@ class Node:
             self.kill()
             raise NodeFailed(f"{self.name} did not stop within 60 s: {self.last_words()}") from None
         self._process = None
+        self.was_stopped = True
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -163,6 +167,8 @@ class ApacheBroker(Node):
         self.data = folder / "data"
         self.served_ms: list[float] = []
         """When it began to accept connections, once for each start."""
+        self.restarted_ms: list[float] = []
+        """Of these, the starts after a stop in good order."""
         properties = {
             "broker.id": str(node_id),
             "listeners": f"PLAINTEXT://{host.address}:{self.port}",
@@ -195,6 +201,8 @@ class ApacheBroker(Node):
                 self.start()
             else:
                 self.served_ms.append(time.time() * 1000)
+                if self.was_stopped:
+                    self.restarted_ms.append(self.served_ms[-1])
                 return
 
 

@@ -4,10 +4,11 @@ python tests/system/cluster_writer.py --kind ottla --name w1 --servers S --topic
 
 Each line of the journal is an acknowledgement: `milliseconds partition offset number`; or `failed error`; or
 `refused milliseconds error` by kafka-python, which does not send again what OUT_OF_ORDER_SEQUENCE_NUMBER
-refused and what was under way to others then; or `unknown milliseconds error` by confluent-kafka, which gives
-up what waits, and takes no more for a moment, when a broker says that the topic does not exist. At SIGTERM
-the writer sends no more, waits for what is under way, and ends its journal with `end SENT`. A record is
-`NAME NUMBER padding`, its partition NUMBER modulo the number of partitions.
+refused and what was under way to others then, and by confluent-kafka, to which that error is fatal: it gives
+up all that is under way, and is made `anew milliseconds`; or `unknown milliseconds error` by confluent-kafka,
+which gives up what waits, and takes no more for a moment, when a broker says that the topic does not exist.
+At SIGTERM the writer sends no more, waits for what is under way, and ends its journal with `end SENT`. A
+record is `NAME NUMBER padding`, its partition NUMBER modulo the number of partitions.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 FLUSH_S = 150.0
+GIVEN_UP_AFTER = 50
+"""Polls until a producer that met a fatal error has reported what it gives up."""
 PADDING = b"x" * 80
 Acknowledged = Callable[[int, int | None, int], None]
 
@@ -56,21 +60,46 @@ def acknowledge(journal: IO[str]) -> Acknowledged:
 
 
 def confluent(options: argparse.Namespace, stopping: threading.Event, journal: IO[str]) -> None:
-    from confluent_kafka import KafkaError, KafkaException, Producer
+    from confluent_kafka import KafkaException
+
+    numbers = itertools.count()
+    while True:
+        producer, refused = _confluent(options, journal)
+        try:
+            _produce(producer, options, numbers, stopping, journal)
+            journal.write(f"end {producer.flush(FLUSH_S)}\n")
+        except KafkaException as error:
+            if not error.args[0].fatal():
+                raise
+            refused(error.args[0])
+            _give_up(producer)
+            journal.write(f"anew {time.time() * 1000:.0f}\n")
+        else:
+            return
+
+
+def _confluent(options: argparse.Namespace, journal: IO[str]) -> tuple[Any, Callable[[Any], None]]:
+    """Return a producer whose reports go into the journal, and how to say that it will not write a record."""
+    from confluent_kafka import KafkaError, Producer
 
     acknowledged = acknowledge(journal)
-    unknown = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    given_up = (
+        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError._FATAL, KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
+    )  # fmt: skip
 
-    def denied(error: Any) -> None:
-        journal.write(f"unknown {time.time() * 1000:.0f} {error}\n")
+    def refused(error: Any) -> None:
+        journal.write(f"refused {time.time() * 1000:.0f} {error}\n")
 
     def delivered(error: Any, message: Any) -> None:
-        if error is not None and error.code() in unknown:
-            denied(error)
-        elif error is not None:
-            journal.write(f"failed {error}\n")
-        else:
+        if error is None:
             acknowledged(message.partition(), message.offset(), int(message.value().split(b" ", 2)[1]))
+        elif error.code() in _unknown():
+            journal.write(f"unknown {time.time() * 1000:.0f} {error}\n")
+        elif error.code() in given_up:
+            refused(error)
+        else:
+            journal.write(f"failed {error}\n")
 
     producer = Producer(
         {
@@ -78,30 +107,54 @@ def confluent(options: argparse.Namespace, stopping: threading.Event, journal: I
             "message.timeout.ms": 0, "enable.idempotence": options.acks == "all", "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20, "socket.timeout.ms": 5_000,
             "request.timeout.ms": 3_000, "queue.buffering.max.messages": 20_000, "log_level": 0,
-            "topic.metadata.refresh.interval.ms": 2_000,
-            "error_cb": lambda error: journal.write(f"failed {error}\n") if error.fatal() else None,
+            "topic.metadata.refresh.interval.ms": 2_000, "on_delivery": delivered,
+            "error_cb": lambda _: None,  # a fatal error is raised beside it
         }
     )  # fmt: skip
-    for number in itertools.count():
-        if stopping.is_set():
-            break
+    return producer, refused
+
+
+def _unknown() -> Sequence[int]:
+    from confluent_kafka import KafkaError
+
+    return KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def _produce(
+    producer: Any,
+    options: argparse.Namespace,
+    numbers: Iterator[int],
+    stopping: threading.Event,
+    journal: IO[str],
+) -> None:
+    """Write records until it is time to stop. Raises KafkaException for a fatal error."""
+    from confluent_kafka import KafkaException
+
+    while not stopping.is_set():
+        number = next(numbers)
         try:
-            producer.produce(
-                options.topic, record(options, number), partition=number % options.partitions,
-                on_delivery=delivered,
-            )  # fmt: skip
+            producer.produce(options.topic, record(options, number), partition=number % options.partitions)
         except BufferError:
             producer.poll(0.05)
             continue
         except KafkaException as error:
-            if error.args[0].code() not in unknown:
+            if error.args[0].code() not in _unknown():
                 raise
-            denied(error.args[0])
+            journal.write(f"unknown {time.time() * 1000:.0f} {error.args[0]}\n")
             producer.poll(1.0)
             continue
         producer.poll(1 / options.per_s)
-    left = producer.flush(FLUSH_S)
-    journal.write(f"end {left}\n")
+
+
+def _give_up(producer: Any) -> None:
+    """Have a producer that met a fatal error report all that it has not written."""
+    from confluent_kafka import KafkaException
+
+    producer.purge()
+    for _ in range(GIVEN_UP_AFTER):
+        with suppress(KafkaException):
+            if not producer.poll(0.2) and not len(producer):
+                return
 
 
 def kafka_python(options: argparse.Namespace, stopping: threading.Event, journal: IO[str]) -> None:

@@ -164,6 +164,16 @@ def test_refusals_count_unless_a_deposed_leader_explains_them(tmp_path: Path) ->
     assert unexplained(writer, [(1_000, 4_900), (7_900, 8_100)]) == [f"w: {line}" for line in lines]
 
 
+def test_a_fatal_error_of_a_client_counts_unless_its_leader_explains_it(tmp_path: Path) -> None:
+    fatal = "refused 5000 KafkaError{FATAL,code=OUT_OF_ORDER_SEQUENCE_NUMBER,val=45}"
+    purged = "refused 5010 KafkaError{code=_PURGE_QUEUE,val=-152}"
+    writer = acknowledgements("w", journal(tmp_path, fatal, purged, "anew 5100", "100 0 0 0", "end 0"))
+
+    assert (writer.anew, writer.wrong, writer.ended) == (1, [], True)
+    assert unexplained(writer, [(4_000, 64_000)]) == []
+    assert unexplained(writer, []) == [f"w: {fatal}", f"w: {purged}"]
+
+
 def test_only_an_apache_broker_that_has_just_started_may_say_that_a_topic_does_not_exist(
     tmp_path: Path,
 ) -> None:
