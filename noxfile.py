@@ -152,7 +152,7 @@ def interop(session: nox.Session) -> None:
 
 def _java_tests() -> list[str]:
     marked = re.compile(r"pytest\.mark\.java|pytestmark.*java")
-    modules = sorted(ROOT.glob("packages/*/tests/**/test_*.py"))
+    modules = sorted([*ROOT.glob("packages/*/tests/**/test_*.py"), *ROOT.glob("tests/system/test_*.py")])
     return [str(module) for module in modules if marked.search(module.read_text())]
 
 

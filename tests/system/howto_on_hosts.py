@@ -88,7 +88,7 @@ class Machines:
             (bin_folder / name).chmod(0o755)
 
     def _within(self, host: Host, script: str) -> list[str]:
-        """A command that runs a script on a host, which sees its own files."""
+        """Return the command that runs a script on a host, with that host's own files mounted."""
         own = self.folder / host.name
         own.mkdir(exist_ok=True)
         mounts = [

@@ -1,4 +1,4 @@
-"""Random lives of a compacted log, cleaned and crashed at any moment, against a model of what must be left.
+"""Random workloads on a compacted log, cleaned and crashed at any moment, checked against a model.
 
 `CRASH_STATES` says how many states are made; 300 by default.
 """
@@ -22,7 +22,7 @@ from ottla.broker.log.cleaner import Cleaner
 from ottla.broker.log.fake_files import Loss, MemoryFiles, PowerLoss
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.registry import LogRegistry
-from ottla.broker.log.testing import commit, truncate_to
+from ottla.broker.log.testing import commit, interrupted_recoveries, truncate_to
 from ottla.protocol.records import (
     BatchBuilder,
     Codec,
@@ -98,8 +98,8 @@ class Model:
         return found
 
 
-class Life:
-    """One compacted partition on a disk in memory, until power is lost."""
+class Workload:
+    """Random operations on one compacted partition on a disk in memory, until power is lost."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -111,8 +111,8 @@ class Life:
         self.epoch = 0
         self.log: Log
 
-    async def live(self) -> None:
-        """Do things until power is lost."""
+    async def run(self) -> None:
+        """Operate on the log until power is lost."""
         self.files.fail_after(self.chance.randrange(5, 900), self.chance)
         try:
             while True:
@@ -309,54 +309,46 @@ def check_readable(log: Log, batches: list[bytes]) -> None:
     assert read == batches
 
 
-async def check_state(disk: MemoryFiles, life: Life, chance: Random) -> None:
+async def check_state(disk: MemoryFiles, workload: Workload, chance: Random) -> None:
     """Recover a disk, sometimes interrupted by another loss of power, recover it again, and clean it."""
-    for _ in range(chance.choice((0, 0, 1, 2))):
-        disk.fail_after(chance.randrange(60), chance)
-        try:
-            await opened(disk)
-        except PowerLoss:
-            disk = disk.crash(chance)
-            continue
-        disk.fail_after(1 << 60, chance)
-        disk = disk.crash(chance)
+    disk = await interrupted_recoveries(disk, opened, chance)
     logs = await opened(disk)
     log = logs.get(PARTITION)
     if log is None:
-        assert not life.model.synced
+        assert not workload.model.synced
         return
-    batches = check_log(log, life.model)
+    batches = check_log(log, workload.model)
     check_readable(log, batches)
     commit(log)
     log.flush()
-    life.model.recovered(log.log_end_offset, set(records_in(log)))
+    workload.model.recovered(log.log_end_offset, set(records_in(log)))
     before = producers_of(log)
     cleaner = Cleaner(logs)
-    while await cleaner.clean_next(life.now_ms):
+    while await cleaner.clean_next(workload.now_ms):
         pass
-    check_readable(log, check_log(log, life.model))
+    check_readable(log, check_log(log, workload.model))
     assert producers_of(log) == before
     again = (await opened(disk.crash(Random(1)))).get(PARTITION)
     assert again is not None
     assert producers_of(again) == before, "what is left gives the same state of producers"
-    assert check_log(again, life.model) == list(stored(log))
+    assert check_log(again, workload.model) == list(stored(log))
 
 
-def one_trace(seed: int) -> Life:
-    async def run() -> Life:
-        life = Life(seed)
-        await life.live()
+def one_trace(seed: int) -> Workload:
+    async def run() -> Workload:
+        workload = Workload(seed)
+        await workload.run()
         for number in range(STATES_OF_A_TRACE):
             chance = Random(seed * 1000 + number)
-            model = life.model
-            life.model = copied(model)
+            model = workload.model
+            workload.model = copied(model)
             try:
-                await check_state(life.files.crash(chance), life, chance)
+                await check_state(workload.files.crash(chance), workload, chance)
             except BaseException as error:
                 error.add_note(f"seed {seed}, state {number}")
                 raise
-            life.model = model
-        return life
+            workload.model = model
+        return workload
 
     return asyncio.run(run())
 
@@ -378,53 +370,53 @@ def copied(model: Model) -> Model:
 def test_a_compacted_log_keeps_the_last_record_of_each_key_through_crashes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lives = [one_trace(seed) for seed in range(-(-STATES // STATES_OF_A_TRACE))]
+    workloads = [one_trace(seed) for seed in range(-(-STATES // STATES_OF_A_TRACE))]
 
-    cleanings = sum(one.cleanings for one in lives)
+    cleanings = sum(one.cleanings for one in workloads)
     with capsys.disabled():
-        print(f" {len(lives) * STATES_OF_A_TRACE} crash states, {cleanings} cleanings", end="")
-    assert cleanings >= len(lives)
+        print(f" {len(workloads) * STATES_OF_A_TRACE} crash states, {cleanings} cleanings", end="")
+    assert cleanings >= len(workloads)
 
 
 # ---- every operation of a cleaning
 
 
-async def filled(seed: int) -> tuple[Life, LogRegistry]:
+async def filled(seed: int) -> tuple[Workload, LogRegistry]:
     """A log that was compacted once and is dirty again, all of it on the disk."""
-    life = Life(seed)
-    logs = await opened(life.files)
-    life.log = logs.create(PARTITION)
+    workload = Workload(seed)
+    logs = await opened(workload.files)
+    workload.log = logs.create(PARTITION)
     for _ in range(2):
-        await life._clean(logs)
+        await workload._clean(logs)
         for _ in range(40):
-            life._append()
-            life._append_idempotent()
-            if life.chance.random() < 0.3:
-                life._append_transactional()
-                life._end_transaction()
+            workload._append()
+            workload._append_idempotent()
+            if workload.chance.random() < 0.3:
+                workload._append_transactional()
+                workload._end_transaction()
         for _ in range(10):
-            life._end_transaction()
-    await LogPasses(logs).checkpoint_recovery_points(life.now_ms)
-    life._flush()
-    return life, logs
+            workload._end_transaction()
+    await LogPasses(logs).checkpoint_recovery_points(workload.now_ms)
+    workload._flush()
+    return workload, logs
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_power_lost_at_any_operation_of_a_cleaning_loses_no_last_record(seed: int) -> None:
     for steps in range(seed, 1_000, STRIDE):
-        life, logs = await filled(seed)
-        life.files.fail_after(steps, Random(steps))
+        workload, logs = await filled(seed)
+        workload.files.fail_after(steps, Random(steps))
         is_complete = True
         try:
-            await Cleaner(logs).clean_next(life.now_ms)
+            await Cleaner(logs).clean_next(workload.now_ms)
         except PowerLoss:
             is_complete = False
-        chance, model = Random(steps), life.model
+        chance, model = Random(steps), workload.model
         for loss in chance.sample(list(Loss), 2):
-            life.model = copied(model)
+            workload.model = copied(model)
             try:
-                await check_state(life.files.crash(chance, loss), life, chance)
+                await check_state(workload.files.crash(chance, loss), workload, chance)
             except BaseException as error:
                 error.add_note(f"seed {seed}, step {steps}, {loss}")
                 raise

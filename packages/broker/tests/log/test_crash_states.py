@@ -1,4 +1,4 @@
-"""Power is lost at any moment of a log's life; what is found afterwards is a prefix that holds all that was
+"""Power is lost at any moment of a workload; the log found afterwards is a prefix that holds all that was
 synced.
 
 `CRASH_STATES` says how many states are made; 300 by default.
@@ -24,7 +24,7 @@ from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.registry import LogRegistry
-from ottla.broker.log.testing import commit, truncate_to
+from ottla.broker.log.testing import commit, interrupted_recoveries, truncate_to
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BatchBuilder,
@@ -79,8 +79,8 @@ class Model:
         return self.synced if self.cutting_to is None else min(self.synced, self.cutting_to)
 
 
-class Life:
-    """One partition's life on a disk in memory, until power is lost."""
+class Workload:
+    """Random operations on one partition on a disk in memory, until power is lost."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -92,8 +92,8 @@ class Life:
         self.now_ms = 1000
         self.log: Log
 
-    async def live(self) -> None:
-        """Do things until power is lost."""
+    async def run(self) -> None:
+        """Operate on the log until power is lost."""
         chance = self.chance
         self.files.fail_after(chance.randrange(5, 400), chance)
         try:
@@ -353,18 +353,10 @@ def check_all(log: Log, model: Model) -> list[Batch]:
     return found
 
 
-async def check_state(disk: MemoryFiles, life: Life, chance: Random) -> None:
+async def check_state(disk: MemoryFiles, workload: Workload, chance: Random) -> None:
     """Recover a disk, sometimes interrupted by another loss of power, and recover it again."""
-    model = life.model
-    for _ in range(chance.choice((0, 0, 1, 2))):
-        disk.fail_after(chance.randrange(60), chance)
-        try:
-            await opened(disk)
-        except PowerLoss:
-            disk = disk.crash(chance)
-            continue
-        disk.fail_after(1 << 60, chance)
-        disk = disk.crash(chance)
+    model = workload.model
+    disk = await interrupted_recoveries(disk, opened, chance)
     logs = await opened(disk)
     log = logs.get(PARTITION)
     if log is None:
@@ -380,12 +372,12 @@ async def check_state(disk: MemoryFiles, life: Life, chance: Random) -> None:
 
 def one_trace(seed: int) -> int:
     async def run() -> None:
-        life = Life(seed)
-        await life.live()
+        workload = Workload(seed)
+        await workload.run()
         for number in range(STATES_OF_A_TRACE):
             chance = Random(seed * 1000 + number)
             try:
-                await check_state(life.files.crash(chance), life, chance)
+                await check_state(workload.files.crash(chance), workload, chance)
             except BaseException as error:
                 error.add_note(f"seed {seed}, state {number}")
                 raise

@@ -23,7 +23,7 @@ ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 """The keys of an address before `listeners` and `advertised.listeners`."""
 
 NO_PROTECTION: Final = "there is no TLS, login or access control here yet"
-_QUOTAS: Final = "quotas are not implemented yet"
+_QUOTAS: Final = "quotas are not supported"
 _QUORUM: Final = "it applies to Kafka's own quorum; this broker uses ZooKeeper or its embedded coordinator"
 _NEW_GROUPS: Final = "it applies to the group protocols of Kafka 4; groups here use the classic one"
 _REMOTE: Final = "logs are not kept in remote storage"
@@ -80,7 +80,7 @@ IGNORED_PREFIXES: Mapping[str, str] = {
     "remote.": _REMOTE,
     "rlmm.config.": _REMOTE,
     "rsm.config.": _REMOTE,
-    "listener.name.": "settings of single listeners are not implemented yet",
+    "listener.name.": "settings of single listeners are not supported",
 }
 """Beginnings of keys of Kafka that have no effect here, and why."""
 
@@ -137,7 +137,7 @@ def reason_without_effect(name: str) -> str | None:
 def _reason_in(doc: str) -> str | None:
     """Take the reason from the documentation of a setting that says it has no effect."""
     if doc.startswith("No effect yet: "):
-        return "not implemented yet"
+        return "it has no effect"
     if doc.startswith("Accepted for compatibility"):
         return (
             doc.partition("compatibility")[2].lstrip(":; ").rstrip(".") or "it is accepted for compatibility"

@@ -224,7 +224,7 @@ class Cleaner:
         if self._logs.get(log.topic_partition) is not log or isinstance(error, FileNotFoundError):
             return
         if error.errno in RUN_OUT:
-            _log.warning("%s is not compacted for now: %s", log.topic_partition, error)
+            _log.warning("the compaction of %s is delayed: %s", log.topic_partition, error)
         else:
             self._logs.directory_failed(self._logs.log_directories.of(log), error)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.fake_files import MemoryFiles, PowerLoss
 from ottla.broker.log.files import Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import open_log
@@ -25,6 +26,22 @@ from ottla.protocol.records import (
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("topic", 0)
+
+
+async def interrupted_recoveries(
+    disk: MemoryFiles, recover: Callable[[MemoryFiles], Awaitable[object]], chance: Random
+) -> MemoryFiles:
+    """The disk after none to two recoveries, during or after each of which power was lost."""
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        disk.fail_after(chance.randrange(60), chance)
+        try:
+            await recover(disk)
+        except PowerLoss:
+            disk = disk.crash(chance)
+            continue
+        disk.fail_after(1 << 60, chance)
+        disk = disk.crash(chance)
+    return disk
 
 
 def batch(
