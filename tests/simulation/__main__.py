@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing.pool import IMapIterator
 from typing import Final
 
-from simulation import controller_mutants, follower_mutants, replica_mutants
+from simulation import controller_mutants, follower_mutants, replica_mutants, transaction_mutants
 from simulation.mutants import MUTANTS, applied
 from simulation.scenarios import SCENARIOS
 from simulation.schedule import Outcome, run_schedule
@@ -23,7 +23,7 @@ IN_A_PROCESS: Final = 10
 """Schedules of one process: what they leave behind goes with it, which is faster than to look for it."""
 PATIENCE_S: Final = 600.0
 """A schedule that takes longer has a process that was killed, or a loop without end."""
-WITH_MUTANTS = (controller_mutants, follower_mutants, replica_mutants)
+WITH_MUTANTS = (controller_mutants, follower_mutants, replica_mutants, transaction_mutants)
 
 
 def main() -> int:
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print every trace, not only its hash")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="change one rule of the product")
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="faults made by hand")
+    parser.add_argument("--transactions", action="store_true", help="with clients of transactions")
     parser.add_argument("--log", action="store_true", help="print what the brokers log")
     parser.add_argument("--without-shrinking", action="store_true", help="do not look for fewer faults")
     given = parser.parse_args()
@@ -44,25 +45,27 @@ def main() -> int:
     first, _, last = given.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
     faults = SCENARIOS[given.scenario] if given.scenario is not None else None
-    run = partial(run_schedule, faults=faults, leaves_garbage=True)
+    transactions = given.transactions or (given.mutant is not None and MUTANTS[given.mutant].transactions)
+    run = partial(run_schedule, faults=faults, transactions=transactions, leaves_garbage=True)
     fork = multiprocessing.get_context("fork")
     with applied(given.mutant), fork.Pool(given.processes, maxtasksperchild=IN_A_PROCESS) as pool:
         failed = _report(pool.imap(run, seeds), seeds, shows_traces=given.trace)
         if failed is None:
             return 0
         pool.terminate()
-        _show(failed, shrinks=not given.without_shrinking)
+        _show(failed, shrinks=not given.without_shrinking, transactions=transactions)
         return 1
 
 
 def _report(outcomes: IMapIterator[Outcome], seeds: range, *, shows_traces: bool) -> Outcome | None:
     """Print what has run; return the first schedule with a violation."""
     began_s = reported_s = time.monotonic()
-    acks = events = 0
+    acks = events = committed = 0
     traces = hashlib.sha256()
     for seed in seeds:
         outcome = outcomes.next(PATIENCE_S)
         acks, events = acks + outcome.acks, events + outcome.events
+        committed += outcome.transactions
         traces.update(outcome.trace_hash.encode())
         if shows_traces:
             print(*outcome.trace, f"seed {seed}: trace {outcome.trace_hash}", sep="\n")
@@ -73,20 +76,20 @@ def _report(outcomes: IMapIterator[Outcome], seeds: range, *, shows_traces: bool
             rate = (seed - seeds[0] + 1) * 60 / (reported_s - began_s)
             print(
                 f"seeds {seeds[0]}:{seed} without a violation, {rate:.0f} schedules a minute, "
-                f"{acks} records acknowledged, {events} events, traces {traces.hexdigest()[:16]}; "
-                f"next: --seeds {seed + 1}:{seeds[-1]}",
+                f"{acks} records acknowledged, {committed} transactions, {events} events, "
+                f"traces {traces.hexdigest()[:16]}; next: --seeds {seed + 1}:{seeds[-1]}",
                 flush=True,
             )
     return None
 
 
-def _show(outcome: Outcome, *, shrinks: bool) -> None:
+def _show(outcome: Outcome, *, shrinks: bool, transactions: bool) -> None:
     print(f"seed {outcome.seed}: {outcome.violation}")
     print(f"trace {outcome.trace_hash}; the same again: --seeds {outcome.seed} --trace", flush=True)
     if not shrinks:
         print(*outcome.trace[-60:], sep="\n")
         return
-    short = shrink(outcome)
+    short = shrink(outcome, transactions=transactions)
     print(f"with {len(short.faults)} of {len(outcome.faults)} faults:", *short.trace, sep="\n")
 
 

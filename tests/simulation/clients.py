@@ -34,6 +34,8 @@ from simulation.network import SimulatedConnection, client_config
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
+OF_TRANSACTIONS: Final = ("__", "out")
+"""The names of topics in which only transactions write begin with these."""
 RIGHT_LEADER: Final = 0.75
 """How often a client asks the leader that ZooKeeper names; else it asks any broker, also a former leader."""
 REJECTED: Final = frozenset(
@@ -102,7 +104,7 @@ class Clients:
             Topic(TopicPartition(name, number), node.topic_id)
             for name, node in self.cluster.assignments().items()
             for number in node.partitions
-            if node.topic_id is not None
+            if node.topic_id is not None and not name.startswith(OF_TRANSACTIONS)
         ]
         return self.cluster.chance.choice(topics) if topics else None
 
@@ -215,9 +217,11 @@ class Clients:
         request = FetchRequest(
             max_wait_ms=0,
             session_epoch=-1,
-            topics=[FetchTopic(topic=topic.partition.topic, partitions=[wanted])],
+            topics=[FetchTopic(topic=topic.partition.topic, topic_id=topic.id, partitions=[wanted])],
         )
         response = await connection.send(request, FetchResponse, timeout_s=2.0)
+        if not response.responses:
+            return
         answer = response.responses[0].partitions[0]
         if answer.error_code or not answer.records or not self._exists(topic):
             return

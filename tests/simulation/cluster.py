@@ -80,6 +80,11 @@ class Cluster:
             auto_leader_rebalance_enable=False,
             replica_high_watermark_checkpoint_interval_ms=500,
             metrics_port=-1,
+            # Only transactions need these; other schedules stay as they were.
+            transaction_state_log_num_partitions=2,
+            offsets_topic_num_partitions=2,
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=500,
+            request_timeout_ms=3_000,
         )
 
     def start(self, broker_id: int) -> None:

@@ -78,7 +78,8 @@ def entries_of(batches: bytes) -> list[Entry]:
     for header in validate_batches(batches):
         batch = batches[header.position : header.position + header.size_in_bytes]
         for number, record in enumerate(iter_records(batch)):
-            sequence = header.base_sequence + number if header.producer_id >= 0 else -1
+            has_sequence = header.producer_id >= 0 and not header.is_control
+            sequence = header.base_sequence + number if has_sequence else -1
             producer = (header.producer_id, header.producer_epoch, sequence)
             found.append(Entry(header.partition_leader_epoch, bytes(record.value or b""), producer))
     return found

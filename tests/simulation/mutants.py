@@ -22,6 +22,8 @@ class Mutant:
     patches: Callable[[], list[Patch]]
     within: int
     equivalent: bool
+    transactions: bool
+    """Whether it takes clients of transactions."""
     scenario: str | None
     """The faults with which the seeds notice it, where those that they draw do not."""
     why: str
@@ -31,13 +33,18 @@ MUTANTS: Final[dict[str, Mutant]] = {}
 
 
 def mutant(
-    *, within: int = 100, equivalent: bool = False, scenario: str | None = None
+    *,
+    within: int = 100,
+    equivalent: bool = False,
+    transactions: bool = False,
+    scenario: str | None = None,
 ) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     """Add a mutant that has to be noticed `within` so many schedules."""
 
     def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
         name = patches.__name__
-        MUTANTS[name] = Mutant(name, patches, within, equivalent, scenario, patches.__doc__ or "")
+        why = patches.__doc__ or ""
+        MUTANTS[name] = Mutant(name, patches, within, equivalent, transactions, scenario, why)
         return patches
 
     return add

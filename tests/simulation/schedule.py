@@ -17,6 +17,10 @@ from simulation.cluster import SESSION_TIMEOUT_MS, Cluster
 from simulation.faults import Fault, Faults, draw
 from simulation.invariant_violated import InvariantViolated
 from simulation.invariants import Invariants
+from simulation.log_copies import Entry
+from simulation.transaction_history import read_outputs
+from simulation.transactional_clients import WORKERS, TransactionalClients, create_topics
+from simulation.transactional_producer import OUTPUTS
 
 HORIZON_S: Final = 20.0
 """When the faults end."""
@@ -35,15 +39,21 @@ class Outcome:
     events: int
     acks: int
     reads: int
+    transactions: int
+    """Transactions that clients know to be committed."""
     faults: list[Fault] = field(repr=False)
 
 
 def run_schedule(
-    seed: int, faults: Sequence[Fault] | None = None, *, leaves_garbage: bool = False
+    seed: int,
+    faults: Sequence[Fault] | None = None,
+    *,
+    transactions: bool = False,
+    leaves_garbage: bool = False,
 ) -> Outcome:
-    """Run the schedule of a seed, or other faults in its cluster."""
+    """Run the schedule of a seed, or other faults in its cluster, perhaps with clients of transactions."""
     with simulated_machine(leaves_garbage=leaves_garbage):
-        return Schedule(seed, faults).run()
+        return Schedule(seed, faults, transactions=transactions).run()
 
 
 def faults_of(seed: int) -> list[Fault]:
@@ -54,11 +64,14 @@ def faults_of(seed: int) -> list[Fault]:
 class Schedule:
     """Runs one schedule."""
 
-    def __init__(self, seed: int, faults: Sequence[Fault] | None = None) -> None:
+    def __init__(
+        self, seed: int, faults: Sequence[Fault] | None = None, *, transactions: bool = False
+    ) -> None:
         self.seed = seed
         self.cluster = Cluster(seed)
         self.cluster.min_insync_replicas = self.cluster.chance.choice((1, 1, 2))
         self.clients = Clients(self.cluster)
+        self.transactional = TransactionalClients(self.cluster) if transactions else None
         self.invariants = Invariants(self.cluster, self.clients.history)
         self.plan = list(faults_of(seed) if faults is None else faults)
         self.faults = Faults(self.cluster, self.plan)
@@ -77,7 +90,7 @@ class Schedule:
         cluster, history = self.cluster, self.clients.history
         return Outcome(
             self.seed, violation, cluster.trace, cluster.trace_hash(), cluster.world.events, history.acks,
-            history.reads, self.plan,
+            history.reads, self.transactional.history.committed if self.transactional else 0, self.plan,
         )  # fmt: skip
 
     def _run(self) -> None:
@@ -88,6 +101,9 @@ class Schedule:
         cluster.create_topic("events", [(0, 1, 2), (2, 0, 1)])
         cluster.create_topic("moved", [(0, 1)])
         self.clients.start()
+        if self.transactional is not None:
+            create_topics(cluster)
+            self.transactional.start()
         self._until(HORIZON_S)
         self.faults.heal()
         self._recover()
@@ -106,8 +122,9 @@ class Schedule:
             world.look_now = False
             self.invariants.check()
         self.invariants.check()
-        if self.clients.violation is not None:
-            raise self.clients.violation
+        for clients in (self.clients, self.transactional):
+            if clients is not None and clients.violation is not None:
+                raise clients.violation
         if world.failures:
             raise InvariantViolated(f"L5 {world.failures[0]}")
         self._note_changes()
@@ -134,13 +151,19 @@ class Schedule:
         stop_s = world.now_s + 3.0
         while True:
             self._step(world.now_s + CHECK_EVERY_S)
-            self.clients.stopping = self.clients.stopping or world.now_s > stop_s
+            if world.now_s > stop_s:
+                self._stop_clients()
             missing = self._missing()
             if missing is None and self.clients.stopping:
                 break
             if world.now_s > deadline_s:
                 raise InvariantViolated(missing or "L4 clients do not stop")
         self._check_final()
+
+    def _stop_clients(self) -> None:
+        self.clients.stopping = True
+        if self.transactional is not None:
+            self.transactional.stopping = True
 
     def _missing(self) -> str | None:
         """The first thing that has not recovered yet, or None."""
@@ -166,6 +189,8 @@ class Schedule:
                 missing = self._missing_in(TopicPartition(name, number), replicas)
                 if missing is not None:
                     return missing
+        if self.transactional is not None and not self.transactional.has_ended:
+            return "L3 clients of transactions have not ended"
         return None
 
     def _left_behind(self) -> str | None:
@@ -203,17 +228,36 @@ class Schedule:
             least = self.cluster.setting(partition.topic, "min.insync.replicas")
             if str(hosted.log.config.min_insync_replicas) != least:
                 return f"L2 broker {broker.broker_id} does not know the settings of {partition}: {least}"
-            ends.append((hosted.high_watermark, hosted.log.log_end_offset))
+            log = hosted.log
+            ends.append((log.last_stable_offset, hosted.high_watermark, log.log_end_offset))
         if not self.clients.stopping:
             return None
         if len({one for pair in ends for one in pair}) != 1:
-            return f"L3 HW and log end of the replicas of {partition} are {ends}"
+            return f"L3 LSO, HW and log end of the replicas of {partition} are {ends}"
         return None
 
     def _check_final(self) -> None:
         self.invariants.check()
         for topic, acked in self.clients.history.acked.items():
             self._check_copies(topic, acked)
+        if self.transactional is not None:
+            self._check_transactions(self.transactional)
+
+    def _check_transactions(self, clients: TransactionalClients) -> None:
+        """Compare what clients of transactions saw with the logs, which are equal on all replicas."""
+        copies, outputs = self.invariants.copies, {}
+        for partition in OUTPUTS:
+            logs = [copies.of(one, partition) for one in self.cluster.ids]
+            first = logs[0]
+            if first is None or any(one is None or one.data != first.data for one in logs):
+                raise InvariantViolated(f"I7 the replicas of {partition} differ at the end")
+            outputs[partition] = read_outputs(partition, first.data)
+            check_sequences(partition, first.entries)
+        inputs = {}
+        for worker in range(WORKERS):
+            copy = copies.of(0, TopicPartition("events", worker))
+            inputs[worker] = [one.value for one in copy.entries] if copy is not None else []
+        clients.history.check(outputs, inputs)
 
     def _check_copies(self, topic: Topic, acked: list[tuple[int, bytes]]) -> None:
         node = self.cluster.assignments().get(topic.partition.topic)
@@ -230,17 +274,18 @@ class Schedule:
                 raise InvariantViolated(
                     f"I8 {value!r}, acknowledged at {offset} of {topic.partition}, is lost"
                 )
-        self._check_sequences(topic, [one.producer for one in first.entries])
+        check_sequences(topic.partition, first.entries)
 
-    def _check_sequences(self, topic: Topic, producers: list[tuple[int, int, int]]) -> None:
-        following: dict[tuple[int, int], int] = {}
-        for producer_id, epoch, sequence in producers:
-            if producer_id < 0:
-                continue
-            expected = following.get((producer_id, epoch), 0)
-            if sequence != expected:
-                raise InvariantViolated(
-                    f"I10 producer {producer_id} wrote sequence {sequence} to {topic.partition}, "
-                    f"expected {expected}"
-                )
-            following[producer_id, epoch] = sequence + 1
+
+def check_sequences(partition: TopicPartition, entries: Sequence[Entry]) -> None:
+    """Raise `InvariantViolated` unless the sequences of each producer epoch follow each other from 0 on."""
+    following: dict[tuple[int, int], int] = {}
+    for producer_id, epoch, sequence in (one.producer for one in entries):
+        if sequence < 0:  # of no idempotent producer, or of a marker
+            continue
+        expected = following.get((producer_id, epoch), 0)
+        if sequence != expected:
+            raise InvariantViolated(
+                f"I10 producer {producer_id} wrote sequence {sequence} to {partition}, expected {expected}"
+            )
+        following[producer_id, epoch] = sequence + 1

@@ -10,14 +10,15 @@ from simulation.schedule import Outcome, run_schedule
 MOST_RUNS: Final = 80
 
 
-def shrink(outcome: Outcome) -> Outcome:
+def shrink(outcome: Outcome, *, transactions: bool = False) -> Outcome:
     """Return a schedule of the same seed with fewer faults that fails alike, or the given one."""
     best, size, runs = outcome, max(1, len(outcome.faults) // 2), 0
     while size and runs < MOST_RUNS:
         shorter = None
         for start in range(0, len(best.faults), size):
             runs += 1
-            tried = run_schedule(best.seed, _without(best.faults, start, size))
+            faults = _without(best.faults, start, size)
+            tried = run_schedule(best.seed, faults, transactions=transactions)
             if _kind(tried) == _kind(outcome):
                 shorter = tried
                 break

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simulation import controller_mutants, follower_mutants, replica_mutants
+from simulation import controller_mutants, follower_mutants, replica_mutants, transaction_mutants
 from simulation.mutants import MUTANTS, Mutant
 from simulation.test_schedules import simulation
 
-MODULES = (controller_mutants, follower_mutants, replica_mutants)
+MODULES = (controller_mutants, follower_mutants, replica_mutants, transaction_mutants)
 QUICK = (
     "leader_epoch_not_raised", "out_of_sync_leader_elected", "acknowledged_at_once",
     "lost_answer_taken_for_a_refusal",

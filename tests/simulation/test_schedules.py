@@ -66,6 +66,13 @@ def test_a_broker_that_cannot_tell_who_is_a_broker_gets_its_roles_later(seed: in
     assert done.returncode == 0, done.stdout
 
 
+def test_a_replica_that_is_truncated_when_it_is_first_looked_at_has_its_records() -> None:
+    """Seed 1093: the simulation read the empty segment that stands in the place of the one that is cut."""
+    done = simulation("--seeds", "1093:1093")
+
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_schedule_is_the_same_in_every_process() -> None:
     said = {
         tuple(re.findall(r"trace \w+", simulation("--seeds", "11:12", "--trace", **process).stdout))

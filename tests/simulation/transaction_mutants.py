@@ -1,0 +1,209 @@
+"""Changed rules of transactions: fencing, decisions, markers, timeouts, and what readers get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.coordinators.internal_topic_log import AppendedBatch, ReplicatedStore
+from ottla.broker.frozen_classes import replace
+from ottla.broker.groups.offsets_partition_state import GroupsState
+from ottla.broker.handlers import fetch_read
+from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.transactions import markers
+from ottla.broker.transactions.events import Reason, TransactionState
+from ottla.broker.transactions.expiration import Expiration
+from ottla.broker.transactions.hosted_transactions import HostedTransactions
+from ottla.broker.transactions.marker_queue import Verdict
+from ottla.broker.transactions.marker_sender import MarkerSender
+from ottla.broker.transactions.transaction import Transaction
+from simulation.mutants import Patch, mutant
+
+
+@mutant(transactions=True)
+def producer_epoch_not_raised() -> list[Patch]:
+    """InitProducerId gives a new producer the epoch of the one before, which is not fenced then."""
+    original = Transaction._raise_epoch
+
+    def raise_epoch(self: Any, present: Any, event: Any, now_ms: int, outcome: Any) -> None:
+        earlier = replace(present.producer, epoch=present.producer.epoch - 1)
+        original(self, replace(present, producer=earlier), event, now_ms, outcome)
+
+    return [(Transaction, "_raise_epoch", raise_epoch)]
+
+
+@mutant(transactions=True)
+def producer_epoch_not_compared() -> list[Patch]:
+    """AddPartitionsToTxn, AddOffsetsToTxn and EndTxn of a producer that was fenced are obeyed."""
+
+    def present_one(step: Any) -> Any:
+        def changed(self: Any, event: Any, now_ms: int, outcome: Any) -> Any:
+            present = self.snapshot
+            known = event.producer if present is None else present.producer
+            return step(self, replace(event, producer=known), now_ms, outcome)
+
+        return changed
+
+    return [
+        (Transaction, "_add", present_one(Transaction._add)),
+        (Transaction, "_end", present_one(Transaction._end)),
+    ]
+
+
+@mutant(transactions=True)
+def successor_does_not_abort() -> list[Patch]:
+    """InitProducerId begins anew while a transaction of the id is open, which gets no marker."""
+
+    def interrupt(self: Any, present: Any, event: Any, now_ms: int, outcome: Any) -> None:
+        self.snapshot = replace(present, state=TransactionState.EMPTY)
+        self._raise_epoch(self.snapshot, event, now_ms, outcome)
+
+    return [(Transaction, "_interrupt", interrupt)]
+
+
+@mutant(transactions=True)
+def coordinator_acts_before_the_commit() -> list[Patch]:
+    """A coordinator takes a record for committed as soon as it is in its own log."""
+    original = ReplicatedStore.append
+
+    def append(self: Any, *given: Any, **named: Any) -> AppendedBatch:
+        return AppendedBatch(original(self, *given, **named).position, None)
+
+    return [(ReplicatedStore, "append", append)]
+
+
+@mutant(transactions=True)
+def decided_ends_not_resumed() -> list[Patch]:
+    """A coordinator that loads a transaction whose end is decided does not send its markers."""
+
+    def loaded(self: Any, partition: Any, facts: Any) -> None:
+        self._meters.load_time.update(facts.took_ms)
+
+    return [(HostedTransactions, "_loaded", loaded)]
+
+
+@mutant(transactions=True)
+def markers_sent_once() -> list[Patch]:
+    """Markers that a broker did not write are not sent again."""
+
+    def failed(self: Any, broker_id: int, batch: Any, error: Exception) -> None:
+        self.queue.take_all(broker_id)
+
+    def perform(self: Any, ended: Any, verdicts: Any) -> None:
+        if self._is_hosted(ended) and verdicts[Verdict.WRITTEN]:
+            self._written(ended, frozenset(verdicts[Verdict.WRITTEN]))
+
+    return [(MarkerSender, "_failed", failed), (MarkerSender, "_perform", perform)]
+
+
+@mutant(transactions=True)
+def completed_before_the_markers() -> list[Patch]:
+    """A transaction is complete, and the next one may begin, before its markers are written."""
+    original = Transaction.replay
+
+    def replay(self: Any, snapshot: Any) -> None:
+        original(self, snapshot)
+        self.unmarked = frozenset()
+
+    return [(Transaction, "replay", replay)]
+
+
+@mutant(transactions=True)
+def marker_answered_before_the_commit() -> list[Patch]:
+    """A broker says that a marker is written when only its own log has it."""
+
+    async def committed(appended: Any) -> None:
+        return
+
+    return [(markers, "_committed", committed)]
+
+
+@mutant(transactions=True)
+def timeouts_ignored() -> list[Patch]:
+    """A transaction whose producer has gone stays open."""
+
+    async def abort_timed_out(self: Expiration) -> None:
+        return
+
+    return [(Expiration, "abort_timed_out", abort_timed_out)]
+
+
+@mutant(transactions=True)
+def timeout_does_not_fence() -> list[Patch]:
+    """A transaction that timed out is aborted in the epoch of its producer, who goes on with it."""
+
+    def check_timeout(self: Any, now_ms: int, outcome: Any) -> None:
+        present = self.snapshot
+        if present is None or self.is_pending or present.state is not TransactionState.ONGOING:
+            return
+        if present.started_ms + present.timeout_ms < now_ms:
+            aborted = replace(present, state=TransactionState.PREPARE_ABORT, updated_ms=now_ms)
+            self._write(Reason.ENDED, aborted, None, outcome)
+
+    return [(Transaction, "_check_timeout", check_timeout)]
+
+
+@mutant(transactions=True)
+def partition_forgotten() -> list[Patch]:
+    """A partition that is added to an open transaction takes the place of the others."""
+    original = Transaction._add
+
+    def add(self: Any, event: Any, now_ms: int, outcome: Any) -> Any:
+        answer = original(self, event, now_ms, outcome)
+        if outcome.write is not None:
+            only = replace(
+                outcome.write, snapshot=replace(outcome.write.snapshot, partitions=event.partitions)
+            )
+            self._pending = outcome.write = only
+        return answer
+
+    return [(Transaction, "_add", add)]
+
+
+@mutant(transactions=True)
+def aborted_transactions_not_told() -> list[Patch]:
+    """Fetch does not name the aborted transactions among the records."""
+    return [(fetch_read, "_aborted", lambda *_: [])]
+
+
+@mutant(transactions=True)
+def committed_reads_up_to_the_watermark() -> list[Patch]:
+    """A reader of committed records gets those of open transactions."""
+    original = fetch_read._visible_end
+
+    def visible_end(terms: Any, hosted: Any) -> int:
+        before, terms.committed_only = terms.committed_only, False
+        try:
+            return original(terms, hosted)
+        finally:
+            terms.committed_only = before
+
+    return [(fetch_read, "_visible_end", visible_end)]
+
+
+@mutant(transactions=True)
+def open_transactions_not_in_snapshots() -> list[Patch]:
+    """A broker that starts, or truncates, forgets the open transactions of a snapshot of producers."""
+    original = ProducerStates.__init__
+
+    def init(self: Any, entries: Any = (), end_offset: int = 0) -> None:
+        none = [one._replace(current_transaction_first_offset=-1) for one in entries]
+        original(self, none, end_offset)
+
+    return [(ProducerStates, "__init__", init)]
+
+
+@mutant(transactions=True)
+def offsets_visible_at_once() -> list[Patch]:
+    """Offsets of an open transaction count as committed."""
+    original = GroupsState.replay
+
+    def replay(self: Any, record: Any, position: int, producer_id: int | None) -> None:
+        original(self, record, position, None)
+
+    return [(GroupsState, "replay", replay)]
+
+
+@mutant(transactions=True)
+def offsets_of_a_transaction_never_visible() -> list[Patch]:
+    """The group coordinator does not hear that a transaction has ended."""
+    return [(GroupsState, "end_transaction", lambda self, producer_id, commit: None)]
