@@ -294,6 +294,35 @@ async def test_a_marked_copy_is_not_served_while_its_older_log_may_be_offline(tm
         assert not (second / "topic-0" / MARKER).exists()
 
 
+async def test_a_directory_that_failed_behind_a_move_may_return(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    async with opened(first, second) as world:
+        partition = await world.lead()
+        append(partition, b"x")
+        async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+            moving = tasks.create_task(world.moves.run())
+            world.moves.move(PARTITION, str(second))
+            while partition.log.directory.parent != second:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            world.logs.directory_failed(world.logs.log_directories.named(str(first)), OSError(5, "broken"))
+            while world.logs.futures.replaced:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            moving.cancel()
+        append(partition, b"y")
+    assert (first / "topic-0").is_dir()
+    first.rename(tmp_path / "gone")
+    first.write_text("no directory")
+
+    async with opened(first, second) as world:  # the directory is still offline
+        assert values(world.logs.get(PARTITION)) == [b"x", b"y"]
+    first.unlink()
+    (tmp_path / "gone").rename(first)
+    async with opened(first, second) as world:
+        assert values(world.logs.get(PARTITION)) == [b"x", b"y"]
+        assert not (first / "topic-0").exists()
+        assert not (second / "topic-0" / MARKER).exists()
+
+
 # ---- what happens meanwhile
 
 

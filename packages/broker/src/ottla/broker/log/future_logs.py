@@ -2,7 +2,9 @@
 
 A copy is filled under a `-future` name. Then it gets the partition's name, marked as a copy, while the log in
 the other directory still takes appends; so a start may find a partition twice, one of them marked, and goes
-on with the one that ends later. Only when all of the copy is on the disk is the older log renamed away.
+on with the one that ends later. Only when all of the copy is on the disk is the older log renamed away. Where
+the older log's directory has failed before that, the mark says that the copy has taken its place: the
+partition is served without that directory, and the older log is discarded when the directory returns.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 MARKER: Final = "copy-of-other-directory"
 """The file that tells a copy under the partition's own name from the log that it replaces."""
+_TOOK_PLACE: Final = b"took its place"
+"""The content of that file once the older log is obsolete."""
 LONGEST_NAME: Final = 255
 
 
@@ -140,8 +144,8 @@ class FutureLogs:
         log_closing.follow_rename(copy, target)
         await asyncio.to_thread(self._files.sync_dir, target.parent)
 
-    def _mark(self, directory: Path) -> None:
-        write_atomically(self._files, directory / MARKER, b"")
+    def _mark(self, directory: Path, content: bytes = b"") -> None:
+        write_atomically(self._files, directory / MARKER, content)
         self._files.sync_dir(directory)
 
     def exchange(self, copy: Log, older: Log) -> None:
@@ -182,7 +186,9 @@ class FutureLogs:
             if self.is_named(older):
                 self._rename_away(source, older)
             await asyncio.to_thread(self._files.sync_dir, source.path)
-        await asyncio.to_thread(self.unmark, copy)
+        # A directory that is offline may hold an older log: this one, or that of an earlier move.
+        settle = self.mark_as_current if self._directories.has_offline else self.unmark
+        await asyncio.to_thread(settle, copy)
         self._replaced.pop(topic_partition, None)
 
     # ---- at a start
@@ -196,7 +202,13 @@ class FutureLogs:
         def rank(each: Log, is_marked: bool) -> tuple[int, int, bool]:
             return each.leader_epochs.latest, each.log_end_offset, is_marked
 
-        kept, left = (one, other) if rank(one, marked[0]) >= rank(other, marked[1]) else (other, one)
+        is_obsolete = any(map(self.took_place, (one, other)))
+        if is_obsolete and sum(marked) == 1:
+            kept, left = (one, other) if marked[0] else (other, one)
+        else:
+            kept, left = (one, other) if rank(one, marked[0]) >= rank(other, marked[1]) else (other, one)
+        if is_obsolete:
+            self.mark_as_current(kept)  # a third log, in a directory that is offline, stays obsolete
         # The checkpoint of the copy's directory may not know yet what was deleted from the older log.
         start = min(left.log_start_offset, kept.log_end_offset)
         if start > kept.log_start_offset:
@@ -210,6 +222,14 @@ class FutureLogs:
     def is_marked(self, one: Log) -> bool:
         """Whether a log is a copy whose older log may still be somewhere. Blocks."""
         return self._files.exists(one.directory / MARKER)
+
+    def took_place(self, one: Log) -> bool:
+        """Whether a log is a copy whose older log is obsolete, wherever that is. Blocks."""
+        return self.is_marked(one) and self._files.read(one.directory / MARKER) == _TOOK_PLACE
+
+    def mark_as_current(self, one: Log) -> None:
+        """Note that a log was a copy and has taken the older log's place. Blocks."""
+        self._mark(one.directory, _TOOK_PLACE)
 
     def unmark(self, one: Log) -> None:
         """Forget that a log was a copy. Blocks."""

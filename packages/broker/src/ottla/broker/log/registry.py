@@ -142,7 +142,7 @@ class LogRegistry:
         for one in filter(self.futures.is_marked, self):
             if not self.has_offline_directories:
                 self.futures.unmark(one)
-            else:
+            elif not self.futures.took_place(one):
                 log.error("%s is offline: it may go on in a directory that is offline", one.topic_partition)
                 del self._logs[one.topic_partition], self.log_directories.of(one).logs[one.topic_partition]
                 log_closing.abandon(one)
