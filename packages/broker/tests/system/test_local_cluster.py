@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from click.testing import CliRunner, Result
 from ottla.broker.cluster_cli import start, stop
 from ottla.broker.local_cluster.layout import ClusterLayout, read_layout
 from ottla.broker.local_cluster.members import running_pid
+from ottla.broker.local_cluster.orphans import orphans_of
 from ottla.broker.local_cluster.startup import members_of
 from ottla.client.cli import main
 from ottla.zookeeper.apache_server import NoZooKeeper, find_installation
@@ -116,6 +118,27 @@ def wait_until_ended(directory: Path, name: str) -> None:
                 await asyncio.sleep(0.01)
 
     asyncio.run(ended())
+
+
+def test_a_cluster_whose_directory_was_deleted_is_stopped(directory: Path, base_port: int) -> None:
+    where = ("--data-dir", str(directory))
+    options = ("--zookeeper", "embedded", "--brokers", "2", "--base-port", str(base_port))
+    assert started(*where, *options).returncode == 0
+    running = [pid for pid in pids(directory).values() if pid]
+    try:
+        while directory.exists():  # the brokers still write
+            shutil.rmtree(directory, ignore_errors=True)
+
+        done = ran(stop, *where)
+
+        assert (done.exit_code, done.output.count("\n")) == (0, 1), done.output
+        assert done.output.endswith("zookeeper, whose directory was deleted\n")
+        assert not orphans_of(directory)
+        assert ran(stop, *where).output.startswith(f"Error: {directory} holds no cluster")
+    finally:
+        for pid in running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_ctrl_c_ends_all_processes(directory: Path, base_port: int) -> None:

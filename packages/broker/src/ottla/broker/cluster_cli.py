@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1
+_ORPHANS_TIMEOUT_S: Final = 10.0
 
 
 @click.command()
@@ -227,13 +228,25 @@ def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
     with _one_line_errors():
         layout = read_layout(data_dir.absolute())
         if layout is None:
-            raise click.ClickException(f"{data_dir} holds no cluster: name its directory with --data-dir")
+            _stop_orphans(data_dir)
+            return
         members = members_of(layout, data_dir.absolute())
         running = [member for member in members if running_pid(member) is not None]
         if not running:
             raise click.ClickException(f"the cluster in {data_dir} does not run")
         stop_all(running, click.echo)
         click.echo(f"stopped {', '.join(member.name for member in running)}")
+
+
+def _stop_orphans(data_dir: Path) -> None:
+    """End the processes of a cluster whose directory is gone; nothing is left to be closed cleanly."""
+    from ottla.broker.local_cluster.orphans import end, orphans_of
+
+    found = orphans_of(data_dir.absolute())
+    if not found:
+        raise click.ClickException(f"{data_dir} holds no cluster: name its directory with --data-dir")
+    end(found, _ORPHANS_TIMEOUT_S)
+    click.echo(f"stopped {', '.join(found.values())}, whose directory was deleted")
 
 
 @contextmanager
