@@ -231,17 +231,6 @@ async def test_internal_topics_are_written_by_brokers_only(plane: DataPlane) -> 
     assert (await one(plane, request, client_id="__admin_client")).error_code == 0
 
 
-async def test_a_transactional_batch_is_refused_clearly(plane: DataPlane) -> None:
-    await plane.lead()
-    batch = bytearray(batch_of(b"a", producer_id=1, epoch=0, sequence=0))
-    batch[22] |= 0x10
-
-    answer = await one(plane, request_of(bytes(batch)))
-
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
-    assert answer.error_message
-
-
 async def test_a_retry_of_an_idempotent_producer_gets_its_first_offset(plane: DataPlane) -> None:
     partition = await plane.lead()
     first = batch_of(b"a", b"b", producer_id=7, epoch=0, sequence=0)

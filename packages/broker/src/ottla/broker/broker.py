@@ -153,6 +153,7 @@ class Broker:
         await enter(parts.followers)
         await enter(services.groups)
         await enter(services.transactions)
+        await enter(services.verification)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
         services.configs.on_broker_change.append(self._server.connections.set_limits)

@@ -35,6 +35,8 @@ from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.destinations import MarkerDestinations
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.transactions.remote_coordinators import RemoteCoordinators
+from ottla.broker.transactions.verification import Verification
 from ottla.protocol.records import Codec
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
@@ -164,6 +166,7 @@ class Composition:
         markers = PartitionMarkers(
             replicas, environment.clock, config.request_timeout_ms, groups.transaction_ended
         )
+        transactions = self._transactions(replicas, metadata, markers)
         return Services(
             config=config,
             environment=environment,
@@ -181,8 +184,9 @@ class Composition:
             configs=configs,
             controller=controller,
             groups=groups,
-            transactions=self._transactions(replicas, metadata, markers),
+            transactions=transactions,
             markers=markers,
+            verification=self._verification(metadata, configs, transactions),
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
             fetch_sessions=self._fetch_sessions(),
@@ -243,3 +247,15 @@ class Composition:
         )
         replicas.subscribe(transactions)
         return transactions
+
+    def _verification(
+        self, metadata: MetadataCache, configs: Configs, transactions: TransactionCoordinator
+    ) -> Verification:
+        return Verification(
+            metadata=metadata,
+            verify_here=transactions.verify,
+            coordinators=RemoteCoordinators(metadata, self.config),
+            is_enabled=lambda: configs.broker.transaction_partition_verification_enable,
+            metrics=self.metrics,
+            clock=self.environment.clock,
+        )

@@ -20,7 +20,14 @@ class PeerConnection:
         self._timeout_s = timeout_ms / 1000
         self._connection: Connection | None = None
 
-    async def send(self, request: Message, response_type: type[_R], *, max_version: int | None = None) -> _R:
+    async def send(
+        self,
+        request: Message,
+        response_type: type[_R],
+        *,
+        min_version: int | None = None,
+        max_version: int | None = None,
+    ) -> _R:
         """Send a request and return the response; any failure closes the connection."""
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -28,7 +35,11 @@ class PeerConnection:
             await connection.connect()
         try:
             return await connection.send(
-                request, response_type, timeout_s=self._timeout_s, max_version=max_version
+                request,
+                response_type,
+                timeout_s=self._timeout_s,
+                min_version=min_version,
+                max_version=max_version,
             )
         except BaseException:
             await self.close()

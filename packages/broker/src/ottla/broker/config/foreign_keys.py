@@ -60,7 +60,6 @@ IGNORED: Mapping[str, str] = {
     "log.initial.task.delay.ms": "the first cleaning of the logs is not delayed",
     "socket.connection.setup.timeout.ms": "brokers connect to each other with a time limit of their own",
     "socket.connection.setup.timeout.max.ms": "brokers connect to each other with a time limit of their own",
-    "transaction.partition.verification.enable": "transactions are not verified per partition yet",
     "unstable.api.versions.enable": "there are no unstable versions of requests",
     "unstable.feature.versions.enable": "there are no unstable features",
 }

@@ -47,6 +47,12 @@ class TransactionSettings:
         long=True,
         ottla_only=True,
     )
+    transaction_partition_verification_enable: bool = setting(
+        True,
+        "Whether the first batch of a transaction in a partition is appended only once its coordinator has "
+        "said that the partition is in the transaction.",
+        update=_CLUSTER,
+    )
     producer_id_expiration_ms: int = setting(
         86_400_000, "How long the state of an idle idempotent producer is kept.", at_least(1), update=_CLUSTER
     )

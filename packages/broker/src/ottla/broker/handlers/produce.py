@@ -16,17 +16,19 @@ from ottla.broker.handlers.delayed_produce import (
     when_safe,
 )
 from ottla.broker.handlers.pacing import at_once
+from ottla.broker.handlers.produce_verification import Verified, Verifier, verified_now, verify
 from ottla.broker.handlers.request_context import CloseConnection, Ordering, RequestContext
 from ottla.broker.log.batch_preparation import convert, must_be_opened, needs_conversion, opened
 from ottla.protocol.errors import (
     CorruptMessage,
     ErrorCode,
+    InvalidProducerIdMapping,
     InvalidRecord,
-    InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopicException,
     KafkaError,
     KafkaStorageError,
+    TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
 from ottla.protocol.messages.produce import (
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from ottla.broker.environment import Environment
     from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.handlers.topic_metrics import TopicMetrics
+    from ottla.broker.log.producer_state import VerificationGuard
     from ottla.broker.log.record_threads import RecordThreads
     from ottla.broker.replication.replicas import Replicas
 
@@ -75,6 +78,11 @@ class Needs(Protocol):
     replicas: Replicas
     topic_metrics: TopicMetrics
 
+    @property
+    def verification(self) -> Verifier:
+        """Asks transaction coordinators."""
+        ...
+
 
 def handle(
     services: Needs, request: ProduceRequest, context: RequestContext
@@ -87,7 +95,13 @@ def handle(
         return _in_line(services, request, context)
     if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
         return _in_line(services, _detached(request), context)
-    return _appended(services, request, context)
+    try:
+        verified = verified_now(services, request, context)
+    except InvalidProducerIdMapping as error:
+        return at_once(refusing(request, error))
+    if verified is None:
+        return _in_line(services, _detached(request), context)
+    return _appended(services, request, context, verified)
 
 
 def refusing(request: ProduceRequest, error: KafkaError) -> Generator[None, None, ProduceResponse]:
@@ -158,11 +172,14 @@ async def _open_then_append(
 ) -> ProduceResponse | None:
     try:
         outcomes = await _open_all(services, request, context)
+        verified = await verify(services, request, context)
         if before is not None:
             await before
-        steps = appending(services, request, context, outcomes)
+        steps = appending(services, request, context, outcomes, verified)
         response, appended = await context.pace.run(steps) if context.is_long else at_once(steps)
         answer = _answer(services, request, context, response, appended)
+    except InvalidProducerIdMapping as error:
+        return await context.pace.run(refusing(request, error))
     finally:
         if ordering.behind is placed:
             ordering.behind = None
@@ -200,9 +217,9 @@ async def _open_one(services: Needs, topic_partition: TopicPartition, records: b
 
 
 def _appended(
-    services: Needs, request: ProduceRequest, context: RequestContext
+    services: Needs, request: ProduceRequest, context: RequestContext, verified: Verified
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    response, placed = at_once(appending(services, request, context, {}))
+    response, placed = at_once(appending(services, request, context, {}, verified))
     return _answer(services, request, context, response, placed)
 
 
@@ -255,6 +272,7 @@ def appending(
     request: ProduceRequest,
     context: RequestContext,
     outcomes: Outcomes,
+    verified: Verified,
 ) -> Generator[None, None, tuple[ProduceResponse, list[Placed]]]:
     """Append to every partition, one in each step; each partition's answer has its offsets or its error."""
     response = ProduceResponse()
@@ -268,8 +286,17 @@ def appending(
             try:
                 if (failure := outcomes.get(topic_partition)) is not None:
                     raise failure
-                opened = topic_partition in outcomes
-                _append_one(services, request, context, topic_partition, one.records, result, now_ms, opened)
+                _append_one(
+                    services,
+                    request,
+                    context,
+                    topic_partition,
+                    one.records,
+                    result,
+                    now_ms,
+                    opened=topic_partition in outcomes,
+                    guard=verified.guard_of(topic_partition),
+                )
             except KafkaError as error:
                 result.failed(error)
             except OSError as error:
@@ -290,16 +317,19 @@ def _append_one(
     records: bytes | memoryview | None,
     result: Placed,
     now_ms: int,
+    *,
     opened: bool,
+    guard: VerificationGuard | None,
 ) -> None:
     if topic_partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         raise InvalidTopicException(f"{topic_partition.topic} is written by brokers only")
     partition = services.replicas.leader(topic_partition)
     check_records(records, request, context.api_version)
     assert records is not None
-    result.placed(
-        partition, partition.append(records, required_acks=request.acks, now_ms=now_ms, opened=opened)
+    appended = partition.append(
+        records, required_acks=request.acks, now_ms=now_ms, opened=opened, guard=guard
     )
+    result.placed(partition, appended)
     services.produce_fast_path.admit(context, partition)
 
 
@@ -316,10 +346,8 @@ def check_records(records: bytes | memoryview | None, request: ProduceRequest, v
         raise UnsupportedCompressionType("zstd needs Produce version 7")
     if header.is_control:
         raise InvalidRecord("control batches are written by brokers only")
-    if header.is_transactional:
-        if request.transactional_id is None:
-            raise InvalidRequest("a transactional batch needs a transactional.id")
-        raise InvalidRequest("this broker does not serve transactions")
+    if header.is_transactional and request.transactional_id is None:
+        raise TransactionalIdAuthorizationFailed("a transactional batch needs a transactional.id")
 
 
 def _count(services: Needs, topic: str, records: bytes | memoryview | None, result: Placed) -> None:

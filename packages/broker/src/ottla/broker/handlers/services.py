@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.throttles import ReplicationQuotas
     from ottla.broker.transactions.coordinator import TransactionCoordinator
     from ottla.broker.transactions.markers import PartitionMarkers
+    from ottla.broker.transactions.verification import Verification
     from ottla.zookeeper.session import Session
 
 
@@ -55,6 +56,7 @@ class Services:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: PartitionMarkers
+    verification: Verification
     topic_metrics: TopicMetrics
     record_threads: RecordThreads
     fetch_sessions: FetchSessions

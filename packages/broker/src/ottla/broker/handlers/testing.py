@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.security.principal import ANONYMOUS, Principal
+from ottla.broker.transactions.events import Producer
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
@@ -101,6 +104,47 @@ class FakeSession:
         self.fetch_targets[key] = target
 
 
+@dataclass
+class FakeVerification:
+    """A transaction coordinator's answers: the same for every partition; `asked` has the transactional ids.
+
+    While `gate` is set and closed, the answer has to be waited for.
+    """
+
+    is_enabled: bool = True
+    error: ErrorCode = ErrorCode.NONE
+    gate: asyncio.Event | None = None
+    asked: list[str] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def now(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        *,
+        knows_abortable: bool,
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        if self.gate is not None:
+            return None
+        self.asked.append(transactional_id)
+        return dict.fromkeys(partitions, self.error)
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        *,
+        knows_abortable: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.asked.append(transactional_id)
+        self.arrived.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        return dict.fromkeys(partitions, self.error)
+
+
 @dataclass(slots=True, kw_only=True)
 class DataServices:
     """The parts that Produce, Fetch and the APIs about offsets use."""
@@ -118,6 +162,7 @@ class DataServices:
     delayed_fetches: DelayedFetches
     produce_fast_path: ProduceFastPath
     fetch_fast_path: FetchFastPath
+    verification: FakeVerification
 
 
 class DataPlane:
@@ -179,6 +224,7 @@ class DataPlane:
             delayed_fetches=delayed_fetches,
             produce_fast_path=ProduceFastPath(topic_metrics, clock),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, self.config.fetch_max_bytes),
+            verification=FakeVerification(),
         )
 
     async def lead(

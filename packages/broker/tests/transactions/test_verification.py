@@ -1,0 +1,128 @@
+"""Verifications of transactions that go to the coordinator of another broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.broker.background_tasks import BackgroundTasks
+from ottla.broker.environment import Environment
+from ottla.broker.metrics import Metrics
+from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.verification_requests import VerificationRequests
+from ottla.client.errors import UnsupportedByBroker
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from ottla.protocol.topics import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 3)
+P = Producer(7, 0)
+
+
+class Coordinator:
+    """Answers with `code`, once `gate` is open; `requests` has what came."""
+
+    def __init__(self, code: int = 0, failure: Exception | None = None) -> None:
+        self.requests: list[AddPartitionsToTxnRequest] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.arrived = asyncio.Event()
+        self.code = code
+        self.failure = failure
+
+    async def ask(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        self.requests.append(request)
+        self.arrived.set()
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transactional_id=one.transactional_id,
+                    topic_results=[
+                        AddPartitionsToTxnTopicResult(
+                            name=topic.name,
+                            results_by_partition=[
+                                AddPartitionsToTxnPartitionResult(
+                                    partition_index=number, partition_error_code=self.code
+                                )
+                                for number in topic.partitions
+                            ],
+                        )
+                        for topic in one.topics
+                    ],
+                )
+                for one in request.transactions
+            ]
+        )
+
+
+def background() -> BackgroundTasks:
+    return BackgroundTasks(Metrics(), Environment().clock)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE])
+async def test_every_partition_gets_the_coordinators_answer(code: ErrorCode) -> None:
+    coordinator = Coordinator(code)
+    async with background() as tasks:
+        requests = VerificationRequests(coordinator.ask, tasks)
+
+        errors = await requests.verify(1, "x", P, [A, B])
+
+    assert errors == {A: code, B: code}
+    (asked,) = coordinator.requests[0].transactions
+    assert (asked.transactional_id, asked.producer_id, asked.verify_only) == ("x", 7, True)
+
+
+async def test_what_waits_for_a_broker_shares_its_next_request() -> None:
+    coordinator = Coordinator()
+    coordinator.gate.clear()
+    async with background() as tasks, asyncio.TaskGroup() as group:
+        requests = VerificationRequests(coordinator.ask, tasks)
+        group.create_task(requests.verify(1, "first", P, [A]))
+        await coordinator.arrived.wait()
+        for name in ("x", "y", "x"):
+            group.create_task(requests.verify(1, name, P, [A]))
+        await asyncio.sleep(0)
+        coordinator.gate.set()
+
+    ids = [[one.transactional_id for one in request.transactions] for request in coordinator.requests]
+    assert ids == [["first"], ["x", "y"], ["x"]]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ConnectionError("gone"), ErrorCode.NETWORK_EXCEPTION),
+        (TimeoutError(), ErrorCode.NETWORK_EXCEPTION),
+        (UnsupportedByBroker(24, (4, 5), (0, 3)), ErrorCode.NONE),
+    ],
+)
+async def test_a_broker_without_answer_is_tried_again_and_an_older_one_is_not_asked(
+    failure: Exception, code: ErrorCode
+) -> None:
+    coordinator = Coordinator(failure=failure)
+    async with background() as tasks:
+        requests = VerificationRequests(coordinator.ask, tasks)
+
+        assert await requests.verify(1, "x", P, [A]) == {A: code}
+
+
+async def test_a_broker_that_stops_answers_what_waits() -> None:
+    coordinator = Coordinator()
+    coordinator.gate.clear()
+    async with background() as tasks:
+        requests = VerificationRequests(coordinator.ask, tasks)
+        waiting = asyncio.ensure_future(requests.verify(1, "x", P, [A]))
+        await coordinator.arrived.wait()
+
+    async with asyncio.timeout(60):
+        assert await waiting == {A: ErrorCode.NETWORK_EXCEPTION}
