@@ -380,6 +380,13 @@ def apis() -> Iterator[str]:
     yield ""
     yield "The content of a broker's ApiVersions response, computed from the list that routes requests."
     yield ""
+    yield (
+        "The level is that of Apache Kafka 3.9.1 with ZooKeeper; tests compare the two responses. Left out "
+        "are the APIs of logins, ACLs, delegation tokens and quotas, the group protocol of KIP-848, and "
+        "Envelope, which serves controllers of KRaft. Between brokers the versions stay those of "
+        "`inter.broker.protocol.version=2.8`; later ones of other brokers are accepted."
+    )
+    yield ""
     routes = sorted(ROUTES, key=lambda route: route.api_key)
     rows = (
         (int(route.api_key), "".join(word.capitalize() for word in route.api_key.name.split("_")),

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import struct
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -24,6 +22,7 @@ from peers.fetched_programs import go_program, node_modules
 from peers.java import run_program
 from peers.maven import KAFKA_3, kafka_clients
 from peers.processes import free_port
+from peers.request_counts import used_versions
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -78,11 +77,6 @@ NEWEST_OF_JAVA: Final = {
 NEWEST_OF_PLATFORMATIC: Final = {("Produce", 11), ("Fetch", 17), ("Metadata", 12), ("JoinGroup", 9)}
 
 
-_COUNT: Final = re.compile(
-    r'^kafka_network_requestmetrics_requests_total\{request="(\w+)",version="(\d+)"\} (\S+)$', re.MULTILINE
-)
-
-
 class CountedBroker:
     """A broker of its own that counts the requests of each version of each API."""
 
@@ -97,11 +91,7 @@ class CountedBroker:
 
     def used(self) -> set[tuple[str, int]]:
         """The versions that were asked for since the broker was started."""
-        url = f"http://127.0.0.1:{self._metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            text = answer.read().decode()
-        counts = _COUNT.findall(text)
-        return {(name, int(version)) for name, version, count in counts if float(count) > 0}
+        return used_versions(f"127.0.0.1:{self._metrics_port}")
 
 
 @pytest.fixture

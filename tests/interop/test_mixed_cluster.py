@@ -16,9 +16,12 @@ from cluster_of_nodes import Cluster, start
 
 from ottla.client.admin import Admin
 from ottla.client.admin.groups import GroupDescription
-from ottla.client.errors import ClientError
-from ottla.protocol.errors import GroupIdNotFound, KafkaError
+from ottla.client.cluster import Cluster as ClientCluster
+from ottla.producer import Producer
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+from peers.request_counts import used_versions
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -28,6 +31,12 @@ OTTLA: Final = (3, 4)
 OFFSETS_PARTITIONS: Final = 4
 EVERY: Final = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 ADVICE: Final = "set inter.broker.protocol.version=2.8 on it and restart it"
+METRICS_PORT: Final = 9404
+NEWEST_BETWEEN_BROKERS: Final = {
+    ("Fetch", 17), ("LeaderAndIsr", 7), ("UpdateMetadata", 8), ("StopReplica", 4), ("ControlledShutdown", 3),
+    ("AlterPartition", 3), ("AllocateProducerIds", 0),
+}  # fmt: skip
+"""Of Apache Kafka 3.9 at its own level."""
 
 
 def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
@@ -144,32 +153,61 @@ def test_a_topic_and_its_group_move_to_ottla_and_back_under_load(tmp_path: Path,
         assert run.wrong == []
 
 
-async def try_to_create(servers: str, topic: str, replicas: list[int]) -> None:
+async def write_through(cluster: Cluster, node: int) -> None:
+    """Get a producer id from one broker, and write to partitions that different brokers lead."""
+    async with asyncio.timeout(BOUND_S), Admin(cluster.servers) as admin:
+        await admin.topics.create(
+            "orders", assignments={0: (1, 2), 1: (2, 1)}, configs={"min.insync.replicas": "2"}
+        )
+    cluster.wait_until_served("orders")
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    async with asyncio.timeout(BOUND_S), ClientCluster(cluster.servers) as client:
+        answer = await client.send(node, request, InitProducerIdResponse)
+        while answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # its controller is being asked
+            answer = await client.send(node, request, InitProducerIdResponse)
+    assert answer.error_code == 0
+    async with asyncio.timeout(BOUND_S), Producer(cluster.servers, acks="all") as producer:
+        for partition in (0, 1):
+            await producer.send_and_wait("orders", b"v", partition=partition)
+
+
+async def drop(servers: str) -> None:
     async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
-        with suppress(ClientError, KafkaError):  # one that was created although the answer was late
-            await admin.topics.create(topic, assignments={0: replicas})
+        await admin.topics.delete("orders")
 
 
-def test_ottla_says_what_to_set_on_an_apache_broker_of_another_level(tmp_path: Path) -> None:
-    with Cluster(tmp_path, ["apache", "ottla"], {"inter.broker.protocol.version": "3.9"}) as cluster:
+def test_an_apache_broker_of_a_later_level_is_served_in_its_versions(tmp_path: Path) -> None:
+    settings = {
+        "inter.broker.protocol.version": "3.9",
+        "offsets.topic.replication.factor": "2",
+        "metrics.host": "0.0.0.0",
+        "metrics.port": str(METRICS_PORT),
+    }
+    with Cluster(tmp_path, ["apache", "ottla"], settings) as cluster:
         apache, ottla = cluster.brokers.values()
 
-        def says(*words: str) -> bool:
-            lines = ottla.output.read_text(errors="replace").splitlines()
-            return any(all(word in line for word in (*words, ADVICE)) for line in lines)
-
         def output() -> str:
-            return ottla.output.read_text(errors="replace")[-3_000:]
+            return ottla.output.read_text(errors="replace")
 
-        ottla.stop()
-        until(lambda: cluster.controller() == apache.id, lambda: "no controller")
-        start(ottla)
-        until(lambda: says("UPDATE_METADATA"), output)
+        def in_sync() -> bool:
+            return {one.isr for one in cluster.describe("orders").values()} == {frozenset({1, 2})}
+
+        def used() -> set[tuple[str, int]]:
+            return used_versions(f"{ottla.address.split(':')[0]}:{METRICS_PORT}")
 
         apache.stop()
         until(lambda: cluster.controller() == ottla.id, output)
-        until(lambda: says("above 2.8", "/feature"), output)
-
         start(apache)
-        asyncio.run(try_to_create(ottla.address, "orders", [ottla.id, apache.id]))
-        until(lambda: says("FETCH"), output)
+        asyncio.run(write_through(cluster, apache.id))
+        apache.stop()
+        start(apache)
+        until(in_sync, output)
+        to_controller = used()
+        ottla.stop()
+        until(lambda: cluster.controller() == apache.id, output)
+        start(ottla)
+        until(in_sync, output)
+        asyncio.run(drop(cluster.servers))
+        until(lambda: NEWEST_BETWEEN_BROKERS - to_controller - used() == set(), output)
+        apache.stop()
+        until(lambda: all(words in output() for words in ("above 2.8", "/feature", ADVICE)), output)
