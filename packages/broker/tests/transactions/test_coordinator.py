@@ -63,6 +63,12 @@ async def until(
     pytest.fail(f"still {described(coordinator, transactional_id).state}")
 
 
+def names(coordinator: TransactionCoordinator, **filters: Any) -> list[str]:
+    error, listed = coordinator.list_transactions(TransactionFilter(**filters))
+    assert error is NONE
+    return sorted(name for name, _ in listed)
+
+
 def records(store: MemoryStore) -> list[tuple[str, TransactionSnapshot | None]]:
     """All records of the log, with tombstones."""
     return [
@@ -430,15 +436,15 @@ async def test_ids_that_nobody_uses_are_removed_from_memory_and_log() -> None:
         await initialized(coordinator, "used")
         store.fail_with = NotEnoughReplicas()
         await asyncio.sleep(3_000)
-        assert len(coordinator.list_transactions(TransactionFilter())[1]) == 1_201
+        assert len(names(coordinator)) == 1_201
         store.fail_with = None
         await asyncio.sleep(3_600)
 
-        assert [name for name, _ in coordinator.list_transactions(TransactionFilter())[1]] == ["used"]
+        assert names(coordinator) == ["used"]
         assert coordinator._hosted.memory_bytes < 3_000
     assert len([1 for _, snapshot in records(store) if snapshot is None]) == 1_200
     async with leading(store, MemoryCluster(), epoch=1, **settings) as second:
-        assert [name for name, _ in second.list_transactions(TransactionFilter())[1]] == ["used"]
+        assert names(second) == ["used"]
 
 
 # ---- many and long ids
@@ -470,16 +476,12 @@ async def test_transactions_are_listed_by_state_producer_and_duration() -> None:
         await asyncio.sleep(60)
         await initialized(coordinator, "empty")
 
-        def names(**filters: Any) -> list[str]:
-            error, listed = coordinator.list_transactions(TransactionFilter(**filters))
-            assert error is NONE
-            return sorted(name for name, _ in listed)
-
-        assert names() == ["empty", "open"]
-        assert names(states=frozenset({TransactionState.ONGOING})) == ["open"]
-        assert names(producer_ids=frozenset({producer.id})) == ["open"]
-        assert names(states=frozenset({TransactionState.ONGOING}), longer_than_ms=59_000) == ["open"]
-        assert names(states=frozenset({TransactionState.ONGOING}), longer_than_ms=61_000) == []
+        assert names(coordinator) == ["empty", "open"]
+        ongoing = frozenset({TransactionState.ONGOING})
+        assert names(coordinator, states=ongoing) == ["open"]
+        assert names(coordinator, producer_ids=frozenset({producer.id})) == ["open"]
+        assert names(coordinator, states=ongoing, longer_than_ms=59_000) == ["open"]
+        assert names(coordinator, states=ongoing, longer_than_ms=61_000) == []
 
 
 @in_virtual_time

@@ -14,7 +14,9 @@ from ottla.broker.transactions.events import (
 )
 from ottla.broker.transactions.transaction import Transaction
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import TopicPartition
 
+COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 UNAVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -27,6 +29,7 @@ class Schedule:
         self.driver.hold = True
         self.given: list[Producer] = []
         self.waiting: dict[int, str] = {}
+        self.lacking: set[TopicPartition] = set()
         self.ends: dict[tuple[int, int], set[bool]] = {}
         """What markers and answers said of each transaction, which its producer id and its begin identify."""
 
@@ -36,6 +39,8 @@ class Schedule:
             self._step()
             self._take_answers()
             self._take_markers()
+            if self.driver.state in COMPLETE:
+                assert not self.lacking, "completed without a marker"
 
     def _step(self) -> None:
         driver, chance = self.driver, self.chance
@@ -44,20 +49,27 @@ class Schedule:
             case 0:
                 self.waiting[driver.initialize()] = "initialize"
             case 1 | 2:
-                self.waiting[driver.add(producer, chance.choice([A, B]))] = "add"
+                self._wait(driver.add(producer, chance.choice([A, B])), "add", producer)
             case 3:
                 commit = chance.random() < 0.7
-                self.waiting[driver.end(producer, commit=commit)] = "commit" if commit else "abort"
+                token = driver.end(producer, commit=commit)
+                self._wait(token, "commit" if commit else "abort", producer)
             case 4:
                 driver.step(CheckTimeout())
             case 5 if driver.writes:
                 driver.written(UNAVAILABLE, logged=chance.random() < 0.5)
             case 6:
-                driver.step(MarkersWritten(frozenset({chance.choice([A, B])})))
+                partition = chance.choice([A, B])
+                self.lacking.discard(partition)
+                driver.step(MarkersWritten(frozenset({partition})))
             case 7 if chance.random() < 0.3:
                 self._lose_coordinator()
             case _ if driver.writes:
                 driver.written()
+
+    def _wait(self, token: int, what: str, producer: Producer) -> None:
+        """Have the answer checked; a producer that was fenced when it asked gets an error."""
+        self.waiting[token] = "nothing" if producer in self.driver.fenced else what
 
     def _lose_coordinator(self) -> None:
         """Load the log into a new transaction; the write in progress may be in it."""
@@ -69,6 +81,7 @@ class Schedule:
         for snapshot in driver.log:
             assert snapshot is not None
             driver.transaction.replay(replace(snapshot, previous=NO_PRODUCER))
+        self.lacking = set(driver.transaction.unmarked)
         if driver.state in PREPARED:
             self._say(driver.state is TransactionState.PREPARE_COMMIT)
 
@@ -80,11 +93,13 @@ class Schedule:
             if what == "initialize":
                 assert result.producer not in self.given, "given out twice"
                 self.given.append(result.producer)
-            elif what != "add":
+            assert what != "nothing", "a fenced producer went on"
+            if what in ("commit", "abort"):
                 self._say(what == "commit")
 
     def _take_markers(self) -> None:
-        for producer, commit, _ in self.driver.markers:
+        for producer, commit, partitions in self.driver.markers:
+            self.lacking = set(partitions)
             assert producer == self.driver.snapshot.producer
             self._say(commit)
         self.driver.markers.clear()

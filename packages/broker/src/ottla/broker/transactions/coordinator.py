@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -219,16 +219,16 @@ class TransactionCoordinator:
 
     def list_transactions(
         self, filter_: TransactionFilter
-    ) -> tuple[ErrorCode, list[tuple[str, TransactionSnapshot]]]:
-        """List the transactional ids that this broker coordinates."""
+    ) -> tuple[ErrorCode, Iterable[tuple[str, TransactionSnapshot]]]:
+        """List the transactional ids that this broker coordinates, as they are while they are iterated."""
         runtime = self._hosted.runtime
         if not runtime.is_active:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         if runtime.partitions.is_loading:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ()
         now_ms = self._hosted.clock.now_ms()
-        return ErrorCode.NONE, [
+        return ErrorCode.NONE, (
             (transaction.transactional_id, transaction.snapshot)
             for _, transaction in self._hosted
             if transaction.snapshot is not None and filter_.admits(transaction.snapshot, now_ms)
-        ]
+        )

@@ -14,6 +14,7 @@ from ottla.broker.transactions.events import (
     Outcome,
     Persisted,
     Producer,
+    Reason,
     Result,
     TransactionSnapshot,
     TransactionState,
@@ -41,6 +42,7 @@ class TransactionDriver:
         self.ids = count(100)
         self.tokens = count(1)
         self.completes_later = False
+        self.fenced: set[Producer] = set()
 
     def step(self, event: Event) -> Outcome:
         outcome = self.transaction.step(event, self.now_ms)
@@ -66,6 +68,8 @@ class TransactionDriver:
         if logged:
             self.log.append(write.snapshot)
         if error is ErrorCode.NONE and write.snapshot is not None:
+            if write.reason is Reason.FENCED:
+                self.fenced.add(self.snapshot.producer)
             self.transaction.replay(write.snapshot)
         self.step(Persisted(error))
 
