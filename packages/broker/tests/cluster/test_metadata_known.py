@@ -181,6 +181,23 @@ async def test_a_broker_that_nobody_tells_has_clients_ask_again(monkeypatch: pyt
     ]
 
 
+@pytest.mark.parametrize("told", [[], [{}], [{}, {"payments": 1}]])
+async def test_a_client_that_asks_for_all_topics_is_never_shown_a_part_of_them(
+    told: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.broker.cluster.metadata.KNOWN_WITHIN_MS", 1.0)
+    parts = Parts()
+    parts.topics = ZooKeeper(None)
+    for part in told:
+        tell(parts.metadata, part, controller=CONTROLLER)
+    _, context = asking()
+
+    answer = await metadata_handler.handle(parts, MetadataRequest(topics=None), context)
+
+    # Clients ignore an answer without brokers, and ask again.
+    assert (answer.brokers, answer.topics) == ([], [])
+
+
 async def test_a_client_is_never_shown_a_part_of_a_topic_that_a_new_controller_tells_of_first() -> None:
     parts = Parts()
     async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:

@@ -45,7 +45,13 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
     is_known = await services.metadata.known(services.topics.published)
     version = context.api_version
     everything = request.topics is None or (version == 0 and not request.topics)
-    if everything:
+    brokers = _brokers(services, context)
+    if everything and not is_known:
+        # Clients ignore an answer without brokers and ask again. With brokers, they would take the topics
+        # that this broker was told of so far for all that exist, and the subscriber of a pattern would leave
+        # the others.
+        brokers, topics = [], []
+    elif everything:
         topics = [
             await _describe(services, topic, context)
             async for topic in context.paced(list(services.metadata.topics()))
@@ -62,7 +68,7 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
             topic.topic_authorized_operations = TOPIC_OPERATIONS
     cluster_asked = version >= 8 and request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=_brokers(services, context),
+        brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=services.metadata.controller_id,
         topics=topics,
