@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -29,6 +31,26 @@ KEY = "orders"
 HOME = partition_for(KEY, PARTITIONS)
 
 Story = Callable[[], Coroutine[Any, Any, None]]
+
+
+class _Errors(logging.Handler):
+    """Collects the errors that coordinators log while it watches them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        logger = logging.getLogger("ottla.broker.coordinators")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
 
 
 def in_virtual_time(story: Story) -> Callable[[], None]:
@@ -281,6 +303,26 @@ async def test_leadership_that_returns_during_a_load_is_loaded_again() -> None:
 
         assert ledger.status(KEY) == "Prepared"
         assert len(ledger.loads) == 1, "the load of epoch 1 made no state"
+
+
+@in_virtual_time
+async def test_a_load_is_repeated_when_the_leadership_goes_on_in_a_newer_epoch() -> None:
+    """It is no failure, and nothing that an operator has to look at."""
+    store, errors = a_store(), _Errors()
+    put(store, Transition(KEY, "Ongoing"))
+    store.read_gate.clear()
+    async with a_ledger(store) as ledger:
+        ledger.elect(*ALL, epoch=1)
+        await moment()
+        store.leader_epochs[HOME] = 2
+        ledger.elect(HOME, epoch=2)
+
+        with errors.watched():
+            store.read_gate.set()
+            await asyncio.sleep(1.0)
+
+        assert ledger.status(KEY) == "Ongoing"
+        assert errors.records == []
 
 
 @in_virtual_time

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, S
 from ottla.broker.coordinators.coordinator_state import CoordinatorState, RecordCodec
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.records import (
     BatchHeader,
@@ -66,6 +67,14 @@ class StateLoader(Generic[S, R]):
         while is_wanted():
             try:
                 loaded = await self.load(partition.number, partition.leader_epoch)
+            except KafkaError as error:
+                # Most often the leadership has ended, or goes on in a newer epoch.
+                log.warning(
+                    "coordinator state not loaded",
+                    extra={"topic": self._store.topic, "partition": partition.number,
+                           "error": error.code.name},
+                )  # fmt: skip
+                await asyncio.sleep(RETRY_MS / 1000)
             except Exception:
                 log.exception(
                     "coordinator state not loaded",
