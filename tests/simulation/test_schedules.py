@@ -44,6 +44,15 @@ def test_a_cluster_survives_its_faults(first: int) -> None:
     assert int(acknowledged[-1]) > 100 * SEEDS_IN_A_TEST  # clients did write
 
 
+@pytest.mark.parametrize("first", range(1, 21, SEEDS_IN_A_TEST))
+def test_transactions_survive_the_faults_of_a_cluster(first: int) -> None:
+    done = simulation("--transactions", "--seeds", f"{first}:{first + SEEDS_IN_A_TEST - 1}")
+
+    assert done.returncode == 0, done.stdout[-5000:]
+    committed = re.findall(r"(\d+) transactions", done.stdout)
+    assert int(committed[-1]) > 10 * SEEDS_IN_A_TEST
+
+
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_a_cluster_survives_a_scenario(scenario: str) -> None:
     done = simulation("--scenario", scenario, "--seeds", "1:2")

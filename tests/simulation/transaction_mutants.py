@@ -16,6 +16,7 @@ from ottla.broker.transactions.hosted_transactions import HostedTransactions
 from ottla.broker.transactions.marker_queue import Verdict
 from ottla.broker.transactions.marker_sender import MarkerSender
 from ottla.broker.transactions.transaction import Transaction
+from ottla.broker.transactions.verification import Verification
 from simulation.mutants import Patch, mutant
 
 
@@ -190,6 +191,32 @@ def open_transactions_not_in_snapshots() -> list[Patch]:
         original(self, none, end_offset)
 
     return [(ProducerStates, "__init__", init)]
+
+
+@mutant(transactions=True)
+def late_batches_taken() -> list[Patch]:
+    """A batch that arrives behind its marker begins a transaction that nobody ends (KIP-890)."""
+    return [(Verification, "is_enabled", property(lambda self: False))]
+
+
+@mutant(transactions=True)
+def markers_of_any_epoch_taken() -> list[Patch]:
+    """A marker of a replaced coordinator, or of an earlier producer epoch, is written."""
+    return [(ProducerStates, "check_marker", lambda self, header, marker: None)]
+
+
+@mutant(transactions=True)
+def marker_ends_nothing() -> list[Patch]:
+    """A transaction that has its marker still holds the last stable offset back."""
+    original = ProducerStates.apply_marker
+
+    def apply_marker(self: Any, header: Any, base_offset: int, batch: Any) -> Any:
+        before = dict(self._open)
+        done = original(self, header, base_offset, batch)
+        self._open = before
+        return done
+
+    return [(ProducerStates, "apply_marker", apply_marker)]
 
 
 @mutant(transactions=True)
