@@ -110,7 +110,7 @@ def _served(
     if not is_enough(request, fetch, results):
         return _delayed_answer(terms, request, fetch)
     if terms.magic < 2 or any(one.is_cold for one in results):
-        return _prepared_answer(terms, fetch, results)
+        return _prepared_answer(terms, request, fetch, results)
     return at_once(_answering(terms, fetch, results))
 
 
@@ -145,14 +145,14 @@ async def _long_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchCon
     if request.max_wait_ms > 0:
         answer = await _delayed_answer(terms, request, fetch)
     else:
-        answer = await _prepared_answer(terms, fetch, await read_all(terms, fetch.wanted))
+        answer = await _prepared_answer(terms, request, fetch, await read_all(terms, fetch.wanted))
     await terms.context.pace.drop(fetch.wanted)
     return answer
 
 
 async def _delayed_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
     results = await read_when_enough(terms, request, fetch)
-    return await _prepared_answer(terms, fetch, results)
+    return await _prepared_answer(terms, request, fetch, results)
 
 
 def _answering(
@@ -203,11 +203,11 @@ def _count_replicated(terms: FetchTerms, wanted: RequestedPartition, result: Fet
 
 
 async def _prepared_answer(
-    terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]
 ) -> FetchAnswer:
     """Respond after work on a thread: cold records are read from the disk, old formats are converted."""
     if terms.magic < 2:
-        await _convert_all(terms, fetch, results)
+        results = await _convert_enough(terms, request, fetch, results)
     else:
         await warm(
             one.records
@@ -216,6 +216,25 @@ async def _prepared_answer(
         )
     steps = _answering(terms, fetch, results)
     return at_once(steps) if len(results) <= LONG else await terms.context.pace.run(steps)
+
+
+async def _convert_enough(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]
+) -> list[FetchedPartition]:
+    """Convert what was read; where nothing is left of it, wait once more for what comes behind.
+
+    Markers of transactions and batches that compaction has emptied do not exist in older formats. A client
+    behind the last record would ask for them again and again without a pause.
+    """
+    size = sum(one.size for one in results)
+    await _convert_all(terms, fetch, results)
+    nothing_left = size > 0 and not any(one.size or one.is_answer for one in results)
+    if not nothing_left or request.max_wait_ms <= 0:
+        return results
+    request.min_bytes = size + 1
+    results = await read_when_enough(terms, request, fetch)
+    await _convert_all(terms, fetch, results)
+    return results
 
 
 async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> None:
@@ -233,7 +252,9 @@ async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[Fet
             result.records = b""
             continue
         try:
-            result.records = await terms.services.record_threads.run(_convert, records, terms.magic)
+            result.records = await terms.services.record_threads.run(
+                _convert, records, terms.magic, wanted.fetch_offset
+            )
             converted_bytes += len(result.records)
         except KafkaError as error:
             result.records, result.error_code = None, int(error.code)
@@ -241,8 +262,14 @@ async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[Fet
         terms.services.topic_metrics.all_topics.fetch_conversions.mark()
 
 
-def _convert(records: Slice, magic: int) -> bytes:
-    return convert_down(records.read(), magic, max_decompressed_bytes=MAX_OPENED_BYTES)
+def _convert(records: Slice, magic: int, first_offset: int) -> bytes:
+    return convert_down(
+        records.read(),
+        magic,
+        first_offset=first_offset,
+        enough_bytes=MAX_CONVERTED_BYTES,
+        max_decompressed_bytes=MAX_OPENED_BYTES,
+    )
 
 
 def _count_requests(services: Needs, fetch: FetchContext) -> None:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from ottla.protocol.errors import UnsupportedCompressionType
+from ottla.protocol.errors import KafkaError, UnsupportedCompressionType
 from ottla.protocol.records import legacy
 from ottla.protocol.records._codec import (
     BatchBuilder,
@@ -113,6 +113,7 @@ def convert_down(
     to_magic: int,
     *,
     first_offset: int = 0,
+    enough_bytes: int = _NO_LIMIT,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> bytes:
     """The same records for a client that reads up to `to_magic`, 0 or 1.
@@ -121,11 +122,22 @@ def convert_down(
 
     Offsets, times and compression stay; headers go, times go in magic 0, and control batches are left out.
     Entries of an old enough format stay as they are. Uncompressed records below `first_offset` are left out.
-    An incomplete batch at the end, as a fetch may leave it, is ignored. The result may be empty.
-    Raises UnsupportedCompressionType for zstd, which the old formats do not have (KIP-110).
+    An incomplete batch at the end, as a fetch may leave it, is ignored. The result may be empty. It ends with
+    the batch that brings it to `enough_bytes`, and before one that cannot be converted.
+    Raises UnsupportedCompressionType for zstd, which the old formats do not have (KIP-110), and
+    CorruptRecords, unless there is something to return from the batches before.
     """
-    entries = split_batches(batches, torn_tail=True)
-    return b"".join(_down(entry, to_magic, first_offset, max_decompressed_bytes) for entry in entries)
+    converted = bytearray()
+    for entry in split_batches(batches, torn_tail=True):
+        try:
+            converted += _down(entry, to_magic, first_offset, max_decompressed_bytes)
+        except KafkaError:
+            if not converted:
+                raise
+            break  # the reader asks again from there, and is told then
+        if len(converted) >= enough_bytes:
+            break
+    return bytes(converted)
 
 
 def _down(entry: memoryview, to_magic: int, first_offset: int, max_decompressed_bytes: int) -> Buffer:
