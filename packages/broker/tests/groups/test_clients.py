@@ -18,7 +18,7 @@ from ottla.broker.testing import BrokerThread
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-    from confluent_kafka import Consumer, KafkaException, Producer
+    from confluent_kafka import Consumer, Producer
     from confluent_kafka.admin import AdminClient, NewTopic
     from kafka import KafkaConsumer
 
@@ -225,14 +225,3 @@ def test_a_group_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
         until(lambda: bool(again.values), again.poll)
         assert again.values == [b"last"]
         again.close()
-
-
-def test_a_transactional_producer_is_refused_at_once(broker: BrokerThread) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
-    started = time.monotonic()
-
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(TIMEOUT_S)
-
-    assert refused.value.args[0].fatal()
-    assert time.monotonic() - started < TIMEOUT_S / 3

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers import write_txn_markers
+from ottla.broker.handlers import describe_producers, write_txn_markers
 from ottla.broker.handlers.testing import DataPlane, batch_of
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -170,3 +175,18 @@ async def test_the_group_coordinator_hears_of_committed_markers_in_its_topic(pla
 
     assert of_groups == [(4, PRODUCER, False)]
     assert of_others == []
+
+
+async def test_producers_are_described_with_their_open_transactions(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    await plane.lead(partition=1, leader=2, isr=(2,), replicas=(1, 2))
+    begin(partition, b"a", b"b", epoch=4)
+    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0, 1])])
+
+    answer = await describe_producers.handle(plane.services, request, plane.context(61, 0))
+
+    here, elsewhere = DescribeProducersResponse.decode(answer.encode(0), 0).topics[0].partitions
+    (one,) = here.active_producers
+    assert (one.producer_id, one.producer_epoch, one.last_sequence) == (PRODUCER, 4, 1)
+    assert (one.coordinator_epoch, one.current_txn_start_offset) == (-1, 0)
+    assert elsewhere.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

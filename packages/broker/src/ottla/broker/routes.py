@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         describe_configs,
         describe_groups,
         describe_log_dirs,
+        describe_producers,
         describe_transactions,
         elect_leaders,
         end_txn,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         offset_for_leader_epoch,
         stop_replica,
         sync_group,
+        txn_offset_commit,
         update_features,
         update_metadata,
         write_txn_markers,
@@ -93,6 +95,7 @@ else:
     describe_configs = _Later("describe_configs")
     describe_groups = _Later("describe_groups")
     describe_log_dirs = _Later("describe_log_dirs")
+    describe_producers = _Later("describe_producers")
     describe_transactions = _Later("describe_transactions")
     elect_leaders = _Later("elect_leaders")
     end_txn = _Later("end_txn")
@@ -115,6 +118,7 @@ else:
     stop_replica = _Later("stop_replica")
     sync_group = _Later("sync_group")
     update_features = _Later("update_features")
+    txn_offset_commit = _Later("txn_offset_commit")
     update_metadata = _Later("update_metadata")
     write_txn_markers = _Later("write_txn_markers")
 
@@ -155,6 +159,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
     Route(ApiKey.END_TXN, 0, 4, end_txn.handle),
     Route(ApiKey.WRITE_TXN_MARKERS, 0, 1, write_txn_markers.handle),
+    Route(ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
     Route(ApiKey.DESCRIBE_CONFIGS, 0, 4, describe_configs.handle),
     Route(ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
     Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, alter_replica_log_dirs.handle),
@@ -168,6 +173,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
     Route(ApiKey.ALTER_PARTITION, 0, 3, brokers_only(alter_partition.handle), from_brokers=always),
     Route(ApiKey.UPDATE_FEATURES, 0, 1, update_features.handle),
+    Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers.handle),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, describe_cluster.handle),
     Route(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
     Route(ApiKey.LIST_TRANSACTIONS, 0, 1, list_transactions.handle),

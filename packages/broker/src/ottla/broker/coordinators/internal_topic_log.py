@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.log.log import AppendOrigin
+from ottla.broker.log.producer_state import NOT_REQUIRED, VerificationGuard
 from ottla.protocol.records import BatchBuilder, Codec, read_headers
 from ottla.protocol.topics import TopicPartition
 
@@ -24,6 +25,14 @@ class AppendedBatch(NamedTuple):
 
     position: int
     committed: Callable[[], Awaitable[None]] | None
+
+
+class TransactionalProducer(NamedTuple):
+    """The producer whose transaction a batch of records belongs to, with the guard of its verification."""
+
+    producer_id: int
+    epoch: int
+    guard: VerificationGuard | None = NOT_REQUIRED
 
 
 class CoordinatorStore(Protocol):
@@ -46,8 +55,9 @@ class CoordinatorStore(Protocol):
         *,
         leader_epoch: int,
         required_acks: int = -1,
+        producer: TransactionalProducer | None = None,
     ) -> AppendedBatch:
-        """Append the records as one batch, at once.
+        """Append the records as one batch, at once; as a part of the transaction of `producer`, if any.
 
         Raises NotLeaderOrFollower or FencedLeaderEpoch when this leadership is over, and errors of the log.
         """
@@ -65,12 +75,21 @@ class CoordinatorStore(Protocol):
         ...
 
 
-def build_batch(records: Sequence[KeyValue], wall_ms: int, codec: Codec = Codec.NONE) -> bytes:
-    """Encode records as one batch."""
+def build_batch(
+    records: Sequence[KeyValue],
+    wall_ms: int,
+    codec: Codec = Codec.NONE,
+    producer: TransactionalProducer | None = None,
+) -> bytes:
+    """Encode records as one batch, perhaps of a producer's transaction."""
     builder = BatchBuilder(_BATCH_LIMIT, codec=codec)
     for key, value in records:
         builder.append(key, value, wall_ms)
-    return builder.build()
+    if producer is None:
+        return builder.build()
+    return builder.build(
+        producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=0, transactional=True
+    )
 
 
 class ReplicatedStore:
@@ -106,11 +125,15 @@ class ReplicatedStore:
         *,
         leader_epoch: int,
         required_acks: int = -1,
+        producer: TransactionalProducer | None = None,
     ) -> AppendedBatch:
         leader = self._replicas.leader(TopicPartition(self._topic, partition), leader_epoch)
-        batch = build_batch(records, wall_ms, self._codec)
         appended = leader.append(
-            batch, required_acks=required_acks, now_ms=wall_ms, origin=AppendOrigin.COORDINATOR
+            build_batch(records, wall_ms, self._codec, producer),
+            required_acks=required_acks,
+            now_ms=wall_ms,
+            origin=AppendOrigin.COORDINATOR,
+            guard=NOT_REQUIRED if producer is None else producer.guard,
         )
         end = appended.last_offset + 1
         if leader.high_watermark >= end:

@@ -22,7 +22,11 @@ from ottla.protocol.errors import CoordinatorNotAvailable, KafkaError, RequestTi
 
 if TYPE_CHECKING:
     from ottla.broker.background_tasks import BackgroundTasks
-    from ottla.broker.coordinators.internal_topic_log import AppendedBatch, CoordinatorStore
+    from ottla.broker.coordinators.internal_topic_log import (
+        AppendedBatch,
+        CoordinatorStore,
+        TransactionalProducer,
+    )
     from ottla.broker.environment import Clock
 
 log = logging.getLogger(__name__)
@@ -50,23 +54,33 @@ class RecordWriter(Generic[S, R]):
         self._tasks = tasks
         self._timeout_ms = timeout_ms
 
-    def write(self, partition: CoordinatorPartition[S], records: Sequence[R], settled: Settled) -> bool:
+    def write(
+        self,
+        partition: CoordinatorPartition[S],
+        records: Sequence[R],
+        settled: Settled,
+        *,
+        producer: TransactionalProducer | None = None,
+    ) -> bool:
         """Append records as one batch, and settle the write as the module describes.
+
+        They belong to the transaction of `producer`, if there is one.
 
         Returns whether the batch was appended; `settled` may have been called by then.
         """
         try:
-            appended = self._append(partition, records, required_acks=-1)
+            appended = self._append(partition, records, required_acks=-1, producer=producer)
         except KafkaError as error:
             settled(error)
             return False
+        producer_id = None if producer is None else producer.producer_id
         if appended.committed is None:
-            self._replay(partition, records, appended.position)
+            self._replay(partition, records, appended.position, producer_id)
             settled(None)
         else:
             # In a task of its own: a client that disconnects must not keep a committed record from its state.
             self._tasks.spawn(
-                self._settle(partition, records, appended, settled), f"{self._store.topic}-write"
+                self._settle(partition, records, appended, settled, producer_id), f"{self._store.topic}-write"
             )
         return True
 
@@ -83,7 +97,12 @@ class RecordWriter(Generic[S, R]):
                 return
 
     def _append(
-        self, partition: CoordinatorPartition[S], records: Sequence[R], *, required_acks: int
+        self,
+        partition: CoordinatorPartition[S],
+        records: Sequence[R],
+        *,
+        required_acks: int,
+        producer: TransactionalProducer | None = None,
     ) -> AppendedBatch:
         encode = self._codec.encode
         return self._store.append(
@@ -92,11 +111,18 @@ class RecordWriter(Generic[S, R]):
             self._clock.now_ms(),
             leader_epoch=partition.leader_epoch,
             required_acks=required_acks,
+            producer=producer,
         )
 
-    def _replay(self, partition: CoordinatorPartition[S], records: Sequence[R], position: int) -> None:
+    def _replay(
+        self,
+        partition: CoordinatorPartition[S],
+        records: Sequence[R],
+        position: int,
+        producer_id: int | None,
+    ) -> None:
         for record in records:
-            partition.state.replay(record, position, None)
+            partition.state.replay(record, position, producer_id)
 
     async def _settle(
         self,
@@ -104,13 +130,14 @@ class RecordWriter(Generic[S, R]):
         records: Sequence[R],
         appended: AppendedBatch,
         settled: Settled,
+        producer_id: int | None,
     ) -> None:
         # Settled also when the coordinator stops and this task is cancelled: the request still waits.
         error: KafkaError | None = CoordinatorNotAvailable()
         try:
             error = await self._outcome_of(appended)
             if error is None:
-                self._replay(partition, records, appended.position)
+                self._replay(partition, records, appended.position, producer_id)
         finally:
             settled(error)
 

@@ -11,7 +11,12 @@ from typing import NamedTuple, Self
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.coordinator_state import KeyValue
-from ottla.broker.coordinators.internal_topic_log import AppendedBatch, CoordinatorStore, build_batch
+from ottla.broker.coordinators.internal_topic_log import (
+    AppendedBatch,
+    CoordinatorStore,
+    TransactionalProducer,
+    build_batch,
+)
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.timer_task import Timers
@@ -61,11 +66,12 @@ class MemoryStore:
         *,
         leader_epoch: int,
         required_acks: int = -1,
+        producer: TransactionalProducer | None = None,
     ) -> AppendedBatch:
         if self.fail_with is not None:
             raise self.fail_with
         self._check(partition, leader_epoch)
-        position = self.append_batch(partition, build_batch(records, wall_ms))
+        position = self.append_batch(partition, build_batch(records, wall_ms, producer=producer))
         if not self.hold:
             return AppendedBatch(position, None)
         held = _HeldAppend()

@@ -78,7 +78,10 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._stored: dict[TopicPartition, _StoredOffset] = {}
         self._pending: dict[TopicPartition, int] = {}
-        self._transactional: dict[int, dict[TopicPartition, _StoredOffset | CommittedOffset]] = {}
+        self._transactional: dict[int, dict[TopicPartition, _StoredOffset]] = {}
+        """Producer id -> what its open transaction commits, as far as the log has it."""
+        self._unwritten: dict[TopicPartition, int] = {}
+        """How many transactional commits of a partition are being written."""
 
     # ---- reading
 
@@ -100,11 +103,18 @@ class GroupOffsets:
     @property
     def is_idle(self) -> bool:
         """Whether there is no offset and no pending commit."""
-        return not self._stored and not self._pending and not self._transactional
+        return not (self._stored or self._pending or self._transactional or self._unwritten)
+
+    @property
+    def known(self) -> set[TopicPartition]:
+        """The partitions that have an offset, or one in an open transaction."""
+        return {*self._stored, *(one for offsets in self._transactional.values() for one in offsets)}
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether an open transaction may still change this offset (KIP-447)."""
-        return any(partition in offsets for offsets in self._transactional.values())
+        return partition in self._unwritten or any(
+            partition in offsets for offsets in self._transactional.values()
+        )
 
     # ---- plain commits
 
@@ -145,11 +155,19 @@ class GroupOffsets:
 
     # ---- transactional commits
 
-    def begin_transactional(
-        self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> None:
-        """Mark offsets as pending in a transaction: they are unstable for fetches until it ends."""
-        self._transactional.setdefault(producer_id, {}).update(offsets)
+    def begin_transactional(self, offsets: Iterable[TopicPartition]) -> None:
+        """Mark offsets that are being written for a transaction: from now on they are unstable."""
+        for partition in offsets:
+            self._unwritten[partition] = self._unwritten.get(partition, 0) + 1
+
+    def settled_transactional(self, offsets: Iterable[TopicPartition]) -> None:
+        """Remove the mark: the offsets are in the log, and replayed, or their write failed."""
+        for partition in offsets:
+            left = self._unwritten.get(partition, 0) - 1
+            if left > 0:
+                self._unwritten[partition] = left
+            else:
+                self._unwritten.pop(partition, None)
 
     def written_transactional(
         self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset], position: int
@@ -159,28 +177,26 @@ class GroupOffsets:
         for partition, committed in offsets.items():
             pending[partition] = _StoredOffset(committed, position)
 
-    def failed_transactional(self, producer_id: int, offsets: Iterable[TopicPartition]) -> None:
-        """Remove the mark of offsets whose write failed."""
-        pending = self._transactional.get(producer_id, {})
-        for partition in offsets:
-            pending.pop(partition, None)
-        if not pending:
-            self._transactional.pop(producer_id, None)
-
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """End a transaction: its offsets become visible, or are dropped."""
         for partition, stored in self._transactional.pop(producer_id, {}).items():
-            if commit and isinstance(stored, _StoredOffset):
+            if commit:
                 self.load(partition, stored.committed, stored.position)
 
     # ---- removing
 
     def forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Remove offsets; returns those that existed and need a tombstone."""
-        gone = [partition for partition in partitions if self._stored.pop(partition, None) is not None]
-        for producer_id in list(self._transactional):
-            self.failed_transactional(producer_id, gone)
-        return gone
+        return [partition for partition in partitions if self._forget(partition)]
+
+    def _forget(self, partition: TopicPartition) -> bool:
+        """Remove one offset, also from open transactions: their markers would bring it back."""
+        existed = self._stored.pop(partition, None) is not None
+        for producer_id, pending in list(self._transactional.items()):
+            existed = pending.pop(partition, None) is not None or existed
+            if not pending:
+                del self._transactional[producer_id]
+        return existed
 
     def expired(self, rule: ExpiryRule, wall_ms: int, retention_ms: int) -> list[TopicPartition]:
         """Return the partitions whose offsets are past their retention; changes nothing."""

@@ -193,7 +193,7 @@ class HostedGroups:
         partition = self.runtime.partitions.get(hosted.partition)
         if partition is not None and partition.state.groups.get(group.group_id) is hosted:
             del partition.state.groups[group.group_id]
-        gone = hosted.offsets.forget(list(hosted.offsets))
+        gone = hosted.offsets.forget(hosted.offsets.known)
         tombstones: list[LogRecord] = [OffsetRecord(group.group_id, one, None) for one in gone]
         if had_generations:  # the log has no record of a group that only simple consumers used
             tombstones.append(GroupRecord(group.group_id, None))

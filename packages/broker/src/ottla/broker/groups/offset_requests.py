@@ -16,6 +16,7 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
     from ottla.broker.groups.hosted_groups import GroupPartition, HostedGroups
     from ottla.broker.groups.offsets_partition_state import HostedGroup
 
@@ -43,23 +44,33 @@ class OffsetRequests:
         member_id: str = "",
         generation: int = -1,
         instance_id: str | None = None,
+        producer: TransactionalProducer | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Commit offsets; return once all in-sync replicas have them, or the error of each partition."""
+        """Commit offsets; return once all in-sync replicas have them, or the error of each partition.
+
+        Those of a `producer` are in its transaction: they become visible when that commits.
+        """
         groups = self._hosted
         partition = groups.partition_for(group_id, empty_id_allowed=True)
         if isinstance(partition, ErrorCode):
             return dict.fromkeys(offsets, partition)
-        if generation >= 0 and group_id not in partition.state.groups:
+        if generation >= 0 and producer is None and group_id not in partition.state.groups:
             return dict.fromkeys(
                 offsets, ErrorCode.ILLEGAL_GENERATION
             )  # the group of that generation is deleted
         hosted = groups.find_or_create(partition, group_id)
         if hosted is None:
             return dict.fromkeys(offsets, ErrorCode.GROUP_MAX_SIZE_REACHED)
-        error = hosted.group.check_commit(member_id, generation, instance_id, groups.clock.monotonic_ms())
+        error = hosted.group.check_commit(
+            member_id,
+            generation,
+            instance_id,
+            groups.clock.monotonic_ms(),
+            transactional=producer is not None,
+        )
         groups.timers.set(hosted, hosted.group.wake_at_ms)
         if error is ErrorCode.NONE:
-            results = await self._commit(partition, hosted, offsets)
+            results = await self._commit(partition, hosted, offsets, producer)
         else:
             results = dict.fromkeys(offsets, error)
         groups.drop_if_unused(hosted)
@@ -70,10 +81,11 @@ class OffsetRequests:
         partition: GroupPartition,
         hosted: HostedGroup,
         offsets: Mapping[TopicPartition, CommittedOffset],
+        producer: TransactionalProducer | None,
     ) -> dict[TopicPartition, ErrorCode]:
         longest = self._max_metadata_bytes
         accepted = {tp: one for tp, one in offsets.items() if len(one.metadata) <= longest}
-        error = await self._write(partition, hosted, accepted) if accepted else ErrorCode.NONE
+        error = await self._write(partition, hosted, accepted, producer) if accepted else ErrorCode.NONE
         return {tp: error if tp in accepted else ErrorCode.OFFSET_METADATA_TOO_LARGE for tp in offsets}
 
     async def _write(
@@ -81,18 +93,28 @@ class OffsetRequests:
         partition: GroupPartition,
         hosted: HostedGroup,
         offsets: Mapping[TopicPartition, CommittedOffset],
+        producer: TransactionalProducer | None,
     ) -> ErrorCode:
         group_id = hosted.group.group_id
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def settled(error: KafkaError | None) -> None:
-            hosted.offsets.settled(offsets)
+            if producer is None:
+                hosted.offsets.settled(offsets)
+            else:
+                hosted.offsets.settled_transactional(offsets)
+                state.settled_commit(producer.producer_id)
             if not answer.done():
                 answer.set_result(ErrorCode.NONE if error is None else after_failed_commit(error.code))
 
-        hosted.offsets.begin(offsets)
+        state = partition.state
+        if producer is None:
+            hosted.offsets.begin(offsets)
+        else:
+            hosted.offsets.begin_transactional(offsets)
+            state.begin_commit(producer.producer_id)
         records = [OffsetRecord(group_id, one, committed) for one, committed in offsets.items()]
-        if self._hosted.writer.write(partition, records, settled):
+        if self._hosted.writer.write(partition, records, settled, producer=producer):
             self._hosted.meters.commits.mark(len(offsets))
         return await answer
 
@@ -151,7 +173,7 @@ class OffsetRequests:
         """Delete every group's offsets of partitions that do not exist any more."""
         gone = set(partitions)
         for hosted in self._hosted:
-            if affected := [one for one in hosted.offsets if one in gone]:
+            if affected := [one for one in hosted.offsets.known if one in gone]:
                 self._hosted.forget_offsets(hosted, affected, self._hosted.meters.deletions)
 
     # ---- expiring

@@ -47,9 +47,17 @@ class GroupsState:
         self._partition = partition
         self._limits = limits
         self._loading: _LoadingGroups | None = _LoadingGroups()
+        self._transactions: dict[int, set[str]] = {}
+        """Producer id -> the groups whose offsets its open transaction commits."""
+        self._unsettled: dict[int, int] = {}
+        """Producer id -> how many of its commits are being written."""
+        self._ended: dict[int, bool] = {}
+        """Producers whose marker came before all of their commits settled, and whether it commits."""
 
     def replay(self, record: LogRecord, position: int, producer_id: int | None) -> None:
         if isinstance(record, OffsetRecord):
+            if producer_id is not None and record.committed is not None:
+                self._transactions.setdefault(producer_id, set()).add(record.group_id)
             if self._loading is not None:
                 self._loading.replay_offset(record, position, producer_id)
             elif (hosted := self.groups.get(record.group_id)) is not None:
@@ -58,14 +66,36 @@ class GroupsState:
         elif self._loading is not None:
             self._loading.replay_group(record)
 
-    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        for offsets in self._all_offsets():
-            offsets.end_transaction(producer_id, commit=commit)
+    def begin_commit(self, producer_id: int) -> None:
+        """A commit of a producer's transaction is being written."""
+        self._unsettled[producer_id] = self._unsettled.get(producer_id, 0) + 1
 
-    def _all_offsets(self) -> list[GroupOffsets]:
+    def settled_commit(self, producer_id: int) -> None:
+        """The commit was replayed, or its write failed."""
+        left = self._unsettled.pop(producer_id) - 1
+        if left:
+            self._unsettled[producer_id] = left
+        elif (commit := self._ended.pop(producer_id, None)) is not None:
+            self.end_transaction(producer_id, commit=commit)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Make the offsets of a transaction visible, or drop them.
+
+        Its commits are in the log in front of the marker, but the tasks that replay them may run after it.
+        """
+        if producer_id in self._unsettled:
+            self._ended[producer_id] = commit
+            return
+        for group_id in self._transactions.pop(producer_id, ()):
+            offsets = self._offsets_of(group_id)
+            if offsets is not None:
+                offsets.end_transaction(producer_id, commit=commit)
+
+    def _offsets_of(self, group_id: str) -> GroupOffsets | None:
         if self._loading is not None:
-            return list(self._loading.offsets.values())
-        return [hosted.offsets for hosted in self.groups.values()]
+            return self._loading.offsets.get(group_id)
+        hosted = self.groups.get(group_id)
+        return None if hosted is None else hosted.offsets
 
     def complete_load(self) -> None:
         """Make the groups from the last snapshot of each, and from their offsets."""

@@ -1,0 +1,196 @@
+"""Offsets that are committed in transactions: pending until the marker, and after a load too."""
+
+import asyncio
+
+import pytest
+
+from ottla.broker.controller.testing import run_in_virtual_time
+from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
+from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.testing import MemoryStore
+from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.groups.testing import (
+    MINUTE_MS,
+    PARTITIONS,
+    TOPIC_0,
+    TOPIC_1,
+    elect,
+    in_virtual_time,
+    leading,
+    make,
+    offset,
+    settle,
+)
+from ottla.protocol.errors import ErrorCode, NotEnoughReplicas
+from ottla.protocol.records import ControlType, end_transaction_marker, read_header
+
+PRODUCER = TransactionalProducer(7, 2)
+NUMBER = partition_for("g", PARTITIONS)
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+async def commit(groups: GroupCoordinator, number: int = 5, **member: object) -> ErrorCode:
+    """Commit an offset of `TOPIC_0` in the transaction."""
+    results = await groups.offsets.commit(
+        "g",
+        {TOPIC_0: offset(number)},
+        producer=PRODUCER,
+        **member,  # type: ignore[arg-type]
+    )
+    return results[TOPIC_0]
+
+
+def fetched(groups: GroupCoordinator, *, stable: bool = False) -> object:
+    return groups.offsets.fetch("g", [TOPIC_0], require_stable=stable)[1][TOPIC_0]
+
+
+def marker(store: MemoryStore, *, commits: bool) -> None:
+    kind = ControlType.COMMIT if commits else ControlType.ABORT
+    batch = end_transaction_marker(kind, producer_id=7, producer_epoch=2, coordinator_epoch=0, timestamp_ms=0)
+    store.append_batch(NUMBER, batch)
+
+
+@pytest.mark.parametrize(("commits", "seen"), [(True, offset(5)), (False, offset(1))])
+def test_offsets_of_a_transaction_count_once_it_is_committed(commits: bool, seen: object) -> None:
+    async def story() -> None:
+        async with leading(MemoryStore(PARTITIONS)) as groups:
+            await groups.offsets.commit("g", {TOPIC_0: offset(1)})
+
+            assert await commit(groups) is ErrorCode.NONE
+            assert fetched(groups) == offset(1)
+            assert fetched(groups, stable=True) is UNSTABLE
+
+            groups.transaction_ended(NUMBER, 7, commits)
+            assert fetched(groups, stable=True) == seen
+
+    run_in_virtual_time(story())
+
+
+@in_virtual_time
+async def test_the_batch_belongs_to_the_transaction_of_its_producer() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        await commit(groups)
+
+    header = read_header(store.batches[NUMBER][-1])
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 0)
+    assert header.is_transactional
+
+
+@in_virtual_time
+async def test_a_commit_that_is_being_written_is_unstable_and_ends_with_its_marker() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+        store.hold = True
+        writing = tasks.create_task(commit(groups))
+        await asyncio.sleep(1)
+        assert fetched(groups, stable=True) is UNSTABLE
+
+        store.release()
+        # The marker is heard of before the task has run that replays the commit in front of it.
+        groups.transaction_ended(NUMBER, 7, True)
+
+        assert await writing is ErrorCode.NONE
+        assert fetched(groups, stable=True) == offset(5)
+
+
+@in_virtual_time
+async def test_a_commit_that_fails_leaves_nothing_pending() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        store.fail_with = NotEnoughReplicas()
+
+        assert await commit(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert fetched(groups, stable=True) is None
+
+
+@pytest.mark.parametrize(("commits", "seen"), [(True, offset(5)), (False, None)])
+def test_a_marker_in_the_log_is_replayed_by_a_load(commits: bool, seen: object) -> None:
+    async def story() -> None:
+        store = MemoryStore(PARTITIONS)
+        async with leading(store) as groups:
+            await commit(groups)
+        marker(store, commits=commits)
+
+        async with leading(store) as groups:
+            assert fetched(groups, stable=True) == seen
+
+    run_in_virtual_time(story())
+
+
+@in_virtual_time
+async def test_an_open_transaction_is_still_open_after_a_load() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        await commit(groups)
+
+    async with leading(store) as groups:
+        assert fetched(groups, stable=True) is UNSTABLE
+        groups.transaction_ended(NUMBER, 7, True)
+        assert fetched(groups, stable=True) == offset(5)
+
+
+@in_virtual_time
+async def test_a_marker_that_is_written_during_a_load_is_applied_after_it() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        await commit(groups)
+    store.read_gate.clear()
+    async with make(store) as groups:
+        elect(groups)
+        await asyncio.sleep(1)
+
+        groups.transaction_ended(NUMBER, 7, True)
+        store.read_gate.set()
+        await asyncio.sleep(1)
+
+        assert fetched(groups, stable=True) == offset(5)
+
+
+@in_virtual_time
+async def test_a_deleted_group_does_not_come_back_with_its_transaction() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        await commit(groups)
+        assert await groups.delete_groups(["g"]) == {"g": ErrorCode.NONE}
+        groups.transaction_ended(NUMBER, 7, True)
+        assert fetched(groups) is None
+    marker(store, commits=True)
+
+    async with leading(store) as groups:
+        assert fetched(groups) is None
+
+
+@in_virtual_time
+async def test_an_offset_that_is_deleted_in_an_open_transaction_stays_deleted() -> None:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        await groups.offsets.commit("g", {TOPIC_1: offset(1)})
+        await commit(groups)
+
+        await groups.offsets.delete("g", [TOPIC_0])
+        groups.transaction_ended(NUMBER, 7, True)
+
+        assert fetched(groups) is None
+
+
+@in_virtual_time
+async def test_an_open_transaction_keeps_offset_and_group_from_expiring() -> None:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        await groups.offsets.commit("g", {TOPIC_0: offset(1)})
+        await commit(groups)
+
+        await asyncio.sleep(30 * MINUTE_MS / 1000)
+
+        assert fetched(groups) == offset(1)
+        assert fetched(groups, stable=True) is UNSTABLE
+
+
+@in_virtual_time
+async def test_a_zombie_of_an_earlier_generation_is_refused() -> None:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        (member,) = await settle(groups, "g", ["m"])
+
+        assert await commit(groups, member_id=member, generation=1) is ErrorCode.NONE
+        assert await commit(groups, member_id=member, generation=0) is ErrorCode.ILLEGAL_GENERATION
+        assert await commit(groups, member_id="other", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await commit(groups) is ErrorCode.NONE, "a producer before KIP-447 names no member"
