@@ -254,22 +254,27 @@ async def test_nothing_is_answered_before_the_log_is_read() -> None:
 
 
 @in_virtual_time
-async def test_damaged_records_leave_the_others_readable() -> None:
+async def test_an_id_with_a_damaged_record_begins_anew_and_the_others_go_on() -> None:
     store, cluster = memory_store(), MemoryCluster()
-    async with leading(store, cluster) as first:
-        await begun(first)
     number = partition_for("t", PARTITIONS)
-    damaged = [
-        KeyValue(b"\0\7junk", b"x"),
-        KeyValue(b"\0\0\0\1u", b"\0\0short"),
-        KeyValue(b"", None),
-        KeyValue(b"\0\0\0\1v", b"\0\x63" + b"\0" * 40),
-    ]
-    store.append_batch(number, build_batch(damaged, 0))
+    other = next(one for one in map(str, range(99)) if partition_for(one, PARTITIONS) == number)
+    async with leading(store, cluster) as first:
+        producer, neighbour = await begun(first), await begun(first, other)
+    for key, value in ((b"\0\7junk", b"x"), (b"", None), (b"\0\0\0\1t", b"\0\0short")):
+        store.append_batch(number, build_batch([KeyValue(key, value)], 0))
 
     async with leading(store, cluster, epoch=1) as second:
-        assert described(second).state is TransactionState.ONGOING
-        assert second.describe("u") in (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, ErrorCode.NOT_COORDINATOR)
+        await asyncio.sleep(120)
+        assert second.describe("t") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        assert names(second) == [other]
+        assert await second.end("t", producer, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        renewed = await initialized(second)
+        assert renewed.id not in (producer.id, neighbour.id)
+        assert await second.add_partitions("t", renewed, ALL) is NONE
+    markers = [one for written in cluster.written.values() for one in written]
+    assert {one.producer_id for one in markers} == {neighbour.id}, (
+        "aborted by its timeout; the damaged one not"
+    )
 
 
 # ---- markers that are not written at once
@@ -482,15 +487,3 @@ async def test_transactions_are_listed_by_state_producer_and_duration() -> None:
         assert names(coordinator, producer_ids=frozenset({producer.id})) == ["open"]
         assert names(coordinator, states=ongoing, longer_than_ms=59_000) == ["open"]
         assert names(coordinator, states=ongoing, longer_than_ms=61_000) == []
-
-
-@in_virtual_time
-async def test_partitions_are_verified_for_other_brokers() -> None:
-    async with leading(memory_store(), MemoryCluster()) as coordinator:
-        producer = await initialized(coordinator)
-        await coordinator.add_partitions("t", producer, [TOPIC_0])
-
-        assert coordinator.verify("t", producer, [TOPIC_0, TOPIC_1]) == {
-            TOPIC_0: NONE,
-            TOPIC_1: ErrorCode.TRANSACTION_ABORTABLE,
-        }

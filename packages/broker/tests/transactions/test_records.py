@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
+from ottla.broker.transactions.events import UNREADABLE, Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.records import TransactionRecord, decode_record, encode_record
 from ottla.protocol.internal_topics import TransactionLogValue, TransactionPartitions
 from ottla.protocol.primitives import MalformedMessage
@@ -109,8 +109,13 @@ def test_a_damaged_key_is_malformed(key: bytes) -> None:
         decode_record(key, None)
 
 
+@pytest.mark.parametrize("value", [b"", b"\0", b"\0\0short", b"\0\x63" + b"\0" * 40])
+def test_a_damaged_value_is_unreadable(value: bytes) -> None:
+    assert decode_record(KEY, value) == TransactionRecord("t", UNREADABLE)
+
+
 @pytest.mark.parametrize("status", [-1, 6, 7, 8, 127])
-def test_a_status_that_is_never_written_is_refused(status: int) -> None:
+def test_a_status_that_is_never_written_is_unreadable(status: int) -> None:
     value = TransactionLogValue(
         producer_id=9,
         producer_epoch=2,
@@ -121,5 +126,4 @@ def test_a_status_that_is_never_written_is_refused(status: int) -> None:
         transaction_start_timestamp_ms=5,
     )
 
-    with pytest.raises(ValueError, match=f"no status {status}"):
-        decode_record(KEY, value.to_bytes(0))
+    assert decode_record(KEY, value.to_bytes(0)).snapshot is UNREADABLE

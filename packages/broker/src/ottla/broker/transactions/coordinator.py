@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, cast
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.frozen_classes import frozen
 from ottla.broker.transactions.events import (
+    UNREADABLE,
     AddPartitions,
     End,
     Initialize,
@@ -47,7 +48,8 @@ class TransactionFilter:
     def admits(self, snapshot: TransactionSnapshot, now_ms: int) -> bool:
         """Tell whether a transaction is listed."""
         return (
-            (not self.states or snapshot.state in self.states)
+            snapshot is not UNREADABLE
+            and (not self.states or snapshot.state in self.states)
             and (not self.producer_ids or snapshot.producer.id in self.producer_ids)
             and (self.longer_than_ms < 0 or now_ms - snapshot.started_ms > self.longer_than_ms)
         )
@@ -215,7 +217,10 @@ class TransactionCoordinator:
         if isinstance(found, ErrorCode):
             unknown = found is ErrorCode.INVALID_PRODUCER_ID_MAPPING
             return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if unknown else found
-        return found[1].snapshot or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        snapshot = found[1].snapshot
+        if snapshot is None or snapshot is UNREADABLE:
+            return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        return snapshot
 
     def list_transactions(
         self, filter_: TransactionFilter

@@ -84,6 +84,10 @@ class TransactionSnapshot:
     previous: Producer = NO_PRODUCER
 
 
+UNREADABLE: Final = TransactionSnapshot(producer=NO_PRODUCER, timeout_ms=0, state=TransactionState.DEAD)
+"""Stands for a record whose value cannot be read. The one before it is out of date: nobody may act on it."""
+
+
 class Reason(Enum):
     """Why a snapshot is written."""
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
-from ottla.broker.transactions.events import PREPARED, Complete, Event, MarkersWritten, Outcome, Persisted
+from ottla.broker.limited_warnings import LimitedWarnings
+from ottla.broker.transactions.events import (
+    PREPARED,
+    UNREADABLE,
+    Complete,
+    Event,
+    MarkersWritten,
+    Outcome,
+    Persisted,
+)
 from ottla.broker.transactions.marker_queue import EndedTransaction, Partitions, TransactionPartition
 from ottla.broker.transactions.marker_sender import MarkerSender
 from ottla.broker.transactions.metrics import TransactionMeters
@@ -66,6 +75,7 @@ class HostedTransactions:
             cluster, clock, tasks, is_hosted=self._is_current, written=self._markers_written
         )
         self._tasks = tasks
+        self._warnings = LimitedWarnings(log, clock.monotonic_ms)
         self._completions = 0
         self._meters = TransactionMeters(
             metrics,
@@ -163,12 +173,23 @@ class HostedTransactions:
         for transaction in list(transactions.values()):
             if transaction.state in PREPARED:
                 self._send_markers(partition, transaction)
+            elif transaction.snapshot is UNREADABLE:
+                self._warn(transaction)
         self._meters.load_time.update(facts.took_ms)
         log.info(
             "transactions loaded",
             extra={"partition": partition.number, "transactional_ids": len(transactions),
                    "records": facts.records, "took_ms": round(facts.took_ms)},
         )  # fmt: skip
+
+    def _warn(self, transaction: Transaction) -> None:
+        name = transaction.transactional_id[:200]
+        self._warnings.warn(
+            name,
+            "the state of the transactional id %s is damaged: producers can begin to use it; a transaction "
+            "that it has open is found with `ottla txn find-hanging` and ended with `ottla txn abort`",
+            name,
+        )
 
     def _unloaded(self, partition: TransactionPartition) -> None:
         """Let go of the markers; requests that wait are answered when their writes settle."""

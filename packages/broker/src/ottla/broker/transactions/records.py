@@ -10,8 +10,9 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from ottla.broker.coordinators.coordinator_state import KeyValue
-from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
+from ottla.broker.transactions.events import UNREADABLE, Producer, TransactionSnapshot, TransactionState
 from ottla.protocol.internal_topics import TransactionLogKey, TransactionLogValue, TransactionPartitions
+from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition
 
 _KEY_VERSION: Final = 0
@@ -55,13 +56,14 @@ def _by_topic(partitions: frozenset[TopicPartition]) -> list[TransactionPartitio
 
 
 def decode_record(key: bytes, value: bytes | None) -> TransactionRecord:
-    """Decode one record.
-
-    Raises MalformedMessage for bytes that their version does not allow, ValueError for a status that is not
-    written to the log.
-    """
+    """Decode one record; `UNREADABLE` stands for a damaged value. Raises MalformedMessage for a key."""
     transactional_id = TransactionLogKey.from_bytes(key).transactional_id
-    return TransactionRecord(transactional_id, None if value is None else _read(value))
+    if value is None:
+        return TransactionRecord(transactional_id, None)
+    try:
+        return TransactionRecord(transactional_id, _read(value))
+    except (MalformedMessage, ValueError):
+        return TransactionRecord(transactional_id, UNREADABLE)
 
 
 def _read(encoded: bytes) -> TransactionSnapshot:

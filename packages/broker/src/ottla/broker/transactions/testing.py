@@ -64,6 +64,7 @@ class MemoryCluster:
     )
     requests: list[tuple[int, WriteTxnMarkersRequest]] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    ensemble: MemoryEnsemble = field(default_factory=MemoryEnsemble)
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -164,7 +165,7 @@ async def leading(
     store: MemoryStore, cluster: MemoryCluster, *, epoch: int = 0, **settings: str
 ) -> AsyncIterator[TransactionCoordinator]:
     """A coordinator that runs and leads every partition."""
-    async with MemoryEnsemble().session() as session:
+    async with cluster.ensemble.session() as session:
         coordinator = make(store, cluster, ProducerIds(session, BROKER), **settings)
         async with coordinator:
             elect(coordinator, epoch)

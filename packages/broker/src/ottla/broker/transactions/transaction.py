@@ -13,7 +13,9 @@ Rules for whoever edits this:
 2. A write that failed may be in the log nevertheless. That is harmless while nobody has acted on it: the next
    record of the id replaces it, and whoever loads the log sees only the last one. So markers are sent, and
    producer ids and epochs given out, only after `Persisted`.
-3. A fence raises the epoch in the record that aborts, and no client ever gets that epoch.
+3. After a damaged record nobody knows what was decided. The id can be initialized, with a new producer id,
+   and the old producer is refused; its transaction gets no marker from here, neither a commit nor an abort.
+4. A fence raises the epoch in the record that aborts, and no client ever gets that epoch.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from ottla.broker.transactions.events import (
     NO_TIME,
     PREPARED,
     PREVIOUS_STATES,
+    UNREADABLE,
     AddPartitions,
     CheckExpiration,
     CheckTimeout,
@@ -121,7 +124,7 @@ class Transaction:
         self, reason: Reason, snapshot: TransactionSnapshot | None, token: Token | None, outcome: Outcome
     ) -> None:
         assert self._pending is None, f"{self}: {reason} while {self._pending} is written"
-        if snapshot is not None and self.state is not None:
+        if snapshot is not None and self.state not in (None, TransactionState.DEAD):
             assert self.state in PREVIOUS_STATES[snapshot.state], f"{self.state} -> {snapshot.state}"
         self._pending = outcome.write = Write(reason, snapshot)
         self._token = token
@@ -132,7 +135,7 @@ class Transaction:
         present = self.snapshot
         if self.is_pending:
             self._answer(event.token, ErrorCode.CONCURRENT_TRANSACTIONS, outcome)
-        elif present is None:
+        elif present is None or present is UNREADABLE:
             self._begin_anew(event, NO_PRODUCER, now_ms, outcome)
         elif not _may_initialize(present, event.expected):
             self._answer(event.token, ErrorCode.PRODUCER_FENCED, outcome)
