@@ -15,7 +15,7 @@ from ottla.broker.testing import BrokerProcess, BrokerThread
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    from aiokafka import AIOKafkaProducer
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.errors import ProducerFenced as AiokafkaFenced
     from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -198,6 +198,56 @@ def test_a_transaction_that_its_producer_leaves_open_is_aborted(broker: BrokerTh
     other.commit_transaction(TIMEOUT_S)
 
     until_committed(broker, topic, [b"other"])
+
+
+# ---- offsets with the transaction
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_consumed_offsets_are_committed_with_the_transaction_or_not_at_all(
+    broker: BrokerThread, topic: str, commit: bool
+) -> None:
+    producer = confluent(broker, topic)
+    consumer = reader(broker, f"{topic}-group")
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + TIMEOUT_S
+    while not consumer.assignment():
+        assert time.monotonic() < deadline
+        consumer.poll(0.2)
+
+    producer.begin_transaction()
+    producer.produce(topic, b"derived", partition=1)
+    producer.send_offsets_to_transaction(
+        [TopicPartition(topic, 0, 5)], consumer.consumer_group_metadata(), TIMEOUT_S
+    )
+    if commit:
+        producer.commit_transaction(TIMEOUT_S)
+    else:
+        producer.abort_transaction(TIMEOUT_S)
+
+    (found,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+    assert found.offset == (5 if commit else -1001)
+    consumer.close()
+
+
+async def test_aiokafkas_offsets_are_committed_with_the_transaction(broker: BrokerThread, topic: str) -> None:
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id=f"{topic}-group",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic)
+    async with consumer, producer:
+        one = next(iter(consumer.assignment()))
+
+        await producer.begin_transaction()
+        await producer.send_offsets_to_transaction({one: 7}, f"{topic}-group")
+        await producer.commit_transaction()
+
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await consumer.committed(one) == 7
 
 
 # ---- restarts
