@@ -102,7 +102,7 @@ class LogCopies:
         if copy is None or copy.topic_id != log.topic_id:
             copy = self._copies[key] = LogCopy(log.topic_id)
         if log.is_truncating:
-            copy.take(*read_segments(log.files, log.directory))
+            copy.take(*_read_segments(log.files, log.directory))
         else:
             copy.read(log)
         return copy
@@ -126,10 +126,10 @@ class LogCopies:
             if not disk.is_dir(directory):
                 del self._copies[key]
                 continue
-            copy.take(*read_segments(disk, directory))
+            copy.take(*_read_segments(disk, directory))
 
 
-def read_segments(files: Files, directory: Path) -> tuple[int, bytes]:
+def _read_segments(files: Files, directory: Path) -> tuple[int, bytes]:
     """Return the base offset of a partition's first segment file, and the bytes of all of them."""
     segments = sorted(one for one in files.list(directory) if one.endswith(".log"))
     return int(segments[0][:-4]), b"".join(files.read(directory / one) for one in segments)

@@ -94,7 +94,7 @@ class TransactionHistory:
     delivered: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     """By partition the records that were delivered as committed, by offset."""
     positions: dict[int, int] = field(default_factory=dict)
-    """By worker the committed offset of its input, read at the end; -1 where it commits none."""
+    """By worker the committed offset of its input, read at the end."""
 
     def begin(self, worker: int) -> Attempt:
         """Begin a transaction."""
@@ -172,8 +172,6 @@ class TransactionHistory:
             if [output.offset for output in one] != sorted(output.offset for output in one):
                 raise InvariantViolated(f"I11 the outputs of worker {worker} are not in order: {one}")
         done = sorted((one.offset, one.value) for outputs_there in by_partition for one in outputs_there)
-        if position < 0:
-            position = done[-1][0] + 1 if done else 0
         if done != list(enumerate(read[:position])):
             offsets = [offset for offset, _ in done]
             odd = sorted(set(range(position)).symmetric_difference(offsets))

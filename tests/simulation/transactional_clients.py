@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 from simulation.committed_reads import Connections, committed_records, fetch_committed
-from simulation.transactional_producer import OFFSETS_IN_TRANSACTIONS, OUTPUTS, Life
+from simulation.transactional_producer import OUTPUTS, Life
 
 WORKERS: Final = 2
 
@@ -72,8 +72,7 @@ class TransactionalClients:
             life.sleep_s = chance.uniform(0.0, 4.0)
             await asyncio.sleep(chance.uniform(0.0, 0.5))
         await asyncio.wait(tasks)
-        last = Life(self, number, f"end{number}")
-        self.history.positions[number] = await last.position(for_ever=True) if OFFSETS_IN_TRANSACTIONS else -1
+        self.history.positions[number] = await Life(self, number, f"end{number}").position(for_ever=True)
 
     # ---- reading what is committed
 

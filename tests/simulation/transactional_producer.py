@@ -41,11 +41,9 @@ from ottla.protocol.records import (
 from ottla.protocol.schema import Message
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from simulation.committed_reads import ANSWER_WITHIN_S, Connections, committed_records, fetch_committed
-from simulation.log_copies import read_segments
-from simulation.transaction_history import Attempt, Ending, Output, read_outputs
+from simulation.transaction_history import Attempt, Ending, Output
 
 if TYPE_CHECKING:
-    from ottla.broker.log.log import Log
     from simulation.transactional_clients import TransactionalClients
 
 R = TypeVar("R", bound=Message)
@@ -53,8 +51,6 @@ R = TypeVar("R", bound=Message)
 COORDINATORS: Final = 2
 """Partitions of the coordinators' topics."""
 OUTPUTS: Final = (TopicPartition("out", 0), TopicPartition("out", 1))
-OFFSETS_IN_TRANSACTIONS: Final = False
-"""Whether workers commit the offsets of their input; else they take up behind their committed outputs."""
 TIMEOUT_MS: Final = 3_000
 """After this time the coordinator aborts a transaction."""
 GROUP_KEY: Final = 0
@@ -207,8 +203,6 @@ class Life:
 
     async def position(self, *, for_ever: bool = False) -> int:
         """Return the committed offset of the input. Raises `LifeEnded`."""
-        if not OFFSETS_IN_TRANSACTIONS:
-            return await self._position_by_outputs(for_ever=for_ever)
         topic = OffsetFetchRequestTopic(name=self._input.topic, partition_indexes=[self._input.partition])
         request = OffsetFetchRequest(group_id=self._group, topics=[topic], require_stable=True)
         response = await self._ask(
@@ -220,25 +214,6 @@ class Life:
             for_ever=for_ever,
         )
         return max(0, response.topics[0].partitions[0].committed_offset)
-
-    async def _position_by_outputs(self, *, for_ever: bool) -> int:
-        """Return the offset behind the last input that a committed output in any log was made from."""
-        while len(self._cluster.serving()) < len(self._cluster.ids):
-            if self._clients.stopping and not for_ever:
-                raise LifeEnded
-            await asyncio.sleep(0.1)
-        logs = [
-            (partition, hosted.log)
-            for broker in self._cluster.serving()
-            for partition in OUTPUTS
-            if (hosted := broker.services.replicas.hosted(partition)) is not None
-        ]
-        return max((self._end_of(*one) for one in logs), default=0)
-
-    def _end_of(self, partition: TopicPartition, log: Log) -> int:
-        written = read_outputs(partition, read_segments(log.files, log.directory)[1])
-        mine = [one for one in written if one.output.worker == self._worker]
-        return max((one.output.offset + 1 for one in mine if one.ending is Ending.COMMITTED), default=0)
 
     # ---- transactions
 
@@ -261,7 +236,7 @@ class Life:
                 await self._leave_behind(partition, outputs)
             await self._produce(attempt, partition, outputs)
         commit = chance.random() >= ABORTED_INSTEAD
-        if commit and OFFSETS_IN_TRANSACTIONS:
+        if commit:
             await self._commit_offset(records[-1][0] + 1)
         await self._end(attempt, commit=commit)
         return records[-1][0] + 1 if commit else position
