@@ -200,12 +200,6 @@ def late_batches_taken() -> list[Patch]:
 
 
 @mutant(transactions=True)
-def markers_of_any_epoch_taken() -> list[Patch]:
-    """A marker of a replaced coordinator, or of an earlier producer epoch, is written."""
-    return [(ProducerStates, "check_marker", lambda self, header, marker: None)]
-
-
-@mutant(transactions=True)
 def marker_ends_nothing() -> list[Patch]:
     """A transaction that has its marker still holds the last stable offset back."""
     original = ProducerStates.apply_marker
