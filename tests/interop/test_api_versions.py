@@ -50,21 +50,6 @@ GROUPS_OF_KIP_848: Final = frozenset({ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CO
 ENVELOPE: Final = 58
 """Carries a client's request from a broker to a controller of KRaft (KIP-590)."""
 
-TRANSACTIONS: Final = frozenset(
-    {
-        ApiKey.INIT_PRODUCER_ID,
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
-    }
-)
-"""Served as far as the transaction coordinator serves them."""
-
 CANNOT_BE_SENT: Final = {("ControlledShutdown", 0)}
 """Of brokers before 0.9; franz-go writes no request of it, and no other client has it."""
 
@@ -123,10 +108,7 @@ def test_the_apis_and_versions_are_those_of_apache_kafka(tmp_path: Path, counted
 
     served = advertised(counted.servers)
 
-    assert set(served) <= set(wanted) - left_out
-    assert {key: one for key, one in served.items() if key not in TRANSACTIONS} == {
-        key: one for key, one in wanted.items() if key not in left_out | TRANSACTIONS
-    }
+    assert served == {key: versions for key, versions in wanted.items() if key not in left_out}
 
 
 def test_franz_go_uses_every_version_that_is_advertised(counted: CountedBroker) -> None:

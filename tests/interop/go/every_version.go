@@ -5,7 +5,10 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"reflect"
 	"strings"
@@ -21,6 +24,8 @@ const (
 	bound   = 60 * time.Second
 
 	addPartitionsToTxn, endTxn = 24, 26
+	clusterAuthorizationFailed = 31
+	newestOfClients            = 3 // of AddPartitionsToTxn: brokers send later ones, and kgo does not
 )
 
 // Errors that requests are meant to have: those of brokers come from a client, and some ask for what is not there.
@@ -95,7 +100,7 @@ func walk(servers []string, served map[int16]kmsg.ApiVersionsResponseApiKey, ver
 	read(newClient(servers, version, floors, kgo.ConsumeTopics(topic), start))
 	join(servers, version, topic, group)
 	if _, ok := served[endTxn]; ok && version <= served[addPartitionsToTxn].MaxVersion {
-		transact(client, served, version, topic)
+		transact(servers[0], client, served, version, topic)
 	}
 	for _, request := range requests(topic, group) {
 		if one, ok := served[request.Key()]; ok && version <= one.MaxVersion {
@@ -192,6 +197,33 @@ func ask(client *kgo.Client, request kmsg.Request) {
 	for _, code := range codes(reflect.ValueOf(response)) {
 		if !meant(request.Key(), code) {
 			fmt.Println("unexpected", kmsg.NameForKey(request.Key()), response.GetVersion(), code)
+		}
+	}
+}
+
+// exchange sends a request in a version that kgo itself would not choose, with franz-go's codecs. Being one of brokers,
+// it may be refused to a client.
+func exchange(server string, request kmsg.Request) {
+	connection, err := net.Dial("tcp", server)
+	check(err)
+	defer connection.Close()
+	check(connection.SetDeadline(time.Now().Add(bound)))
+	_, err = connection.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID("walker")).AppendRequest(nil, request, 1))
+	check(err)
+	size := make([]byte, 4)
+	_, err = io.ReadFull(connection, size)
+	check(err)
+	frame := make([]byte, binary.BigEndian.Uint32(size))
+	_, err = io.ReadFull(connection, frame)
+	check(err)
+	response, header := request.ResponseKind(), 4 // the correlation id
+	if request.IsFlexible() {
+		header++ // no tagged fields
+	}
+	check(response.ReadFrom(frame[header:]))
+	for _, code := range codes(reflect.ValueOf(response)) {
+		if code != clusterAuthorizationFailed && !meant(request.Key(), code) {
+			fmt.Println("unexpected", kmsg.NameForKey(request.Key()), request.GetVersion(), code)
 		}
 	}
 }
@@ -313,7 +345,7 @@ func ofGroups(topic, group string) []kmsg.Request {
 }
 
 // transact commits a transaction of one partition and the offsets of a group.
-func transact(client *kgo.Client, served map[int16]kmsg.ApiVersionsResponseApiKey, version int16, topic string) {
+func transact(server string, client *kgo.Client, served map[int16]kmsg.ApiVersionsResponseApiKey, version int16, topic string) {
 	id, group := "transactional-"+topic, "transactional-"+topic
 	begun := kmsg.NewPtrInitProducerIDRequest()
 	begun.TransactionalID, begun.TransactionTimeoutMillis = &id, 60_000
@@ -344,6 +376,10 @@ func transact(client *kgo.Client, served map[int16]kmsg.ApiVersionsResponseApiKe
 	by := kmsg.NewDescribeProducersRequestTopic()
 	by.Topic, by.Partitions = topic, []int32{0}
 	producers.Topics, described.TransactionalIDs = append(producers.Topics, by), []string{id}
+	if version > newestOfClients {
+		added.SetVersion(version)
+		exchange(server, added)
+	}
 	for _, request := range []kmsg.Request{
 		added, offsets, committed, producers, described, kmsg.NewPtrListTransactionsRequest(), ended,
 	} {
