@@ -287,3 +287,31 @@ def test_a_flush_brings_the_aborted_transactions_to_the_disk_that_a_copy_has_wri
 
     again = log_in(AT, files.crash(Random(0), Loss.DROPPED), clean=True)
     assert again.aborted_transactions(0, 2) == told
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("damage", ["torn", "of another version"])
+def test_a_damaged_transaction_index_is_rebuilt_from_the_markers(is_sealed: bool, damage: str) -> None:
+    files = MemoryFiles()
+    log = log_in(AT, files)
+    log.append(idempotent(0, transactional=True), leader_epoch=0, now_ms=0)
+    abort = end_transaction_marker(
+        ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
+    )
+    log.append(abort, leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
+    told = log.aborted_transactions(0, 2)
+    if is_sealed:
+        log.rolling.roll(0)
+        append(log, b"one more")
+    path = log.segments[0].path(SegmentFile.TRANSACTION_INDEX)
+    log.close()
+    damaged = files.open(path)
+    if damage == "torn":
+        damaged.truncate(files.size(path) - 1)
+    else:
+        damaged.pwrite(b"\0\1", 0)
+
+    again = log_in(AT, files, clean=True)
+
+    assert again.aborted_transactions(0, 2) == told
+    assert again.producers.entries() == log.producers.entries()

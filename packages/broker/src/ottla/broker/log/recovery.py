@@ -240,6 +240,8 @@ def _check_all(
             cut_bytes.drop(segments[number:], end_offset)
             break
         kept.append(segment)
+        if flushed:
+            _check_transactions(segment, kept, log_start_offset)
         if flushed and following is not None:
             _check_sealed(segment)
             end_offset = following
@@ -263,6 +265,25 @@ def _replay_up_to(segment: Segment, segments: list[Segment], log_start_offset: i
         segment.files, segment.directory, segments, log_start_offset, segment.base_offset
     )
     return Replay(states, index=True)
+
+
+def _check_transactions(segment: Segment, segments: list[Segment], log_start_offset: int) -> None:
+    """Rebuild a damaged transaction index: without it aborted records would be taken for committed ones."""
+    if not segment.files.exists(segment.transactions.path):
+        return
+    try:
+        _ = segment.transactions.entries
+        return
+    except CorruptStorage as error:
+        log.warning("building %s anew: %s", segment.transactions.path, error)
+    replay = _replay_up_to(segment, segments, log_start_offset)
+    replay.begin(segment)
+    for entry in check_entries(segment.file, 0, segment.size):
+        if entry.header is not None:
+            replay.take(segment, entry.header, entry.position, entry.size)
+    if segment.transactions.file is not None:
+        segment.transactions.file.sync()
+    segment.close()
 
 
 def _check_sealed(segment: Segment) -> None:
