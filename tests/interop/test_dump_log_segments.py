@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.broker.config import BrokerConfig, LogConfig
+from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.environment import Environment
 from ottla.broker.log.cleaner import Cleaner
 from ottla.broker.log.files import DiskFiles
@@ -19,6 +20,8 @@ from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import append, batch, commit, idempotent, log_in
 from ottla.broker.log_cli import log as log_command
+from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
+from ottla.broker.transactions.records import TransactionRecord, encode_record
 from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
 from ottla.protocol.topics import TopicPartition
 from peers.apache_kafka import run_tool
@@ -26,6 +29,8 @@ from peers.apache_kafka import run_tool
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
 TOOL = "kafka.tools.DumpLogSegments"
+WRITTEN_STATES = tuple(TransactionState)[:6]
+"""Those that are written to a log."""
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +214,33 @@ def test_apache_kafka_reads_the_indexes_of_a_compacted_log(compacted: Log) -> No
     assert "Mismatches" not in dumped(compacted, "*.index")
     for complaint in ("Found timestamp mismatch", "Found out of order timestamp", "mismatch"):
         assert complaint not in dumped(compacted, "*.timeindex")
+
+
+def test_transactions_of_our_coordinator_are_decoded(tmp_path: Path) -> None:
+    log = log_in(tmp_path, DiskFiles())
+    producer, partitions = Producer(9, 2), frozenset({TopicPartition("t", 3), TopicPartition("u", 1)})
+    for number, state in enumerate(WRITTEN_STATES):
+        snapshot = TransactionSnapshot(
+            producer=producer,
+            timeout_ms=60_000,
+            state=state,
+            partitions=partitions if "Prepare" in state.value or state.value == "Ongoing" else frozenset(),
+            started_ms=5,
+            updated_ms=6,
+        )
+        records = [encode_record(TransactionRecord(f"id-{number}", snapshot))]
+        log.append(build_batch(records, 1), leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
+    gone = [encode_record(TransactionRecord("gone", None))]
+    log.append(build_batch(gone, 1), leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
+    log.close()
+
+    text = dumped(log, "*.log", "--transaction-log-decoder", "--print-data-log")
+
+    for number, state in enumerate(WRITTEN_STATES):
+        (line,) = [one for one in text.splitlines() if f"id-{number}" in one]
+        assert f"state={state.value}" in line.replace(" ", "")
+        assert "producerId:9,producerEpoch:2" in line
+        if "Prepare" in state.value:
+            assert "t-3" in line
+            assert "u-1" in line
+    assert "gone" in text
