@@ -9,6 +9,7 @@ from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
 from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.groups.events import Heartbeat
 from ottla.broker.groups.testing import (
     MINUTE_MS,
     PARTITIONS,
@@ -194,3 +195,45 @@ async def test_a_zombie_of_an_earlier_generation_is_refused() -> None:
         assert await commit(groups, member_id=member, generation=0) is ErrorCode.ILLEGAL_GENERATION
         assert await commit(groups, member_id="other", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
         assert await commit(groups) is ErrorCode.NONE, "a producer before KIP-447 names no member"
+
+
+@in_virtual_time
+async def test_a_transactional_commit_is_no_heartbeat() -> None:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        (member,) = await settle(groups, "g", ["m"])
+        for _ in range(3):
+            await asyncio.sleep(4)
+            await commit(groups, member_id=member, generation=1)
+
+        beat = Heartbeat(token=None, member_id=member, generation=1)
+        assert await groups.heartbeat("g", beat) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@in_virtual_time
+async def test_a_plain_commit_that_is_being_written_is_unstable_too() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+        store.hold = True
+        writing = tasks.create_task(groups.offsets.commit("g", {TOPIC_0: offset(5)}))
+        await asyncio.sleep(1)
+        assert fetched(groups, stable=True) is UNSTABLE
+
+        store.release()
+
+        assert await writing == {TOPIC_0: ErrorCode.NONE}
+        assert fetched(groups, stable=True) == offset(5)
+
+
+@in_virtual_time
+async def test_a_transaction_commits_no_offsets_of_the_empty_group() -> None:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        sent = await groups.offsets.commit("", {TOPIC_0: offset(5)}, producer=PRODUCER)
+
+        assert sent == {TOPIC_0: ErrorCode.INVALID_GROUP_ID}
+
+
+@in_virtual_time
+async def test_a_member_of_a_group_that_is_gone_is_unknown() -> None:
+    async with leading(MemoryStore(PARTITIONS)) as groups:
+        assert await commit(groups, member_id="m", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert groups.list_groups() == (ErrorCode.NONE, [])

@@ -111,9 +111,11 @@ class GroupOffsets:
         return {*self._stored, *(one for offsets in self._transactional.values() for one in offsets)}
 
     def is_unstable(self, partition: TopicPartition) -> bool:
-        """Whether an open transaction may still change this offset (KIP-447)."""
-        return partition in self._unwritten or any(
-            partition in offsets for offsets in self._transactional.values()
+        """Whether a commit that is being written, or an open transaction, may change it yet (KIP-447)."""
+        return (
+            partition in self._pending
+            or partition in self._unwritten
+            or any(partition in offsets for offsets in self._transactional.values())
         )
 
     # ---- plain commits
@@ -204,7 +206,6 @@ class GroupOffsets:
             partition
             for partition, stored in self._stored.items()
             if partition.topic not in rule.subscribed_topics
-            and partition not in self._pending
             and not self.is_unstable(partition)
             and _is_expired(stored.committed, rule, wall_ms, retention_ms)
         ]

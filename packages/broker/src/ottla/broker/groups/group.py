@@ -140,12 +140,15 @@ class Group:
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Return whether this member may commit offsets now; a commit also counts as a heartbeat."""
+        """Return whether this member may commit offsets now.
+
+        A plain commit counts as a heartbeat; a transactional one is the producer's, and does not.
+        """
         group = self._metadata
         error = validate_commit(group, member_id, generation, instance_id, transactional=transactional)
-        if error is not ErrorCode.NONE or group.state is GroupState.EMPTY:
+        if error is not ErrorCode.NONE or group.state is GroupState.EMPTY or transactional:
             return error
-        if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
+        if group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         if member := group.members.get(member_id):
             group.now_ms = now_ms

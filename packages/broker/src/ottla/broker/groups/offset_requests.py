@@ -51,7 +51,7 @@ class OffsetRequests:
         Those of a `producer` are in its transaction: they become visible when that commits.
         """
         groups = self._hosted
-        partition = groups.partition_for(group_id, empty_id_allowed=True)
+        partition = groups.partition_for(group_id, empty_id_allowed=producer is None)
         if isinstance(partition, ErrorCode):
             return dict.fromkeys(offsets, partition)
         if generation >= 0 and producer is None and group_id not in partition.state.groups:
@@ -75,6 +75,11 @@ class OffsetRequests:
             results = dict.fromkeys(offsets, error)
         groups.drop_if_unused(hosted)
         return results
+
+    def partition_of(self, group_id: str) -> int | ErrorCode:
+        """Return the number of the partition that keeps the offsets of a group's transactional commits."""
+        partition = self._hosted.partition_for(group_id)
+        return partition if isinstance(partition, ErrorCode) else partition.number
 
     async def _commit(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -15,11 +15,13 @@ from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.handlers.request_context import RequestContext
-from ottla.broker.handlers.testing import FakeSession
+from ottla.broker.handlers.testing import FakeSession, FakeVerification
+from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.metrics import Metrics
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.testing import MemoryCluster, memory_store
+from ottla.protocol.errors import NotLeaderOrFollower
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
@@ -53,6 +55,33 @@ class TopicsStub:
 
 
 @dataclass
+class LogStub:
+    """The log of a partition, as far as a verification knows it."""
+
+    producers: ProducerStates = field(default_factory=ProducerStates)
+
+
+@dataclass
+class LeaderStub:
+    """A partition that is led here."""
+
+    log: LogStub = field(default_factory=LogStub)
+
+
+@dataclass
+class ReplicasStub:
+    """Leads every partition, or none of them."""
+
+    leads: bool = True
+    partitions: dict[TopicPartition, LeaderStub] = field(default_factory=dict)
+
+    def leader(self, partition: TopicPartition) -> LeaderStub:
+        if not self.leads:
+            raise NotLeaderOrFollower
+        return self.partitions.setdefault(partition, LeaderStub())
+
+
+@dataclass
 class GroupServices:
     """The parts that the APIs of groups use."""
 
@@ -63,6 +92,8 @@ class GroupServices:
     topics: TopicsStub
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    replicas: ReplicasStub = field(default_factory=ReplicasStub)
+    verification: FakeVerification = field(default_factory=FakeVerification)
 
 
 def tell(metadata: MetadataCache, topics: dict[str, int], *, controller: int = BROKER) -> None:

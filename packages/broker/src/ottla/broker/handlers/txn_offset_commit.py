@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
-from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.groups.committed_offsets import CommittedOffset
 from ottla.broker.groups.response_errors import after_failed_commit
 from ottla.broker.handlers.request_context import RequestContext
@@ -102,12 +101,12 @@ async def _verified(
 ) -> TransactionalProducer | ErrorCode:
     """Return the producer with the guard of its transaction, or why the coordinator refuses it."""
     epoch, producer_id = request.producer_epoch, request.producer_id
+    number = services.groups.offsets.partition_of(request.group_id)
+    if isinstance(number, ErrorCode):
+        return number
     if not services.verification.is_enabled:
         return TransactionalProducer(producer_id, epoch, NOT_REQUIRED)
-    count = services.metadata.partition_count(GROUP_METADATA_TOPIC)
-    if not count:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    partition = TopicPartition(GROUP_METADATA_TOPIC, partition_for(request.group_id, count))
+    partition = TopicPartition(GROUP_METADATA_TOPIC, number)
     try:
         producers = services.replicas.leader(partition).log.producers
     except KafkaError as refused:
