@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from ottla.broker.cluster.metadata import KNOWN_WITHIN_MS, MetadataCache
+from ottla.broker.cluster.metadata import (
+    KNOWN_WITHIN_MS,
+    BrokerEndpoint,
+    KnownBroker,
+    KnownPartition,
+    MetadataCache,
+)
 from ottla.broker.config import BrokerConfig
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.handlers import metadata as metadata_handler
@@ -19,6 +26,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 20
@@ -211,3 +219,41 @@ async def test_a_client_is_never_shown_a_part_of_a_topic_that_a_new_controller_t
     [topic] = answers.result().topics
     assert topic.error_code == ErrorCode.NONE
     assert [one.partition_index for one in topic.partitions] == [0, 1]
+
+
+class Interrupted(RequestContext):
+    """A request during which the controller tells that all other brokers have gone, after each item."""
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        _, context = asking()
+        super().__init__(context.header, context.session, 0.0)
+        self._metadata = metadata
+
+    async def paced(self, items: Iterable[Any]) -> AsyncIterator[Any]:  # type: ignore[override]
+        for item in items:
+            yield item
+            told = UpdateMetadataRequest(live_brokers=[UpdateMetadataBroker(id=BROKER)])
+            self._metadata.update(told)
+
+
+@pytest.mark.parametrize("asked", [None, [MetadataRequestTopic(name="orders")]])
+async def test_every_leader_in_an_answer_is_among_its_brokers(
+    asked: list[MetadataRequestTopic] | None,
+) -> None:
+    parts = Parts()
+    parts.config = BrokerConfig(auto_create_topics_enable=False)
+    tell(parts.metadata, {"orders": 2})
+    known = parts.metadata.topic("orders")
+    assert known is not None
+    led = (CONTROLLER,)
+    known.partitions = {n: KnownPartition(n, CONTROLLER, 0, led, led, (), 0, 0) for n in known.partitions}
+    listener = asking()[1].session.listener_name
+    other = KnownBroker(CONTROLLER, {listener: BrokerEndpoint("other", 9092)})
+    parts.metadata._brokers = dict(parts.metadata.alive) | {CONTROLLER: other}
+
+    answer = await metadata_handler.handle(parts, MetadataRequest(topics=asked), Interrupted(parts.metadata))
+
+    ids = {one.node_id for one in answer.brokers}
+    leaders = {one.leader_id for topic in answer.topics for one in topic.partitions}
+    assert leaders - {-1} <= ids
+    assert len(answer.topics[0].partitions) == 2

@@ -162,6 +162,11 @@ class MetadataCache:
         return list(self._brokers.values())
 
     @property
+    def alive(self) -> Mapping[int, KnownBroker]:
+        """The live brokers by id, of this moment: an update replaces them all."""
+        return self._brokers
+
+    @property
     def alive_broker_ids(self) -> list[int]:
         """The ids of the live brokers, in ascending order."""
         return sorted(self._brokers)

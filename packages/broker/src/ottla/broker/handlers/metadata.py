@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from ottla.broker.cluster.metadata import KnownPartition, KnownTopic
+from ottla.broker.cluster.metadata import NO_LEADER, KnownPartition, KnownTopic
 from ottla.broker.handlers.request_context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import (
@@ -20,7 +20,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.topics import INTERNAL_TOPICS, why_illegal_topic_name
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.metadata import KnownBroker, MetadataCache
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
 
@@ -29,6 +29,9 @@ _NO_ID = uuid.UUID(int=0)
 FIRST_BY_ID = 12
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+Alive: TypeAlias = "Mapping[int, KnownBroker]"
 
 
 class Needs(Protocol):
@@ -45,7 +48,9 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
     is_known = await services.metadata.known(services.topics.published)
     version = context.api_version
     everything = request.topics is None or (version == 0 and not request.topics)
-    brokers = _brokers(services, context)
+    # Of one moment: a client such as kafka-python never recovers from a leader that is not among the brokers.
+    alive = services.metadata.alive
+    brokers = _brokers(alive, context)
     if everything and not is_known:
         # Clients ignore an answer without brokers and ask again. With brokers, they would take the topics
         # that this broker was told of so far for all that exist, and the subscriber of a pattern would leave
@@ -53,14 +58,14 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
         brokers, topics = [], []
     elif everything:
         topics = [
-            await _describe(services, topic, context)
+            await _describe(alive, topic, context)
             async for topic in context.paced(list(services.metadata.topics()))
         ]
     elif version < FIRST_BY_ID and _needs_ids(request):
         invalid = ErrorCode.INVALID_REQUEST
         topics = [_missing(invalid, one.name or "", one.topic_id) for one in request.topics or ()]
     elif is_known:
-        topics = await _asked_for(services, request, context)
+        topics = await _asked_for(services, alive, request, context)
     else:
         topics = [_not_told(one) async for one in context.paced(request.topics or ())]
     if version >= 8 and request.include_topic_authorized_operations:
@@ -76,16 +81,16 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
     )
 
 
-def _brokers(services: Needs, context: RequestContext) -> list[MetadataResponseBroker]:
+def _brokers(alive: Alive, context: RequestContext) -> list[MetadataResponseBroker]:
     return [
         MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-        for broker in services.metadata.brokers
+        for broker in alive.values()
         if (endpoint := broker.endpoint(context.session.listener_name))
     ]
 
 
 async def _asked_for(
-    services: Needs, request: MetadataRequest, context: RequestContext
+    services: Needs, alive: Alive, request: MetadataRequest, context: RequestContext
 ) -> list[MetadataResponseTopic]:
     once = {(topic.name, topic.topic_id): topic async for topic in context.paced(request.topics or ())}
     by_id = [topic for topic in once.values() if topic.topic_id != _NO_ID]
@@ -99,7 +104,7 @@ async def _asked_for(
     errors: dict[str, KafkaError] = {}
     if may_create:
         errors = await _create_missing(services, asked, context)
-    return [await _answer(services, topic, errors, context) async for topic in context.paced(asked)]
+    return [await _answer(services, alive, topic, errors, context) async for topic in context.paced(asked)]
 
 
 async def _create_missing(
@@ -121,13 +126,17 @@ async def _create_missing(
 
 
 async def _answer(
-    services: Needs, asked: MetadataRequestTopic, errors: dict[str, KafkaError], context: RequestContext
+    services: Needs,
+    alive: Alive,
+    asked: MetadataRequestTopic,
+    errors: dict[str, KafkaError],
+    context: RequestContext,
 ) -> MetadataResponseTopic:
     name = services.metadata.topic_name(asked.topic_id) if asked.topic_id != _NO_ID else asked.name
     if name is None:
         return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
     if topic := services.metadata.topic(name):
-        return await _describe(services, topic, context)
+        return await _describe(alive, topic, context)
     if why_illegal_topic_name(name):
         return _missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
     if error := errors.get(name):
@@ -155,40 +164,40 @@ def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID = _NO_ID) -
     )
 
 
-async def _describe(services: Needs, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
+async def _describe(alive: Alive, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
-            _partition(services, partition, context)
+            _partition(alive, partition, context)
             async for partition in context.paced(list(topic.partitions.values()))
         ],
     )
 
 
-def _partition(
-    services: Needs, partition: KnownPartition, context: RequestContext
-) -> MetadataResponsePartition:
-    leader = services.metadata.broker(partition.leader)
+def _partition(alive: Alive, partition: KnownPartition, context: RequestContext) -> MetadataResponsePartition:
+    leader = alive.get(partition.leader)
     replicas, isr = list(partition.replicas), list(partition.isr)
-    error = ErrorCode.NONE
+    error, leader_id = ErrorCode.NONE, partition.leader
     if leader is None:
+        leader_id = NO_LEADER
         error = ErrorCode.LEADER_NOT_AVAILABLE
     elif leader.endpoint(context.session.listener_name) is None:
+        leader_id = NO_LEADER
         error = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
     if context.api_version == 0:
         # The oldest clients look up every replica among the brokers and fail when one is missing.
-        replicas = [broker for broker in replicas if services.metadata.is_alive(broker)]
-        isr = [broker for broker in isr if services.metadata.is_alive(broker)]
+        replicas = [broker for broker in replicas if broker in alive]
+        isr = [broker for broker in isr if broker in alive]
         if error is ErrorCode.NONE and len(replicas) < len(partition.replicas):
             error = ErrorCode.REPLICA_NOT_AVAILABLE
     return MetadataResponsePartition(
         error_code=error,
         partition_index=partition.partition,
-        leader_id=partition.leader if leader is not None else -1,
+        leader_id=leader_id,
         leader_epoch=partition.leader_epoch,
         replica_nodes=replicas,
         isr_nodes=isr,
-        offline_replicas=[b for b in partition.replicas if not services.metadata.is_alive(b)],
+        offline_replicas=[b for b in partition.replicas if b not in alive],
     )
