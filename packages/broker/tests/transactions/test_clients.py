@@ -19,8 +19,10 @@ with warnings.catch_warnings():
     from aiokafka.errors import ProducerFenced as AiokafkaFenced
     from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic
-    from kafka import KafkaProducer
+    from kafka import KafkaConsumer, KafkaProducer
+    from kafka import TopicPartition as KafkaPartition
     from kafka.errors import ProducerFencedError
+    from kafka.structs import OffsetAndMetadata
 
 TIMEOUT_S = 90.0
 
@@ -248,6 +250,33 @@ async def test_aiokafkas_offsets_are_committed_with_the_transaction(broker: Brok
 
         async with asyncio.timeout(TIMEOUT_S):
             assert await consumer.committed(one) == 7
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_kafka_pythons_offsets_are_committed_with_the_transaction_or_not_at_all(
+    broker: BrokerThread, topic: str, commit: bool
+) -> None:
+    group, one = f"{topic}-group", KafkaPartition(topic, 0)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic)
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({one: OffsetAndMetadata(5, "note", -1)}, group)
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    finally:
+        producer.close(TIMEOUT_S)
+
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id=group)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while (found := consumer.committed(one, metadata=True)) is None and commit:
+            assert time.monotonic() < deadline, "the marker follows the answer"
+    finally:
+        consumer.close()
+    assert (found and (found.offset, found.metadata)) == ((5, "note") if commit else None)
 
 
 # ---- restarts
