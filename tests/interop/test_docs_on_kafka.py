@@ -1,4 +1,4 @@
-"""What the docs show and Ottla's broker does not have yet is run against Apache Kafka."""
+"""What the docs show of transactions, and what Ottla's broker does not have yet, is run on Apache Kafka."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from peers.committed_records import read_committed
 from peers.maven import kafka_connect
 from peers.processes import Process, free_port
 from peers.topics import Topics
-from peers.transactional_brokers import KINDS, transactional_broker
+from peers.transactional_brokers import transactional_broker
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
@@ -26,7 +26,7 @@ BOUND_S = 150.0
 _STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["kafka-3.9"])
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with transactional_broker(request.param, tmp_path / "broker") as running:
         yield running.bootstrap_servers

@@ -9,7 +9,7 @@ from typing import Any
 from ottla.broker.testing import BrokerProcess
 from peers.apache_kafka import ApacheKafka
 
-KINDS = ("kafka-3.9",)
+KINDS = ("kafka-3.9", "ottla")
 _SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "1",

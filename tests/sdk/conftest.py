@@ -39,10 +39,6 @@ class Cluster:
     running: Any
     """The runner of the broker, for tests that look into it."""
 
-    @property
-    def has_transactions(self) -> bool:
-        return self.kind != "ottla"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -190,8 +190,6 @@ async def test_nothing_comes_as_an_empty_batch(cluster: Cluster, topic: str) -> 
 async def test_aborted_records_are_left_out(
     cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    if not cluster.has_transactions:
-        pytest.skip("this cluster has no transactions")
     async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         for number in range(4):
             await producer.begin_transaction()
@@ -223,8 +221,6 @@ async def test_reading_ends_where_it_is_told_to(cluster: Cluster, topic: str) ->
 async def test_reading_ends_also_behind_what_holds_no_records(
     cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    if not cluster.has_transactions:
-        pytest.skip("this cluster has no transactions")
     place = TopicPartition(topic, 0)
     async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         async with producer.transaction():

@@ -143,8 +143,6 @@ def careless(sink: Sink) -> Sink:
 @pytest.fixture
 async def make(cluster: Cluster, admin: Admin, fresh: Callable[[str], str]) -> Callable[..., Any]:
     """Make a sink with a topic of two partitions."""
-    if not cluster.has_transactions:
-        pytest.skip("this cluster has no transactions")
 
     async def made(**options: str) -> Sink:
         topic = fresh("rows")

@@ -25,6 +25,7 @@ from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.state_files import StateFile
 from ottla.producer import SyncProducer
 from ottla.protocol.topics import TopicPartition
+from peers.denied_transactions import denied_transactions
 from peers.mirror_copies import check_translations, names, read, varied, what
 from peers.topics import Sent, Topics
 
@@ -349,10 +350,6 @@ def test_transactions_are_used_where_the_target_has_them(
     mirrored.file.write_text(
         mirrored.file.read_text().replace("[source]", 'delivery = "exactly-once"\n[source]')
     )
-    if not cluster.has_transactions:
-        with pytest.raises(NotSupported, match="delivery=dedupe compares the copies"):
-            mirrored.once()
-        return
     mirrored.once()
     copied = TopicPartition(mirrored.topic, 0)
     deadline = time.monotonic() + 30
@@ -361,6 +358,17 @@ def test_transactions_are_used_where_the_target_has_them(
         while (end := consumer.end_offsets([copied])[copied]) < 11 and time.monotonic() < deadline:
             time.sleep(0.05)
     assert end == 11, "the end of the transaction has an offset, too"
+
+
+async def test_a_target_that_denies_transactions_is_no_target_of_exactly_once(
+    source: BrokerProcess, tmp_path: Path
+) -> None:
+    async with denied_transactions() as target:
+        mirrored = Mirrored(
+            tmp_path, source.bootstrap_servers, target, "orders", more='delivery = "exactly-once"'
+        )
+        with pytest.raises(NotSupported, match="delivery=dedupe compares the copies"):
+            await asyncio.to_thread(mirrored.once)
 
 
 def test_a_mirror_goes_on_when_its_delivery_is_changed(

@@ -86,8 +86,8 @@ async def written(
     cluster: Cluster, admin: Admin, fresh: Callable[[str], str], state_dir: Path
 ) -> tuple[str, ...]:
     """Write records to a new topic; return the arguments of workers, the last but one being the target."""
-    if not cluster.has_transactions:
-        pytest.skip("this cluster has no transactions")
+    if cluster.kind == "ottla":
+        pytest.skip("not run on this broker yet")
     source, between, target = fresh("in"), fresh("between"), fresh("out")
     for name in (source, target):
         await admin.topics.create(name, partitions=3, replication_factor=1)

@@ -22,8 +22,6 @@ WAIT_S = 60
 
 @pytest.fixture
 async def topic(cluster: Cluster, admin: Admin, fresh: Callable[[str], str]) -> str:
-    if not cluster.has_transactions:
-        pytest.skip("this cluster has no transactions")
     name = fresh("orders")
     await admin.topics.create(name, partitions=1, replication_factor=1)
     return name

@@ -150,8 +150,6 @@ def test_many_records_at_once(cluster: Any, fresh: Callable[[str], str]) -> None
 def test_a_transaction_of_a_thread_is_written_whole_or_not_at_all(
     cluster: Any, fresh: Callable[[str], str]
 ) -> None:
-    if not cluster.has_transactions:
-        pytest.skip("this broker has no transactions")
     topic, group, place = fresh("transaction"), fresh("group"), TopicPartition(fresh("read"), 0)
     with SyncProducer(cluster.bootstrap_servers, transactional_id=fresh("writer")) as producer:
         with producer.transaction():

@@ -6,27 +6,29 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import BROKER, LATEST, Admin
 from ottla.producer import Producer
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 from peers.batch_writer import Writer
 from peers.cluster_commands import Command, command_for, shown
+from peers.snippets import ROOT, run_page
 
 if TYPE_CHECKING:
     from sdk.conftest import Cluster
 
+PAGE = ROOT / "docs/howto/end-hanging-transactions.md"
 VERIFIES = "transaction.partition.verification.enable"
 
 
 @pytest.fixture
 def ottla(cluster: Cluster) -> Command:
-    if not cluster.has_transactions:
-        pytest.skip("this cluster has no transactions")
     return command_for(cluster.bootstrap_servers)
 
 
@@ -133,3 +135,14 @@ async def test_a_transaction_that_hangs_is_found_and_aborted(
     assert aborted.output.endswith(f"in {topic}-0 from offset {start} on.\n")
     assert (await admin.offsets.find({partition: LATEST}, read_committed=True)) == {partition: start + 2}
     assert (await asyncio.to_thread(ottla, *find)).output == "No transaction hangs.\n"
+
+
+async def test_the_page_about_transactions_shows_what_is_there(tmp_path: Path) -> None:
+    # A broker of its own: the names on the page are plain ones, and no other transaction runs.
+    with BrokerProcess(tmp_path / "broker") as broker:
+        async with Producer(broker.bootstrap_servers, transactional_id="billing-1") as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait("orders", b"open", partition=0)
+            servers = broker.bootstrap_servers
+            await asyncio.to_thread(run_page, PAGE, servers, tmp_path, "needs openTransaction")
+            await producer.commit_transaction()

@@ -30,18 +30,12 @@ from ottla.protocol.errors import (
     TransactionalIdAuthorizationFailed,
 )
 from ottla.protocol.topics import TopicPartition
+from peers.denied_transactions import denied_transactions
 
 if TYPE_CHECKING:
     from sdk.conftest import Cluster
 
 WORKER = Path(__file__).with_name("transactional_worker.py")
-
-
-@pytest.fixture
-def transactional(cluster: Cluster) -> Cluster:
-    if not cluster.has_transactions:
-        pytest.skip("this cluster has no transactions")
-    return cluster
 
 
 @pytest.fixture
@@ -67,57 +61,54 @@ async def committed(cluster: Cluster, topic: str, count: int) -> list[bytes | No
     return sorted(found, key=lambda value: value or b"")
 
 
-async def test_a_cluster_without_transactions_refuses_at_the_start(
-    cluster: Cluster, fresh: Callable[[str], str]
-) -> None:
-    if cluster.has_transactions:
-        pytest.skip("this cluster has transactions")
-    with pytest.raises(TransactionalIdAuthorizationFailed):
-        async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")):
-            pytest.fail("it was let in")
+async def test_a_cluster_that_denies_transactions_refuses_at_the_start() -> None:
+    async with denied_transactions() as servers:
+        with pytest.raises(TransactionalIdAuthorizationFailed):
+            async with Producer(servers, transactional_id="id"):
+                pytest.fail("it was let in")
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_a_prepared_transaction_is_ended_by_whoever_has_it(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str], *, is_committed: bool
+    cluster: Cluster, topic: str, fresh: Callable[[str], str], *, is_committed: bool
 ) -> None:
     name = fresh("id")
-    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=name) as producer:
         await producer.begin_transaction()
         await producer.send(topic, b"prepared", partition=0)
         prepared = await producer.prepare_transaction()
-    assert await committed(transactional, topic, 0) == []
+    assert await committed(cluster, topic, 0) == []
 
-    async with Client(transactional.bootstrap_servers) as cluster:
+    async with Client(cluster.bootstrap_servers) as client:
         for _ in range(2):
-            await end_prepared(cluster, prepared, committed=is_committed)
+            await end_prepared(client, prepared, committed=is_committed)
         with pytest.raises(InvalidTxnState):
-            await end_prepared(cluster, prepared, committed=not is_committed)
-    assert await committed(transactional, topic, is_committed) == [b"prepared"] * is_committed
+            await end_prepared(client, prepared, committed=not is_committed)
+    assert await committed(cluster, topic, is_committed) == [b"prepared"] * is_committed
 
 
 async def test_a_prepared_transaction_is_aborted_by_the_next_of_its_name(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
     name = fresh("id")
-    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=name) as producer:
         await producer.begin_transaction()
         await producer.send(topic, b"prepared", partition=0)
         prepared = await producer.prepare_transaction()
-    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=name) as producer:
         async with producer.transaction():
             await producer.send(topic, b"next", partition=0)
 
-    async with Client(transactional.bootstrap_servers) as cluster:
+    async with Client(cluster.bootstrap_servers) as client:
         with pytest.raises(ProducerFenced):
-            await end_prepared(cluster, prepared, committed=True)
-    assert await committed(transactional, topic, 1) == [b"next"]
+            await end_prepared(client, prepared, committed=True)
+    assert await committed(cluster, topic, 1) == [b"next"]
 
 
 async def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         async with producer.transaction():
             for partition in range(3):
                 await producer.send(topic, b"kept %d" % partition, partition=partition)
@@ -130,13 +121,11 @@ async def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
         assert (producer.metrics.txn_commit_total, producer.metrics.txn_abort_total) == (2, 1)
 
     expected = sorted([b"kept %d" % n for n in range(3)] + [b"more %d" % n for n in range(5)])
-    assert await committed(transactional, topic, 8) == expected
+    assert await committed(cluster, topic, 8) == expected
 
 
-async def test_aiokafka_sees_the_same(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
-) -> None:
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+async def test_aiokafka_sees_the_same(cluster: Cluster, topic: str, fresh: Callable[[str], str]) -> None:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         await producer.begin_transaction()
         await producer.send(topic, b"dropped", partition=1)
         await producer.abort_transaction()
@@ -145,7 +134,7 @@ async def test_aiokafka_sees_the_same(
         await producer.commit_transaction()
 
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=transactional.bootstrap_servers,
+        bootstrap_servers=cluster.bootstrap_servers,
         isolation_level="read_committed",
         auto_offset_reset="earliest",
     )
@@ -159,13 +148,13 @@ async def test_aiokafka_sees_the_same(
 
 
 async def test_a_later_producer_of_the_name_fences_the_earlier_one(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
     name = fresh("id")
-    async with Producer(transactional.bootstrap_servers, transactional_id=name) as earlier:
+    async with Producer(cluster.bootstrap_servers, transactional_id=name) as earlier:
         await earlier.begin_transaction()
         await earlier.send_and_wait(topic, b"of the zombie", partition=0)
-        async with Producer(transactional.bootstrap_servers, transactional_id=name) as later:
+        async with Producer(cluster.bootstrap_servers, transactional_id=name) as later:
             async with later.transaction():
                 await later.send(topic, b"of the heir", partition=0)
         with pytest.raises(Fenced):
@@ -174,17 +163,17 @@ async def test_a_later_producer_of_the_name_fences_the_earlier_one(
             with pytest.raises(Fenced, match="another one uses the transactional id"):
                 await call()
 
-    assert await committed(transactional, topic, 1) == [b"of the heir"]
+    assert await committed(cluster, topic, 1) == [b"of the heir"]
 
 
 async def test_a_record_that_is_lost_leaves_only_the_abort(
-    transactional: Cluster, admin: Admin, fresh: Callable[[str], str]
+    cluster: Cluster, admin: Admin, fresh: Callable[[str], str]
 ) -> None:
     topic = fresh("small")
     await admin.topics.create(
         topic, partitions=1, replication_factor=1, configs={"max.message.bytes": "1000"}
     )
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         await producer.begin_transaction()
         await producer.send(topic, b"x" * 5_000)
         with pytest.raises(TransactionFailed):
@@ -195,13 +184,13 @@ async def test_a_record_that_is_lost_leaves_only_the_abort(
         async with producer.transaction():
             await producer.send(topic, b"small")
 
-    assert await committed(transactional, topic, 1) == [b"small"]
+    assert await committed(cluster, topic, 1) == [b"small"]
 
 
 async def test_calls_that_do_not_fit_say_what_to_do(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         with pytest.raises(TransactionError, match="outside of a transaction"):
             await producer.send(topic, b"x")
         with pytest.raises(TransactionError, match="outside of a transaction"):
@@ -209,17 +198,15 @@ async def test_calls_that_do_not_fit_say_what_to_do(
         await producer.begin_transaction()
         with pytest.raises(TransactionError, match="cannot begin"):
             await producer.begin_transaction()
-    async with Producer(transactional.bootstrap_servers) as plain:
+    async with Producer(cluster.bootstrap_servers) as plain:
         with pytest.raises(TransactionError, match="transactional_id"):
             await plain.begin_transaction()
 
 
 async def test_a_record_that_comes_while_its_transaction_commits_is_refused(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(
-        transactional.bootstrap_servers, transactional_id=fresh("id"), linger_ms=100
-    ) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id"), linger_ms=100) as producer:
         for number in range(5):
             await producer.begin_transaction()
             await producer.send(topic, b"%d" % number)
@@ -229,13 +216,13 @@ async def test_a_record_that_comes_while_its_transaction_commits_is_refused(
                 await producer.send(topic, b"too late")
             await committing
 
-    assert await committed(transactional, topic, 5) == [b"%d" % number for number in range(5)]
+    assert await committed(cluster, topic, 5) == [b"%d" % number for number in range(5)]
 
 
 async def test_a_record_that_never_finds_its_place_leaves_only_the_abort(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         await producer.begin_transaction()
         lost = producer.send_nowait(topic, b"nowhere", partition=77)
         with pytest.raises(TransactionFailed, match="partitions 0 to 2"):
@@ -246,13 +233,13 @@ async def test_a_record_that_never_finds_its_place_leaves_only_the_abort(
         async with producer.transaction():
             await producer.send(topic, b"kept")
 
-    assert await committed(transactional, topic, 1) == [b"kept"]
+    assert await committed(cluster, topic, 1) == [b"kept"]
 
 
 async def test_a_block_that_is_cancelled_is_aborted(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 async with producer.transaction():
@@ -261,20 +248,16 @@ async def test_a_block_that_is_cancelled_is_aborted(
         async with producer.transaction():
             await producer.send(topic, b"kept")
 
-    assert await committed(transactional, topic, 1) == [b"kept"]
+    assert await committed(cluster, topic, 1) == [b"kept"]
 
 
 async def test_a_transaction_whose_time_is_over_is_aborted_by_the_coordinator(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
     name = fresh("id")
     async with (
-        Consumer(
-            bootstrap_servers=transactional.bootstrap_servers, isolation_level="read_committed"
-        ) as reader,
-        Producer(
-            transactional.bootstrap_servers, transactional_id=name, transaction_timeout_ms=1_000
-        ) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap_servers, isolation_level="read_committed") as reader,
+        Producer(cluster.bootstrap_servers, transactional_id=name, transaction_timeout_ms=1_000) as producer,
     ):
         await producer.begin_transaction()
         await producer.send_and_wait(topic, b"dropped", partition=0)
@@ -288,20 +271,20 @@ async def test_a_transaction_whose_time_is_over_is_aborted_by_the_coordinator(
             await producer.commit_transaction()
         with pytest.raises(ProducerFenced, match="close this producer"):
             await producer.begin_transaction()
-    async with Producer(transactional.bootstrap_servers, transactional_id=name) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=name) as producer:
         async with producer.transaction():
             await producer.send(topic, b"kept")
 
-    assert await committed(transactional, topic, 1) == [b"kept"]
+    assert await committed(cluster, topic, 1) == [b"kept"]
 
 
 @pytest.mark.timeout(180)
 async def test_a_transaction_that_took_too_long_fences_its_producer(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
     """A coordinator ends it and takes the epoch away: the producer is fenced, whatever it calls."""
     name = fresh("id")
-    servers = transactional.bootstrap_servers
+    servers = cluster.bootstrap_servers
     async with Producer(servers, transactional_id=name, transaction_timeout_ms=1_000) as producer:
         await producer.begin_transaction()
         with pytest.raises(ProducerFenced):
@@ -315,25 +298,25 @@ async def test_a_transaction_that_took_too_long_fences_its_producer(
 
     async with Producer(servers, transactional_id=name) as next_one, next_one.transaction():
         await next_one.send(topic, b"kept", partition=0)
-    assert await committed(transactional, topic, 1) == [b"kept"]
+    assert await committed(cluster, topic, 1) == [b"kept"]
 
 
 async def test_transactions_follow_each_other_without_long_waits(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         async with asyncio.timeout(60):
             for number in range(50):
                 async with producer.transaction():
                     await producer.send(topic, b"%02d" % number)
 
-    assert await committed(transactional, topic, 50) == [b"%02d" % number for number in range(50)]
+    assert await committed(cluster, topic, 50) == [b"%02d" % number for number in range(50)]
 
 
 async def test_confluents_consumer_sees_what_is_committed(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
         for number in range(6):
             await producer.begin_transaction()
             await producer.send(topic, b"%d" % number, partition=0)
@@ -342,7 +325,7 @@ async def test_confluents_consumer_sees_what_is_committed(
     def read() -> list[bytes | None]:
         consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": transactional.bootstrap_servers,
+                "bootstrap.servers": cluster.bootstrap_servers,
                 "group.id": fresh("confluent"),
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
@@ -362,11 +345,11 @@ async def test_confluents_consumer_sees_what_is_committed(
 
 
 async def test_offsets_are_committed_with_the_transaction_or_not_at_all(
-    transactional: Cluster, topic: str, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
     group, partition = fresh("group"), TopicPartition(topic, 0)
-    async with Admin(transactional.bootstrap_servers) as admin:
-        async with Producer(transactional.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    async with Admin(cluster.bootstrap_servers) as admin:
+        async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
             await producer.begin_transaction()
             await producer.send_offsets({partition: 7}, group)
             await producer.abort_transaction()
@@ -381,18 +364,18 @@ async def test_offsets_are_committed_with_the_transaction_or_not_at_all(
 
 
 async def test_consume_transform_produce_is_exactly_once_though_workers_are_killed(
-    transactional: Cluster, topic: str, admin: Admin, fresh: Callable[[str], str]
+    cluster: Cluster, topic: str, admin: Admin, fresh: Callable[[str], str]
 ) -> None:
     target, group = fresh("out"), fresh("group")
     await admin.topics.create(target, partitions=1, replication_factor=1)
-    async with Producer(transactional.bootstrap_servers) as producer:
+    async with Producer(cluster.bootstrap_servers) as producer:
         await producer.send_many(topic, [b"%d" % number for number in range(300)])
-    arguments = (str(WORKER), transactional.bootstrap_servers, topic, target, group)
+    arguments = (str(WORKER), cluster.bootstrap_servers, topic, target, group)
 
     for kill_after in (40, 120, None):
         await run_worker(arguments, kill_after)
 
-    assert await committed(transactional, target, 300) == sorted(b"%d" % number for number in range(300))
+    assert await committed(cluster, target, 300) == sorted(b"%d" % number for number in range(300))
 
 
 async def run_worker(arguments: tuple[str, ...], kill_after: int | None) -> None:

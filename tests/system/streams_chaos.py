@@ -7,7 +7,7 @@ become dead letters), some are sent again with the message id of the first.
 
 `--effect` chooses what handlers do beside waiting for 0-50 ms: `none`; `processes` (they run on worker
 processes); `sqlite` and `postgres` (insert, update and delete rows, with marks in the same transaction: the
-table must be right); `transactions` (on Apache Kafka: outputs, offsets and dead letters exactly once).
+table must be right); `transactions` (outputs, offsets and dead letters exactly once).
 
 python tests/system/streams_chaos.py --records 1000000 --keys 10000 --seed 1
 """
@@ -257,20 +257,21 @@ class Run:
 
 
 @contextlib.contextmanager
-def broker_of(effect: str, folder: Path) -> Iterator[str]:
-    """Run the broker: Apache Kafka for transactions."""
-    settings = {"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"}
-    if effect != "transactions":
+def broker_of(kind: str, folder: Path) -> Iterator[str]:
+    """Run the broker."""
+    settings = {
+        "group.min.session.timeout.ms": "1000",
+        "group.initial.rebalance.delay.ms": "0",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        "offsets.topic.num.partitions": "4",
+    }
+    if kind == "ottla":
         with BrokerProcess(folder, settings) as broker:
             yield broker.bootstrap_servers
         return
     from peers.apache_kafka import ApacheKafka
 
-    settings |= {
-        "transaction.state.log.num.partitions": "4",
-        "offsets.topic.num.partitions": "4",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    }
     with ApacheKafka(folder, settings, heap="512m") as kafka:
         yield kafka.bootstrap_servers
 
@@ -301,6 +302,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--effect", choices=EFFECTS, default="none")
+    parser.add_argument("--broker", choices=("ottla", "apache"), default="ottla")
     parser.add_argument("--every-s", type=float, default=4.0, help="the mean time between two faults")
     parser.add_argument("--longest-ms", type=int, default=50, help="the longest time of a handler")
     parser.add_argument("--ahead", type=int, default=50_000, help="how far the producer is ahead")
@@ -319,7 +321,7 @@ def main() -> int:
         made = stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-streams-chaos-"))
         folder = options.keep or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
-        servers = stack.enter_context(broker_of(options.effect, Path(made) / "broker"))
+        servers = stack.enter_context(broker_of(options.broker, Path(made) / "broker"))
         address = stack.enter_context(address_of(options.effect, Path(made)))
         run = Run(options, servers, folder, address)
         asyncio.run(run.run())

@@ -21,6 +21,7 @@ from ottla.pipeline.sink.errors import NoTransactions, RowsUnfit
 from ottla.pipeline.sink.exactly_once import write_exactly_once
 from ottla.pipeline.sink.task_identity import TaskIdentity
 from ottla.protocol.errors import MessageTooLarge
+from peers.denied_transactions import denied_transactions
 
 PLACE = TaskIdentity("q", 7, 3)
 
@@ -129,12 +130,13 @@ async def test_a_null_topic_fails_the_task(broker: BrokerThread) -> None:
         await asyncio.to_thread(lambda: write_rows(rows, Columns(("value",), None), config(broker), None))
 
 
-async def test_a_broker_without_transactions_is_named_as_such(broker: BrokerThread, topic: str) -> None:
-    settings = config(broker, delivery="exactly-once")
-
+async def test_a_broker_without_transactions_is_named_as_such() -> None:
     words = "^delivery=exactly-once needs transactions, which these brokers do not have. With delivery=dedupe"
-    with pytest.raises(NoTransactions, match=words) as failure:
-        await asyncio.to_thread(
-            lambda: write_exactly_once(batches(["x"]), Columns(("value",), topic), settings, PLACE, "run")
-        )
+    async with denied_transactions() as servers:
+        settings = SinkConfig.of({"kafka.bootstrap.servers": servers, "delivery": "exactly-once"})
+        columns = Columns(("value",), "rows")
+        with pytest.raises(NoTransactions, match=words) as failure:
+            await asyncio.to_thread(
+                lambda: write_exactly_once(batches(["x"]), columns, settings, PLACE, "run")
+            )
     assert failure.value.__suppress_context__, "no talk of authorization, which is how brokers say it"
