@@ -26,7 +26,7 @@ BOUND_S = 150.0
 _STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 
 
-@pytest.fixture(params=["kafka-3.9"])
+@pytest.fixture(params=["kafka-3.9", "ottla"])
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with transactional_broker(request.param, tmp_path / "broker") as running:
         yield running.bootstrap_servers
