@@ -12,11 +12,10 @@ from ottla.producer import Producer, TransactionFailed
 from peers.apache_kafka import ApacheKafka
 from peers.certificates import missing_openssl
 from peers.secured_kafka import SecuredKafka, secured_kafka
-from peers.snippets import PAGES, ROOT, blocks, run_page
+from peers.snippets import ROOT, TRANSACTIONS, pages_with, run_page
 
 pytestmark = pytest.mark.java
 
-TRANSACTIONS = "needs transactions"
 TLS = "needs TLS"
 EXACTLY_ONCE = ROOT / "docs/tutorial/exactly-once.md"
 
@@ -33,10 +32,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         pytest.skip(missing)
     with secured_kafka(tmp_path_factory.mktemp("secured"), "kafka-3.9") as running:
         yield running
-
-
-def pages_with(mark: str) -> list[object]:
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, mark)]
 
 
 @pytest.mark.parametrize("page", pages_with(TRANSACTIONS))

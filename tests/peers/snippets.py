@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
@@ -23,6 +25,8 @@ PAGES = sorted(
 PRINTED_SERVERS = "127.0.0.1:9092"
 PRINTED_ZOOKEEPER = "127.0.0.1:2181"
 TIMEOUT_S = 60
+TRANSACTIONS = "needs transactions"
+"""The mark of blocks that need a broker of their own, with transactions."""
 _BLOCK = re.compile(
     r"(?:<!-- (?P<mark>not run|needs \w+): .+? -->\n)?^```(?P<language>python|console)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -52,6 +56,11 @@ def blocks(page: Path, mark: str | None = None) -> list[Block]:
         for found in _BLOCK.finditer(text)
         if found["mark"] == mark
     ]
+
+
+def pages_with(mark: str) -> list[object]:
+    """Return a parameter for each page that has blocks with a mark."""
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, mark)]
 
 
 def run_page(
