@@ -320,6 +320,8 @@ class BrokerCluster:
             "zookeeper.session.timeout.ms": "4000",
             "zookeeper.connection.timeout.ms": "30000",
             "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": str(min(self._size, 2)),
             "controlled.shutdown.retry.backoff.ms": "500",
         }
         return BrokerProcess(self.data_dir / f"broker-{node}", common | self._settings | own)
@@ -350,6 +352,9 @@ def settings_for_tests(data_dir: Path, host: str, port: int, settings: Mapping[s
         "log.dirs": str(data_dir),
         "offsets.topic.num.partitions": "4",
         "offsets.topic.replication.factor": "1",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "100",
         **settings,
