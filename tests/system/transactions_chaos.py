@@ -232,7 +232,8 @@ class Run:
             failed = ", ".join(f"{name} {count}" for name, count in most)
             print(
                 f"  {kind:<13}{self.workers.commits(kind):>7,} transactions; killed: {counts}; "
-                f"{sum(each.starts for each in self.workers.of(kind))} starts; ended by themselves: "
+                f"{sum(each.starts for each in self.workers.of(kind))} starts; hung: "
+                f"{sum(each.hung for each in self.workers.of(kind))}; ended by themselves: "
                 f"{failed or 'never'}"
             )
         for victim, waits in self.waits_s.items():
