@@ -1,4 +1,4 @@
-"""Exactly once on Spark, against Apache Kafka: batches that come again, tasks that fail, drivers that die."""
+"""Exactly once on Spark, on Ottla and Apache Kafka: batches that come again, failures, killed drivers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import lit, udf
 
+from ottla.broker.testing import BrokerProcess
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
 from peers.spark import with_patience
@@ -21,6 +22,8 @@ from spark.topic_copying import Copying, arrived
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+Broker = BrokerProcess | KraftKafka
 
 PARTITIONS = 4
 FEW_ROUNDS, ALL_ROUNDS = 3, 50
@@ -32,19 +35,22 @@ ROWS_OF_A_ROUND = 600
 """More than a driver copies before it is killed, but not so many that the last one copies for an hour."""
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftKafka]:
+@pytest.fixture(scope="module", params=["ottla", "kafka"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("broker")
+    if request.param == "ottla":
+        with BrokerProcess(folder) as ours:
+            yield ours
+        return
     if missing := missing_tools():
         pytest.skip(missing)
-    with KraftKafka(
-        tmp_path_factory.mktemp("kafka"), {"transaction.state.log.num.partitions": "8"}
-    ) as running:
+    with KraftKafka(folder, {"transaction.state.log.num.partitions": "8"}) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def kafkas_topics(kafka: KraftKafka) -> Iterator[Topics]:
-    with Topics(kafka.bootstrap_servers) as topics:
+def its_topics(broker: Broker) -> Iterator[Topics]:
+    with Topics(broker.bootstrap_servers) as topics:
         yield topics
 
 
@@ -104,8 +110,8 @@ class Copy:
 
 
 @pytest.fixture
-def copy(spark: SparkSession, kafkas_topics: Topics, fresh: Callable[[str], str], tmp_path: Path) -> Copy:
-    return Copy(spark, kafkas_topics, fresh("copy"), tmp_path / "checkpoint")
+def copy(spark: SparkSession, its_topics: Topics, fresh: Callable[[str], str], tmp_path: Path) -> Copy:
+    return Copy(spark, its_topics, fresh("copy"), tmp_path / "checkpoint")
 
 
 def test_a_repeated_batch_is_not_written_again(copy: Copy) -> None:
@@ -245,14 +251,14 @@ def test_writes_of_a_streams_batch_are_done_once_each(copy: Copy) -> None:
 # --- drivers of their own
 
 
-def send_round(kafka: KraftKafka, topic: str, start: int, partitions: int) -> int:
+def send_round(broker: Broker, topic: str, start: int, partitions: int) -> int:
     """Send the rows of a round, by a producer that knows of all partitions; return how many they are."""
     rows = range(start, start + ROWS_OF_A_ROUND)
-    with Topics(kafka.bootstrap_servers) as afresh:
+    with Topics(broker.bootstrap_servers) as afresh:
         return afresh.send(topic, [Sent(value=b"%d" % row, partition=row % partitions) for row in rows])
 
 
-def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, folder: Path) -> None:
+def kill_drivers(rounds: int, broker: Broker, topics: Topics, name: str, folder: Path) -> None:
     """Kill the driver once a round, some moment in the middle of its batches; then count.
 
     In the first round, and maybe in more, that is the first batch; the source has a partition more when this
@@ -261,11 +267,11 @@ def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, fold
     seed = int(os.environ.get("SINK_SEED", random.randrange(2**32)))
     print("SINK_SEED =", seed)
     chance = random.Random(seed)
-    copying = killed_in_its_first_batch(kafka, topics, name, folder, chance)
+    copying = killed_in_its_first_batch(broker, topics, name, folder, chance)
     sent = ROWS_OF_A_ROUND
     topics.add_partitions(copying.source, PARTITIONS + 1)
     for round_ in range(1, rounds):
-        sent += send_round(kafka, copying.source, sent, PARTITIONS + 1)
+        sent += send_round(broker, copying.source, sent, PARTITIONS + 1)
         if round_ <= rounds // EARLY and not copying.has_begun:
             copying.run_and_kill_early(chance, workers_too=bool(round_ % 2))
             print(f"round {round_ + 1}: killed in the first batch: {not copying.has_begun}", flush=True)
@@ -274,14 +280,14 @@ def kill_drivers(rounds: int, kafka: KraftKafka, topics: Topics, name: str, fold
             print(f"round {round_ + 1}: killed after batches {done}", flush=True)
     copying.run()
 
-    found = arrived(kafka.bootstrap_servers, copying.target, 2)
+    found = arrived(broker.bootstrap_servers, copying.target, 2)
     lost = [number for number in range(sent) if str(number) not in found]
     doubled = [value for value, count in found.items() if count > 1]
     assert (lost, doubled, len(found)) == ([], [], sent)
 
 
 def killed_in_its_first_batch(
-    kafka: KraftKafka, topics: Topics, name: str, folder: Path, chance: random.Random
+    broker: Broker, topics: Topics, name: str, folder: Path, chance: random.Random
 ) -> Copying:
     """Begin a query, and kill its driver in its first batch.
 
@@ -290,10 +296,10 @@ def killed_in_its_first_batch(
     for number in range(EARLY_TRIES):
         stem = f"{name}-{number}"
         source, target, place = f"{stem}-source", f"{stem}-target", folder / str(number)
-        copying = Copying(kafka.bootstrap_servers, source, target, place, {"at_once": 100})
+        copying = Copying(broker.bootstrap_servers, source, target, place, {"at_once": 100})
         topics.create(source, partitions=PARTITIONS)
         topics.create(target, partitions=2)
-        send_round(kafka, source, 0, PARTITIONS)
+        send_round(broker, source, 0, PARTITIONS)
         copying.run_and_kill_early(chance, workers_too=False)
         print(f"round 1: killed in the first batch: {not copying.has_begun}", flush=True)
         if not copying.has_begun:
@@ -303,14 +309,14 @@ def killed_in_its_first_batch(
 
 @pytest.mark.timeout(600)
 def test_no_row_is_lost_or_doubled_by_killing_drivers(
-    kafka: KraftKafka, kafkas_topics: Topics, fresh: Callable[[str], str], tmp_path: Path
+    broker: Broker, its_topics: Topics, fresh: Callable[[str], str], tmp_path: Path
 ) -> None:
-    kill_drivers(FEW_ROUNDS, kafka, kafkas_topics, fresh("kills"), tmp_path)
+    kill_drivers(FEW_ROUNDS, broker, its_topics, fresh("kills"), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
 def test_no_row_is_lost_or_doubled_by_killing_drivers_fifty_times(
-    kafka: KraftKafka, kafkas_topics: Topics, fresh: Callable[[str], str], tmp_path: Path
+    broker: Broker, its_topics: Topics, fresh: Callable[[str], str], tmp_path: Path
 ) -> None:
-    kill_drivers(ALL_ROUNDS, kafka, kafkas_topics, fresh("kills"), tmp_path)
+    kill_drivers(ALL_ROUNDS, broker, its_topics, fresh("kills"), tmp_path)
