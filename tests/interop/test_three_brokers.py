@@ -142,7 +142,7 @@ async def test_a_truncated_log_goes_on_raising_until_a_seek(three_brokers: Three
     servers = three_brokers.bootstrap_servers
     partition = TopicPartition(topic, 0)
     async with asyncio.timeout(2 * BOUND_S), Admin(servers) as admin:
-        async with Producer(servers, acks=1) as producer:
+        async with Producer(servers, acks="all") as producer:
             await leads(admin, topic, 2, isr=2)
             for n in range(100):
                 await producer.send_and_wait(topic, b"%d" % n, partition=0)
