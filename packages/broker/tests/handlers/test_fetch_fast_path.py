@@ -29,6 +29,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import decode_request_header
 from ottla.protocol.messages.fetch import (
     FetchRequest,
+    FetchResponse,
     ForgottenTopic,
     ReplicaState,
 )
@@ -331,6 +332,30 @@ async def test_aborted_transactions_take_the_general_path(plane: DataPlane) -> N
 
     assert fast_path(plane, request_of(isolation_level=1), 12, 1) is None
     assert fast_path(plane, request_of(), 12, 1) == await general_path(plane, request_of(), 12, 1)
+
+
+async def test_transactions_aborted_behind_the_fetched_batches_are_not_told(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"a" * 100), now_ms=1)
+    for sequence in range(3):
+        partition.append(transactional(b"b", sequence=sequence), now_ms=1)
+        partition.append(marker(ControlType.ABORT), now_ms=1, origin=AppendOrigin.COORDINATOR)
+    admit(plane, partition)
+    first = request_of(partition_max=200, isolation_level=1)
+
+    answer = await general_path(plane, first, 12, 1)
+
+    assert aborted_in(answer, 12) == []
+    assert fast_path(plane, first, 12, 1) == answer
+    second = request_of(1, partition_max=100, isolation_level=1)
+    assert aborted_in(await general_path(plane, second, 12, 1), 12) == [(7, 1)]
+    everything = request_of(isolation_level=1)
+    assert aborted_in(await general_path(plane, everything, 12, 1), 12) == [(7, 1), (7, 3), (7, 5)]
+
+
+def aborted_in(frame: bytes, version: int) -> list[tuple[int, int]]:
+    (topic,) = FetchResponse.decode(frame[9:], version).responses
+    return [(one.producer_id, one.first_offset) for one in topic.partitions[0].aborted_transactions or []]
 
 
 async def test_bytes_and_requests_are_counted_as_on_the_general_path(plane: DataPlane) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,18 @@ from ottla.broker.network.frames import FrameReader, ProduceRun, ReceiveBuffer
 from ottla.broker.network.request_metrics import FastPathTally, RequestMetrics
 from ottla.broker.network.request_times import RequestTimes
 from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, encode_request, response_header
-from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ottla.protocol.topics import TopicPartition
 
+BOUND_S = 60
+LISTENER = "PLAINTEXT"
 INDEX: dict[bytes, Any] = {b"t\0\0\0\0": "t-0", b"t\0\0\0\1": "t-1", "thé".encode() + b"\0\0\0\0": "thé-0"}
 
 
@@ -32,7 +43,7 @@ def request_of(
 ) -> ProduceRequest:
     data = [PartitionProduceData(index=partition, records=records)]
     topics = [TopicProduceData(name=topic, partition_data=data)]
-    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics, **more)
+    return ProduceRequest(acks=acks, timeout_ms=more.pop("timeout_ms", 1000), topic_data=topics, **more)
 
 
 def framed(
@@ -152,8 +163,10 @@ def _decoded(frame: bytes) -> ProduceRequest:
 
 async def general_path(plane: DataPlane, request: ProduceRequest, version: int, correlation_id: int) -> bytes:
     answer = produce.handle(plane.services, request, plane.context(ApiKey.PRODUCE, version))
+    if isinstance(answer, Awaitable):
+        answer = await answer
     assert answer is not None
-    body = response_header(correlation_id, ApiKey.PRODUCE, version) + answer.encode(version)  # type: ignore[union-attr]
+    body = response_header(correlation_id, ApiKey.PRODUCE, version) + answer.encode(version)
     return struct.pack(">i", len(body)) + body
 
 
@@ -209,7 +222,7 @@ async def _fast_path(plane: DataPlane, requests: list[bytes], version: int, turn
         run = reader.next_produces(plane.session.produce_targets)
         if run is not None:
             try:
-                answered = plane.services.produce_fast_path.append(run)
+                answered = plane.services.produce_fast_path.append(run, LISTENER)
                 assert isinstance(answered, bytes)
                 answers += answered
                 number += run.count
@@ -224,13 +237,75 @@ async def _fast_path(plane: DataPlane, requests: list[bytes], version: int, turn
     return answers
 
 
+async def _waiting(
+    plane: DataPlane, version: int, timeout_ms: int
+) -> tuple[asyncio.Task[bytes], list[asyncio.Task[bytes]]]:
+    """Begin the waits for replicas of a run of two requests, and of the same two on the general path."""
+    requests = [request_of(batch_of(value), timeout_ms=timeout_ms) for value in (b"a", b"bc")]
+    run = reader_with(
+        b"".join(framed(one, version, number) for number, one in enumerate(requests))
+    ).next_produces(plane.session.produce_targets)
+    assert run is not None
+    begun = plane.services.produce_fast_path.append(run, LISTENER)
+    assert not isinstance(begun, bytes)
+    general = [
+        asyncio.ensure_future(general_path(plane, one, version, at)) for at, one in enumerate(requests)
+    ]
+    fast = asyncio.ensure_future(begun)
+    await asyncio.sleep(0)
+    return fast, general
+
+
+async def _follows(plane: DataPlane, version: int) -> None:
+    await plane.lead(isr=(1, 2), replicas=(1, 2), leader_epoch=4)
+    partition = plane.replicas.hosted(TopicPartition("t", 0))
+    assert partition is not None
+    plane.services.produce_fast_path.admit(plane.context(ApiKey.PRODUCE, version), partition)
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+async def test_a_run_whose_leadership_ends_is_told_the_new_leader(tmp_path: Path, version: int) -> None:
+    plane = DataPlane(tmp_path)
+    await _follows(plane, version)
+    fast, general = await _waiting(plane, version, 60_000)
+
+    await plane.lead(leader=2, leader_epoch=5, isr=(1, 2), replicas=(1, 2))
+
+    async with asyncio.timeout(BOUND_S):
+        answers = await fast
+        assert answers == b"".join([await one for one in general])
+    (size,) = struct.unpack_from(">i", answers)
+    response = ProduceResponse.decode(answers[8 + (version >= 9) : 4 + size], version)
+    (one,) = response.responses[0].partition_responses
+    assert one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if version >= 10:
+        assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == (2, 5)
+        assert [(node.node_id, node.host) for node in response.node_endpoints] == [(2, "host-2")]
+    plane.logs.close()
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+async def test_a_run_that_waits_too_long_is_answered_as_on_the_general_path(
+    tmp_path: Path, version: int
+) -> None:
+    plane = DataPlane(tmp_path)
+    await _follows(plane, version)
+
+    fast, general = await _waiting(plane, version, 1)
+
+    async with asyncio.timeout(BOUND_S):
+        assert await fast == b"".join([await one for one in general])
+    plane.logs.close()
+
+
 def _stored(plane: DataPlane) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(plane.logs.root.rglob("*.log")))
 
 
 def test_waiting_for_replicas_counts_as_remote_time() -> None:
     registry = Metrics()
-    request_metrics, runs = RequestMetrics(registry), ProduceFastPath(TopicMetrics(registry), SystemClock())
+    topic_metrics, request_metrics = TopicMetrics(registry), RequestMetrics(registry)
+    runs = ProduceFastPath(topic_metrics, SystemClock(), lambda _listener, _version, response: response)
     times = RequestTimes(request_metrics, runs, lambda: 0.0, lambda _delay, _call: None)
     run = run_in(framed(request_of(batch_of(b"a"))) * 2)
     assert run is not None

@@ -15,6 +15,7 @@ from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.zookeeper_store import read_leadership
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.handlers.current_leaders import LeaderSources, tell_producer
 from ottla.broker.handlers.delayed_fetches import DelayedFetches
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.fetch_sessions import FetchSessions, measure_fetch_sessions
@@ -191,7 +192,9 @@ class Composition:
             record_threads=RecordThreads(),
             fetch_sessions=self._fetch_sessions(),
             delayed_fetches=delayed_fetches,
-            produce_fast_path=ProduceFastPath(topic_metrics, environment.clock),
+            produce_fast_path=ProduceFastPath(
+                topic_metrics, environment.clock, partial(tell_producer, LeaderSources(metadata, replicas))
+            ),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
         )
 

@@ -117,7 +117,7 @@ cdef Outcome answer(PlainFetch ask, Answers answers, int64_t most_bytes, bint is
         return WAITS
     if target.partition.is_cold(ask.offset, records):
         return NOT_PLAIN
-    if ask.committed_only and log.aborted_transactions(ask.offset, up_to):
+    if ask.committed_only and log.aborted_transactions(ask.offset, records.end_offset):
         return NOT_PLAIN
     answers.add(ask.head(high_watermark, stable, log_start, size), records, size, ask.size_in_bytes)
     target.bytes_out.count += size

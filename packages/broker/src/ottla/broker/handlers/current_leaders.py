@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.replication.partition import Role
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint
+from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.replication.replicas import Replicas
-    from ottla.protocol.topics import TopicPartition
+    from ottla.protocol.messages.produce import ProduceResponse
 
 FIRST_PRODUCE: Final = 10
 FIRST_FETCH: Final = 16
@@ -23,6 +26,17 @@ IS_ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FEN
 
 class Needs(Protocol):
     """The parts of the broker that know leaders."""
+
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSources:
+    """Those parts alone."""
 
     metadata: MetadataCache
     replicas: Replicas
@@ -69,3 +83,22 @@ class CurrentLeaders:
         if known is None:
             return Leadership(NO_LEADER, -1)
         return Leadership(known.leader, known.leader_epoch)
+
+
+def tell_producer(
+    services: Needs, listener_name: str, version: int, response: ProduceResponse
+) -> ProduceResponse:
+    """Write into an answer to Produce who leads the partitions that this broker does not."""
+    if version < FIRST_PRODUCE:
+        return response
+    leaders = None
+    for topic in response.responses:
+        for one in topic.partition_responses:
+            if one.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            leaders = leaders or CurrentLeaders(services, listener_name)
+            leader_id, epoch = leaders.of(TopicPartition(topic.name, one.index))
+            one.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
+    if leaders is not None:
+        response.node_endpoints = [NodeEndpoint(**node._asdict()) for node in leaders.nodes.values()]
+    return response

@@ -225,7 +225,7 @@ def _read(
             result.records = records
             result.is_cold = partition.is_cold(wanted.fetch_offset, records)
             if result.aborted is not None:
-                result.aborted = _aborted(partition, wanted.fetch_offset, up_to)
+                result.aborted = _aborted(partition, wanted.fetch_offset, records.end_offset)
     return result
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from ottla.broker.handlers.current_leaders import FIRST_PRODUCE, CurrentLeaders
+from ottla.broker.handlers.current_leaders import tell_producer
 from ottla.broker.handlers.delayed_produce import (
     ALL_ACKS,
     LEADER_ACKS,
@@ -32,8 +32,6 @@ from ottla.protocol.errors import (
     UnsupportedCompressionType,
 )
 from ottla.protocol.messages.produce import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -235,7 +233,7 @@ def _answer(
             raise CloseConnection  # the only way to tell a producer that expects no answer
         return None
     if nothing_to_wait_for(request.acks, placed):
-        return _with_leaders(services, context, response)
+        return tell_producer(services, context.session.listener_name, context.api_version, response)
     return _when_safe(services, request, context, response, placed)
 
 
@@ -247,24 +245,7 @@ async def _when_safe(
     placed: list[Placed],
 ) -> ProduceResponse:
     await when_safe(request, context, response, placed, services.environment.clock)
-    return _with_leaders(services, context, response)
-
-
-def _with_leaders(services: Needs, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
-    """Tell who leads the partitions that this broker does not."""
-    if context.api_version < FIRST_PRODUCE:
-        return response
-    leaders = None
-    for topic in response.responses:
-        for one in topic.partition_responses:
-            if one.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                continue
-            leaders = leaders or CurrentLeaders(services, context.session.listener_name)
-            leader_id, epoch = leaders.of(TopicPartition(topic.name, one.index))
-            one.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
-    if leaders is not None:
-        response.node_endpoints = [NodeEndpoint(**node._asdict()) for node in leaders.nodes.values()]
-    return response
+    return tell_producer(services, context.session.listener_name, context.api_version, response)
 
 
 def appending(

@@ -10,15 +10,16 @@ Both paths append through `HostedPartition`, by the same steps: `docs/design/req
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.broker.handlers._produce_fast_path import Target
-from ottla.broker.handlers.delayed_produce import ALL_ACKS
+from ottla.broker.handlers.delayed_produce import ALL_ACKS, Placed
 from ottla.broker.handlers.known_partitions import KnownPartitions
 from ottla.broker.log.batch_preparation import may_have_to_be_opened
 from ottla.broker.log.log import Appended
 from ottla.protocol.errors import KafkaError, RequestTimedOut
+from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from ottla.protocol.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
     from ottla.protocol.native import ProduceRun
+    from ottla.protocol.topics import TopicPartition
+
+
+TellLeaders: TypeAlias = Callable[[str, int, ProduceResponse], ProduceResponse]
+"""Writes into an answer of a version who leads elsewhere, at which address on the named listener."""
 
 
 class NotPlain(Exception):
@@ -36,8 +42,9 @@ class NotPlain(Exception):
 class ProduceFastPath:
     """Appends runs for one broker, to the partitions that the session has in its index."""
 
-    def __init__(self, topic_metrics: TopicMetrics, clock: Clock) -> None:
+    def __init__(self, topic_metrics: TopicMetrics, clock: Clock, tell_leaders: TellLeaders) -> None:
         self.known: KnownPartitions[Target] = KnownPartitions()
+        self._tell_leaders = tell_leaders
         self._topic_metrics = topic_metrics
         self._clock = clock
 
@@ -64,10 +71,11 @@ class ProduceFastPath:
         for target in self.known:
             target.flush()
 
-    def append(self, run: ProduceRun) -> bytes | Coroutine[Any, Any, bytes]:
+    def append(self, run: ProduceRun, listener_name: str) -> bytes | Coroutine[Any, Any, bytes]:
         """Append a run; returns the responses, or a wait for them where replicas are behind.
 
-        Raises `NotPlain`, and then nothing has been appended and the session has to drop the partition.
+        `listener_name` is the client's listener. Raises `NotPlain`, and then nothing has been appended and
+        the session has to drop the partition.
         """
         target: Target = run.target
         if target.retired:
@@ -86,17 +94,26 @@ class ProduceFastPath:
             raise NotPlain  # one of them is a retry; taken one by one, each gets its own offset
         target.count(run)
         if run.acks == ALL_ACKS and partition.core.high_watermark <= appended.last_offset:
-            return self._when_replicated(run, partition, appended)
+            return self._when_replicated(run, partition, appended, listener_name)
         return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
 
     async def _when_replicated(
-        self, run: ProduceRun, partition: HostedPartition, appended: Appended
+        self, run: ProduceRun, partition: HostedPartition, appended: Appended, listener_name: str
     ) -> bytes:
         try:
             async with asyncio.timeout(run.timeout_ms / 1000):
                 await partition.replicated(appended.last_offset + 1)
         except KafkaError as error:
-            return run.failures(int(error.code))
+            return self._failures(run, partition.topic_partition, error, listener_name)
         except TimeoutError:
-            return run.failures(int(RequestTimedOut.code))
+            return self._failures(run, partition.topic_partition, RequestTimedOut(), listener_name)
         return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
+
+    def _failures(
+        self, run: ProduceRun, topic_partition: TopicPartition, error: KafkaError, listener_name: str
+    ) -> bytes:
+        answer = Placed(PartitionProduceResponse(index=topic_partition.partition))
+        answer.failed(error)
+        topic = TopicProduceResponse(name=topic_partition.topic, partition_responses=[answer.response])
+        response = self._tell_leaders(listener_name, run.version, ProduceResponse(responses=[topic]))
+        return run.repeated(response.encode(run.version))

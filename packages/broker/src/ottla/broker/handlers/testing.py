@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -13,6 +14,7 @@ from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAcces
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.environment import Environment
+from ottla.broker.handlers.current_leaders import LeaderSources, tell_producer
 from ottla.broker.handlers.delayed_fetches import DelayedFetches
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.fetch_sessions import FetchSessions
@@ -222,7 +224,9 @@ class DataPlane:
                 lambda: self.environment.random.randrange(1, 2**31),
             ),
             delayed_fetches=delayed_fetches,
-            produce_fast_path=ProduceFastPath(topic_metrics, clock),
+            produce_fast_path=ProduceFastPath(
+                topic_metrics, clock, partial(tell_producer, LeaderSources(self.metadata, self.replicas))
+            ),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, self.config.fetch_max_bytes),
             verification=FakeVerification(),
         )

@@ -255,7 +255,7 @@ cdef class LogEnd:
     cpdef Slice read_now(self, int64_t offset, int64_t max_bytes, int64_t up_to):
         cdef Walk walk
         cdef Slice found
-        cdef int64_t start, stop = self.position, end, next_offset
+        cdef int64_t start, stop = self.position, end, next_offset, end_offset = up_to
         if self.descriptor < 0 or offset < self.base_offset:
             return None
         if up_to < self.next_offset:
@@ -273,7 +273,8 @@ cdef class LogEnd:
             end = whole(&walk, self.offsets.mapping, self.offsets.count, start, start + max_bytes, True, &next_offset)
             if next_offset >= 0:
                 self._remember(next_offset, end)
-        found = new_slice(self.file, self.descriptor, start, end - start if end > start else 0)
+                end_offset = next_offset
+        found = new_slice(self.file, self.descriptor, start, end - start if end > start else 0, end_offset)
         found.seen_at, found.seen_bytes = walk.chunk_at, walk.have
         return found
 

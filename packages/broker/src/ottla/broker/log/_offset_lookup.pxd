@@ -28,6 +28,7 @@ cdef class Slice:
     cdef readonly object file
     cdef readonly int64_t position
     cdef readonly int64_t length
+    cdef readonly int64_t end_offset    # no batch of the slice has it, nor one above
     cdef int descriptor         # of a file of the operating system, which `file` keeps open; else -1
     cdef int64_t seen_at        # bytes that were just read without a wait, for the next `is_hot`
     cdef int64_t seen_bytes
@@ -36,7 +37,7 @@ cdef class Slice:
     cpdef bint is_hot(self) except -1
 
 
-cdef Slice new_slice(object file, int descriptor, int64_t position, int64_t length)
+cdef Slice new_slice(object file, int descriptor, int64_t position, int64_t length, int64_t end_offset)
 cdef void begin(Walk *walk, int fd, bint wait, int64_t end, int64_t read_bytes, int64_t position) noexcept
 cdef int following(Walk *walk, Entry *entry) except -1
 cdef int64_t indexed(object index, Py_ssize_t count, int column, int64_t value) except -1

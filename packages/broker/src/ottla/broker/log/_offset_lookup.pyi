@@ -27,8 +27,10 @@ class Slice:
     file: File
     position: int
     length: int
+    end_offset: int
+    """All offsets of the batches are below it; 0 where the read did not say."""
 
-    def __init__(self, file: File, position: int, length: int) -> None: ...
+    def __init__(self, file: File, position: int, length: int, end_offset: int = 0) -> None: ...
     def fileno(self) -> int:
         """The file's descriptor, for sendfile and preadv."""
 

@@ -185,10 +185,11 @@ def in_memory(int fd, int64_t position, int64_t length):
 cdef class Slice:
     """Whole batches in a segment's file; it keeps the file open even when the segment is deleted."""
 
-    def __init__(self, file, int64_t position, int64_t length):
+    def __init__(self, file, int64_t position, int64_t length, int64_t end_offset=0):
         self.file = file
         self.position = position
         self.length = length
+        self.end_offset = end_offset
         self.descriptor = file.fileno() if type(file) is DiskFile else -1
 
     def __repr__(self):
@@ -206,7 +207,8 @@ cdef class Slice:
         return is_in_memory(self.fileno(), self.position, self.length, self.seen_at, seen_bytes)
 
 
-cdef Slice new_slice(object file, int descriptor, int64_t position, int64_t length):
+cdef Slice new_slice(object file, int descriptor, int64_t position, int64_t length, int64_t end_offset):
     cdef Slice one = Slice.__new__(Slice)
     one.file, one.descriptor, one.position, one.length = file, descriptor, position, length
+    one.end_offset = end_offset
     return one

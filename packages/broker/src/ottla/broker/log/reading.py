@@ -56,15 +56,22 @@ class Reading:
             if start < 0:
                 return Slice(log_end.segment.file, 0, 0)
         stop = self._position_of(segment, up_to, wait)
-        end = stop if stop - start <= max_bytes else -1
-        if end < 0:
+        end, end_offset = stop, min(up_to, self._end_of(segment))
+        if stop - start > max_bytes:
             limit = start + max_bytes
             end, next_offset = whole_end(
                 segment.file, segment.offsets, start, limit, stop, at_least_one=at_least_one, wait=wait
             )
             if next_offset >= 0:
                 self._remember(segment, next_offset, end)
-        return Slice(segment.file, start, end - start if end > start else 0)
+                end_offset = next_offset
+        return Slice(segment.file, start, end - start if end > start else 0, end_offset)
+
+    def _end_of(self, segment: Segment) -> int:
+        """The offset where the next segment begins, or the log ends."""
+        bases = self._log.segments.bases
+        number = bisect_right(bases, segment.base_offset)
+        return bases[number] if number < len(bases) else self._log.log_end.next_offset
 
     def _find(self, segment: Segment, offset: int, wait: bool) -> tuple[Segment, int]:
         """The batch that holds `offset`, or the first one behind it where compaction dropped that."""
@@ -86,11 +93,8 @@ class Reading:
                 return segment.size
             if (hint := log_end.hints.get(up_to)) is not None:
                 return hint
-        else:
-            bases = self._log.segments.bases
-            number = bisect_right(bases, segment.base_offset)
-            if number < len(bases) and up_to >= bases[number]:
-                return segment.size
+        elif up_to >= self._end_of(segment):
+            return segment.size
         found = segment.locate(up_to, wait=wait)
         return segment.size if found is None else found.position
 
@@ -124,7 +128,10 @@ class Reading:
     # ---- transactions
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records between two offsets, by their first offsets."""
+        """The aborted transactions with records between two offsets, by their first offsets.
+
+        Behind an entry whose last stable offset is at `end_offset` or above, no other one began below it.
+        """
         segments, found = self._log.segments, []
         for segment in segments.all[max(0, bisect_right(segments.bases, start_offset) - 1) :]:
             for one in segment.transactions.entries:

@@ -257,7 +257,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     def _append(self, run: ProduceRun, received_ms: float) -> bool:
         """Append a run of produce requests; False, and its frames are given back, if it is not plain."""
         try:
-            answers = self._shared.produce_fast_path.append(run)
+            answers = self._shared.produce_fast_path.append(run, self.session.listener_name)
         except NotPlain:
             self.session.drop_produces(run.key)
             self._reader.give_back(run)

@@ -70,7 +70,9 @@ def server_of(
         config=config,
         clock=clock,
         metrics=metrics,
-        produce_fast_path=ProduceFastPath(topic_metrics, clock),
+        produce_fast_path=ProduceFastPath(
+            topic_metrics, clock, lambda _listener, _version, response: response
+        ),
         fetch_fast_path=FetchFastPath(
             topic_metrics, DelayedFetches(config.max_delayed_fetches), config.fetch_max_bytes
         ),

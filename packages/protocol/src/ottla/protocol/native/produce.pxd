@@ -43,10 +43,7 @@ cdef class ProduceRun:
     cdef int add(self, const PlainProduce *one) except -1
     cdef int finish(self, bytearray source, view) except -1
     cpdef bytes answers(self, int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset)
-    cpdef bytes failures(self, int error_code)
-    cdef bytes responses(
-        self, int error_code, int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset
-    )
+    cpdef bytes repeated(self, bytes body)
 
 
 cdef ProduceRun take_run(

@@ -34,5 +34,5 @@ class ProduceRun:
         """All batches, joined; one alone is a view of the received bytes."""
     def answers(self, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes:
         """Return all responses, framed: the batches were appended one behind the other from `base_offset`."""
-    def failures(self, error_code: int) -> bytes:
-        """Return all responses, framed, with an error instead of an offset."""
+    def repeated(self, body: bytes) -> bytes:
+        """Return all responses, framed, with one body for all: that of an error."""

@@ -182,31 +182,34 @@ cdef class ProduceRun:
 
     # ---- responses
 
+    cpdef bytes repeated(self, bytes body):
+        cdef bint flexible = self.version >= FIRST_FLEXIBLE
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body), one = SIZE + 4 + flexible + size, i
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, one * self.count)
+        cdef unsigned char *p = <unsigned char *> PyBytes_AS_STRING(out)
+        for i in range(self.count):
+            p = write32(write32(p, <int32_t> (one - SIZE)), self.requests[i].correlation_id)
+            p = write_tags(p, flexible, 1)
+            memcpy(p, PyBytes_AS_STRING(body), size)
+            p += size
+        return out
+
     cpdef bytes answers(self, int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset):
-        return self.responses(0, base_offset, log_append_time_ms, log_start_offset)
-
-    cpdef bytes failures(self, int error_code):
-        return self.responses(error_code, -1, -1, -1)
-
-    cdef bytes responses(
-        self, int error_code, int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset
-    ):
         cdef Py_ssize_t size = (MAX_RESPONSE_BYTES + PyBytes_GET_SIZE(self.key) - 4) * self.count, i
         cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
         cdef unsigned char *first = <unsigned char *> PyBytes_AS_STRING(out)
         cdef unsigned char *p = first
         for i in range(self.count):
             p = write_response(
-                p, self.version, self.key, self.requests[i].correlation_id, error_code,
+                p, self.version, self.key, self.requests[i].correlation_id,
                 base_offset, log_append_time_ms, log_start_offset,
             )
-            if not error_code:
-                base_offset += self.requests[i].record_count
+            base_offset += self.requests[i].record_count
         return out[:p - first]
 
 
 cdef unsigned char *write_response(
-    unsigned char *frame, int version, bytes key, int32_t correlation_id, int error_code,
+    unsigned char *frame, int version, bytes key, int32_t correlation_id,
     int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
 ) noexcept:
     """Write one response with its frame's size in front; return where it ends."""
@@ -214,7 +217,7 @@ cdef unsigned char *write_response(
     cdef const unsigned char *topic = <const unsigned char *> PyBytes_AS_STRING(key)
     cdef unsigned char *p = write_tags(write32(frame + SIZE, correlation_id), flexible, 1)
     p = write_only_topic(p, flexible, topic, PyBytes_GET_SIZE(key) - 4)
-    p = write64(write64(write16(p, error_code), base_offset), log_append_time_ms)
+    p = write64(write64(write16(p, 0), base_offset), log_append_time_ms)
     if version >= FIRST_WITH_LOG_START:
         p = write64(p, log_start_offset)
     if flexible:
