@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
 from cluster_chaos import GROUP, PARTITIONS, TOPIC, Clients, Run
-from cluster_controllers import move_controller
+from cluster_controllers import controller_kind, move_controller
+from cluster_moves import placed, reassign, until, until_in_sync
 from cluster_of_nodes import Cluster, start
 
 from ottla.client.admin import Admin
@@ -32,6 +32,9 @@ OFFSETS_PARTITIONS: Final = 4
 EVERY: Final = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 ADVICE: Final = "set inter.broker.protocol.version=2.8 on it and restart it"
 METRICS_PORT: Final = 9404
+MOVED: Final = {TOPIC: PARTITIONS, GROUP_METADATA_TOPIC: OFFSETS_PARTITIONS}
+STEADY: Final = {"offsets.topic.replication.factor": "2", "zookeeper.session.timeout.ms": "30000"}
+"""No broker dies: a busy machine must not end the controller's session."""
 NEWEST_BETWEEN_BROKERS: Final = {
     ("Fetch", 17), ("LeaderAndIsr", 7), ("UpdateMetadata", 8), ("StopReplica", 4), ("ControlledShutdown", 3),
     ("AlterPartition", 3), ("AllocateProducerIds", 0),
@@ -39,34 +42,14 @@ NEWEST_BETWEEN_BROKERS: Final = {
 """Of Apache Kafka 3.9 at its own level."""
 
 
-def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what()
-        time.sleep(0.1)
-
-
-async def reassign(servers: str, brokers: tuple[int, int]) -> None:
-    """Move all partitions of the topic and of the groups to two brokers, and wait until they are there."""
-    targets = {
-        TopicPartition(topic, index): brokers if index % 2 else brokers[::-1]
-        for topic, count in ((TOPIC, PARTITIONS), (GROUP_METADATA_TOPIC, OFFSETS_PARTITIONS))
-        for index in range(count)
-    }
-    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
-        assert not any((await admin.partitions.reassign(targets)).values())
-        while moving := await admin.partitions.reassignments():
-            assert {one.partition for one in moving} <= targets.keys()
-            await asyncio.sleep(0.1)
-
-
 async def begin(servers: str, brokers: tuple[int, int]) -> None:
     """Create the topic on two brokers, and a group's offset, which makes the topic of the groups."""
     async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
-        assignments = {index: brokers if index % 2 else brokers[::-1] for index in range(PARTITIONS)}
-        await admin.topics.create(TOPIC, assignments=assignments, configs={"min.insync.replicas": "2"})
+        await admin.topics.create(
+            TOPIC, assignments=placed(PARTITIONS, brokers), configs={"min.insync.replicas": "2"}
+        )
         await admin.groups.commit("other", {EVERY[0]: 7})
-    await reassign(servers, brokers)
+    await reassign(servers, MOVED, brokers)
 
 
 async def group_of(servers: str) -> GroupDescription:
@@ -107,12 +90,13 @@ def until_committed_beyond(servers: str, before: Mapping[TopicPartition, int]) -
     until(are_beyond, lambda: (before, found))
 
 
-def until_in_sync(cluster: Cluster, brokers: tuple[int, int]) -> None:
-    """Wait until whoever is asked says so: brokers are told later than the controller's own list ends."""
-    until(
-        lambda: {each.isr for each in cluster.describe(TOPIC).values()} == {frozenset(brokers)},
-        lambda: cluster.describe(TOPIC),
-    )
+def until_coordinated_by(servers: str, brokers: tuple[int, int]) -> None:
+    """Wait until clients find the group there: until a broker is told that it leads no more, it answers."""
+
+    def found() -> int:
+        return asyncio.run(group_of(servers)).coordinator
+
+    until(lambda: found() in brokers, found)
 
 
 @contextmanager
@@ -132,7 +116,7 @@ def loaded(cluster: Cluster, folder: Path) -> Iterator[Run]:
 @pytest.mark.parametrize("controller", ["apache", "ottla"])
 def test_a_topic_and_its_group_move_to_ottla_and_back_under_load(tmp_path: Path, controller: str) -> None:
     kinds = ["apache", "apache", "ottla", "ottla"]
-    with Cluster(tmp_path, kinds, {"offsets.topic.replication.factor": "2"}) as cluster:
+    with Cluster(tmp_path, kinds, STEADY) as cluster:
         move_controller(cluster, controller)
         with loaded(cluster, tmp_path) as run:
             servers = cluster.servers
@@ -141,14 +125,15 @@ def test_a_topic_and_its_group_move_to_ottla_and_back_under_load(tmp_path: Path,
             for brokers in (OTTLA, APACHE):
                 before = asyncio.run(offsets_of(servers, GROUP))
 
-                asyncio.run(reassign(servers, brokers))
+                asyncio.run(reassign(servers, MOVED, brokers))
 
-                until_in_sync(cluster, brokers)
+                until_in_sync(cluster, TOPIC, brokers)
+                until_coordinated_by(servers, brokers)
                 until_committed_beyond(servers, before)
-                assert asyncio.run(group_of(servers)).coordinator in brokers
                 assert members_of(servers) == members
                 assert asyncio.run(offsets_of(servers, "other"))[EVERY[0]] == 7
-            assert cluster.brokers[cluster.controller() or 0].kind == controller
+            words = {each.name: each.last_words() for each in cluster.brokers.values()}
+            assert controller_kind(cluster) == controller, words
             run.finish()
         assert run.wrong == []
 
