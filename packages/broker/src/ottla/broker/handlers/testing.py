@@ -21,7 +21,7 @@ from ottla.broker.handlers.fetch_sessions import FetchSessions
 from ottla.broker.handlers.produce_fast_path import ProduceFastPath
 from ottla.broker.handlers.request_context import Ordering, RequestContext, Target
 from ottla.broker.handlers.topic_metrics import TopicMetrics
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files import DiskFiles, Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.record_threads import RecordThreads
 from ottla.broker.log.recovery import open_log
@@ -48,11 +48,11 @@ BROKER_ID = 1
 
 
 class OneDirectory:
-    """Logs of one directory, opened on first use."""
+    """Logs of one directory, opened on first use; those that are there are recovered."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, files: Files | None = None) -> None:
         self.root = root
-        self.files = DiskFiles()
+        self.files = files or DiskFiles()
         self._logs: dict[TopicPartition, Log] = {}
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
@@ -62,8 +62,9 @@ class OneDirectory:
         self, topic_partition: TopicPartition, topic_id: UUID | None, config: LogConfig, **_: Any
     ) -> Log:
         directory = self.root / f"{topic_partition.topic}-{topic_partition.partition}"
+        is_new = not self.files.exists(directory)
         made = open_log(
-            self.files, directory, topic_partition, config, clean=True, is_new=True, topic_id=topic_id
+            self.files, directory, topic_partition, config, clean=is_new, is_new=is_new, topic_id=topic_id
         )
         self._logs[topic_partition] = made
         return made
@@ -170,14 +171,14 @@ class DataServices:
 class DataPlane:
     """The data path of one broker over real logs."""
 
-    def __init__(self, root: Path, config: BrokerConfig | None = None) -> None:
+    def __init__(self, root: Path, config: BrokerConfig | None = None, files: Files | None = None) -> None:
         self.config = config or BrokerConfig()
         self.racks: dict[int, str] = {}
         """Racks of live brokers."""
         self.overrides: dict[str, dict[str, str]] = {}
         self.topic_ids: dict[str, UUID] = {}
         """Of topics that have another id than `topic_id_of` their name."""
-        self.logs = OneDirectory(root)
+        self.logs = OneDirectory(root, files)
         self.metrics = Metrics()
         self.metadata = MetadataCache(BROKER_ID)
         self.environment = Environment()
