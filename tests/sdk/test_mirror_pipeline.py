@@ -25,6 +25,7 @@ from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.state_files import StateFile
 from ottla.producer import SyncProducer
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.embedded import EmbeddedCoordinator
 from peers.denied_transactions import denied_transactions
 from peers.mirror_copies import check_translations, names, read, varied, what
 from peers.topics import Sent, Topics
@@ -369,6 +370,31 @@ async def test_a_target_that_denies_transactions_is_no_target_of_exactly_once(
         )
         with pytest.raises(NotSupported, match="delivery=dedupe compares the copies"):
             await asyncio.to_thread(mirrored.once)
+
+
+async def test_a_target_with_too_few_brokers_for_transactions_is_told_in_one_line(
+    source: BrokerProcess, tmp_path: Path
+) -> None:
+    async with EmbeddedCoordinator() as zookeeper:
+        settings = {
+            "zookeeper.connect": zookeeper.connect_string,
+            "transaction.state.log.replication.factor": "3",
+        }
+        target = BrokerProcess(tmp_path / "target", settings)
+        await asyncio.to_thread(target.start)
+        try:
+            more = '[target.options]\n"kafka.default.api.timeout.ms" = 5000'
+            mirrored = Mirrored(tmp_path, source.bootstrap_servers, target.bootstrap_servers, "orders")
+            mirrored.file.write_text(mirrored.file.read_text() + more)
+            with pytest.raises(PipelineError) as told:
+                await asyncio.to_thread(mirrored.once)
+        finally:
+            await asyncio.to_thread(target.stop)
+
+    said = str(told.value)
+    assert "transaction.state.log.replication.factor" in said
+    assert 'delivery = "dedupe"' in said
+    assert "\n" not in said
 
 
 def test_a_mirror_goes_on_when_its_delivery_is_changed(

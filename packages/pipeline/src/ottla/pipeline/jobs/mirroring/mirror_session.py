@@ -22,7 +22,7 @@ from ottla.pipeline.jobs.mirroring.offset_mapping_topic import (
     mapping_reader,
 )
 from ottla.pipeline.jobs.mirroring.offset_spans import Span
-from ottla.pipeline.jobs.mirroring.record_copier import fence
+from ottla.pipeline.jobs.mirroring.record_copier import fence, require_coordinator
 from ottla.pipeline.jobs.mirroring.replication_cycles import ReplicationCycle, circular_topics, origins_of
 from ottla.pipeline.jobs.mirroring.topics_and_groups import cluster_id, make_copy, move_groups, wanted_topics
 from ottla.producer import Producer
@@ -196,6 +196,7 @@ async def _chosen(mirror: MirrorDeclaration) -> ClusterPair:
     if mirror.delivery == "dedupe":
         return clusters
     wanted = replace(clusters, transactional=True)
+    await require_coordinator(wanted.producer_config())
     if await fence(wanted.producer_config()):
         return wanted
     if mirror.delivery == "exactly-once":

@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import TYPE_CHECKING
 
 from ottla.client.admin import LATEST, Admin
-from ottla.client.errors import UnsupportedByBroker
+from ottla.client.cluster import TRANSACTION, Cluster
+from ottla.client.errors import DeadlineExceeded, UnsupportedByBroker
 from ottla.consumer import Consumer
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
@@ -27,6 +28,7 @@ from ottla.pipeline.jobs.mirroring.partition_copy import (
 )
 from ottla.producer import Producer, ProducerConfig, ProducerLost
 from ottla.protocol.errors import (
+    CoordinatorNotAvailable,
     InvalidProducerEpoch,
     ProducerFenced,
     TransactionalIdAuthorizationFailed,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WAIT_MS = 500.0
+_COORDINATOR_BOUND_S = 30.0
 
 Part = tuple[TopicPartition, PartitionCopy, "pa.RecordBatch"]
 
@@ -51,6 +54,17 @@ class MirrorFenced(PipelineError):
         super().__init__(
             f"another mirror began to write as {name!r}, so this one is fenced: two mirrors of the "
             "same name must not run at once"
+        )
+
+
+class NoTransactionCoordinator(PipelineError):
+    """The target has transactions, but none of its brokers coordinates them."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(
+            f"the target's brokers answer that no transaction coordinator is available ({said}). Set "
+            "transaction.state.log.replication.factor there to at most the number of brokers, or start the "
+            'brokers that are missing; or set delivery = "dedupe" here, which needs no transactions'
         )
 
 
@@ -171,6 +185,30 @@ def _taken_over(producer: Producer) -> Iterator[None]:
         yield
     except (ProducerFenced, InvalidProducerEpoch, ProducerLost) as error:
         raise MirrorFenced(producer.config.transactional_id) from error
+
+
+async def require_coordinator(config: ProducerConfig) -> None:
+    """Return once a broker coordinates transactions, or where `fence` will tell why none can.
+
+    The first request has brokers create `__transaction_state`. Raises NoTransactionCoordinator where they
+    have not done so within 30 s, or less if the client's calls may take less.
+    """
+    client, transactional_id = config.client, config.transactional_id
+    assert transactional_id is not None
+    bound_s = min(_COORDINATOR_BOUND_S, client.default_api_timeout_ms / 1_000)
+    try:
+        async with Cluster(client.bootstrap_servers, client) as cluster:
+            await cluster.retry(
+                "finding the transaction coordinator",
+                lambda: cluster.coordinator(transactional_id, TRANSACTION),
+                timeout_s=bound_s,
+            )
+    except DeadlineExceeded as error:
+        if isinstance(error.__cause__, CoordinatorNotAvailable):
+            raise NoTransactionCoordinator(str(error.__cause__)) from error
+        raise
+    except (UnsupportedByBroker, UnsupportedVersion, TransactionalIdAuthorizationFailed):
+        return
 
 
 async def fence(config: ProducerConfig) -> bool:
