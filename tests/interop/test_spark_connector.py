@@ -224,11 +224,8 @@ def test_both_leave_out_what_was_deleted(
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_both_read_the_same_of_transactions(
-    read: Callable[[str, Options], DataFrame], topics: Topics, fresh: Callable[[str], str], level: str,
-    request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
-    if "ottla" in request.node.callspec.id:
-        pytest.skip("our broker has no transactions")
+    read: Callable[[str, Options], DataFrame], topics: Topics, fresh: Callable[[str], str], level: str
+) -> None:
     name = topics.create(fresh("transactions"))
     with SyncProducer(bootstrap_servers=topics.bootstrap_servers, transactional_id=name) as producer:
         for number in range(6):

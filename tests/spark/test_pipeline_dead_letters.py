@@ -1,4 +1,4 @@
-"""Dead letters that are sent exactly once, while the declaration is mended: on Apache Kafka."""
+"""Dead letters that are sent exactly once, while the declaration is mended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
@@ -29,8 +30,12 @@ EVERY = {"a": 3, "b": 4, "c": 5}
 """Which lines have no such field."""
 
 
-@pytest.fixture
-def topics(tmp_path: Path) -> Iterator[Topics]:
+@pytest.fixture(params=["ottla", "kafka"])
+def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topics]:
+    if request.param == "ottla":
+        with BrokerProcess(tmp_path / "broker") as ours, Topics(ours.bootstrap_servers) as topics:
+            yield topics
+        return
     if missing := missing_tools():
         pytest.skip(missing)
     settings = {"transaction.state.log.num.partitions": "8"}

@@ -1,4 +1,4 @@
-"""What the page about the sink shows is run: on our broker, and what needs transactions on Apache Kafka."""
+"""What the page about the sink shows is run: on our broker, and what needs transactions on both."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def test_the_page_does_what_it_shows(spark: SparkSession, tmp_path: Path) -> Non
         run_page(PAGE, broker.bootstrap_servers, tmp_path, ANYWHERE, one_program=True)
 
 
-def test_the_page_does_what_it_shows_of_transactions(spark: SparkSession, tmp_path: Path) -> None:
-    if missing := missing_tools():
+@pytest.mark.parametrize("kind", ["ottla", "kafka"])
+def test_the_page_does_what_it_shows_of_transactions(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    if kind == "kafka" and (missing := missing_tools()):
         pytest.skip(missing)
     assert blocks(PAGE, TRANSACTIONS)
-    with KraftKafka(tmp_path / "kafka") as kafka:
-        run_page(PAGE, kafka.bootstrap_servers, tmp_path, TRANSACTIONS, one_program=True)
+    folder = tmp_path / "broker"
+    with BrokerProcess(folder) if kind == "ottla" else KraftKafka(folder) as broker:
+        run_page(PAGE, broker.bootstrap_servers, tmp_path, TRANSACTIONS, one_program=True)
