@@ -16,7 +16,7 @@ from ottla.broker.coordinators.testing import LEDGER_TOPIC, LedgerCoordinator, T
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane
 from ottla.broker.replication.partition import Assignment
-from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError
+from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, RequestTimedOut
 from ottla.protocol.topics import TopicPartition
 
 PARTITIONS = 4
@@ -41,6 +41,36 @@ async def test_replicas_refuse_a_coordinator_of_an_older_epoch(tmp_path: Path) -
     with pytest.raises(FencedLeaderEpoch):
         await anext(store.read(0, 2))
     assert len([chunk async for chunk in store.read(0, 3)]) == 1
+    plane.logs.close()
+
+
+async def test_a_read_ends_once_all_that_it_has_read_is_committed(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    partition = await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3, isr=(1, 2), replicas=(1, 2))
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1, commit_wait_ms=60_000)
+    record = TransitionCodec().encode(Transition(KEY, "Prepared"))
+    assert store.append(0, [record], 0, leader_epoch=3).committed is not None
+    chunks = store.read(0, 3)
+    assert await anext(chunks)
+
+    async with asyncio.TaskGroup() as tasks:
+        ending = tasks.create_task(anext(chunks, b""))
+        await asyncio.sleep(0)
+        assert not ending.done()
+        partition.fetched(2, 1, 0, plane.environment.clock.now_ms())
+
+    assert ending.result() == b""
+    plane.logs.close()
+
+
+async def test_a_read_that_waits_for_its_replicas_in_vain_says_so(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3, isr=(1, 2), replicas=(1, 2))
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1, commit_wait_ms=1)
+    store.append(0, [TransitionCodec().encode(Transition(KEY, "Ongoing"))], 0, leader_epoch=3)
+
+    with pytest.raises(RequestTimedOut):
+        assert [chunk async for chunk in store.read(0, 3)]
     plane.logs.close()
 
 

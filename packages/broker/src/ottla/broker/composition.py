@@ -239,6 +239,8 @@ class Composition:
                 or config.transaction_state_log_num_partitions
             ),
             read_bytes=config.transaction_state_log_load_buffer_size,
+            # The markers of a decision that the next leader does not know would contradict its own.
+            commit_wait_ms=config.request_timeout_ms,
         )
         transactions = TransactionCoordinator(
             config=config,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.producer_state import NOT_REQUIRED, VerificationGuard
+from ottla.protocol.errors import RequestTimedOut
 from ottla.protocol.records import BatchBuilder, Codec, read_headers
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.replication.replicas import HostedPartition, Replicas
 
 READ_BYTES: Final = 256 * 1024
 """Bytes that one step of a load decodes: about a millisecond of work."""
@@ -70,7 +71,8 @@ class CoordinatorStore(Protocol):
     def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
         """Stream whole batches from the start of the log to its present end.
 
-        Raises NotLeaderOrFollower or FencedLeaderEpoch as soon as this leadership is over.
+        Raises NotLeaderOrFollower or FencedLeaderEpoch as soon as this leadership is over. A store may also
+        wait until all that it has read is committed, and raise RequestTimedOut when that takes too long.
         """
         ...
 
@@ -103,12 +105,19 @@ class ReplicatedStore:
         *,
         codec: Codec = Codec.NONE,
         read_bytes: int = READ_BYTES,
+        commit_wait_ms: int | None = None,
     ) -> None:
+        """With `commit_wait_ms`, a read ends once all that it has read is committed; it waits so long for it.
+
+        A new leader may hold records that no other replica has: whoever acts on them, other than by writing
+        more, must know that the next leader will find them.
+        """
         self._replicas = replicas
         self._topic = topic
         self._partition_count = partition_count
         self._codec = codec
         self._read_bytes = min(read_bytes, READ_BYTES)
+        self._commit_wait_ms = commit_wait_ms
 
     @property
     def topic(self) -> str:
@@ -153,6 +162,16 @@ class ReplicatedStore:
             slice_ = leader.read(offset, self._read_bytes, up_to=end, at_least_one=True)
             batches = await asyncio.to_thread(slice_.read)
             if not batches:
-                return
+                break
             yield batches
             offset = read_headers(batches)[-1].next_offset
+        if self._commit_wait_ms is not None:
+            await self._committed(self._replicas.leader(topic_partition, leader_epoch), end)
+
+    async def _committed(self, leader: HostedPartition, end: int) -> None:
+        assert self._commit_wait_ms is not None
+        try:
+            async with asyncio.timeout(self._commit_wait_ms / 1000):
+                await leader.replicated(end)
+        except TimeoutError as error:
+            raise RequestTimedOut from error
