@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,6 +176,36 @@ async def test_the_group_coordinator_hears_of_committed_markers_in_its_topic(pla
 
     assert of_groups == [(4, PRODUCER, False)]
     assert of_others == []
+
+
+async def test_the_group_coordinator_hears_at_once_though_another_partition_lacks_its_replicas(
+    plane: DataPlane,
+) -> None:
+    slow = await plane.lead("t", isr=(1, 2), replicas=(1, 2))
+    await plane.lead("__consumer_offsets", 4)
+    heard: asyncio.Queue[tuple[int, int, bool]] = asyncio.Queue()
+    markers = PartitionMarkers(
+        plane.replicas, plane.environment.clock, 60_000, lambda *ended: heard.put_nowait(ended)
+    )
+    marker = WritableTxnMarker(
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        transaction_result=True,
+        topics=[
+            WritableTxnMarkerTopic(name="t", partition_indexes=[0]),
+            WritableTxnMarkerTopic(name="__consumer_offsets", partition_indexes=[4]),
+        ],
+        coordinator_epoch=3,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(markers.write(WriteTxnMarkersRequest(markers=[marker])))
+        async with asyncio.timeout(30):
+            assert await heard.get() == (4, PRODUCER, True)
+        assert not writing.done()
+        slow.fetched(2, 1, 0, plane.environment.clock.now_ms())
+
+    codes = [topic.partitions[0].error_code for topic in writing.result().markers[0].topics]
+    assert codes == [ErrorCode.NONE, ErrorCode.NONE]
 
 
 async def test_producers_are_described_with_their_open_transactions(plane: DataPlane) -> None:

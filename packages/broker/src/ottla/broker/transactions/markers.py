@@ -7,6 +7,7 @@ calls it for the coordinators of other brokers, and for administrators that abor
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -113,10 +114,24 @@ class PartitionMarkers:
             one.appended = _Appended(partition, appended.last_offset + 1, partition.leader_epoch)
 
     async def _settle(self, pending: Iterable[_Pending]) -> None:
+        """Wait for all at once where the group coordinator has to hear, in the order of each log.
+
+        It must hear before anybody can know of the commit: told late, after the marker was sent again and
+        answered, it would take the producer's next transaction for ended.
+        """
         deadline_s = asyncio.get_running_loop().time() + self._timeout_ms / 1000
+        by_group_partition: dict[TopicPartition | None, list[_Pending]] = defaultdict(list)
         for one in pending:
-            if one.appended is None:
-                continue
+            if one.appended is not None:
+                of_groups = one.topic_partition.topic == GROUP_METADATA_TOPIC
+                by_group_partition[one.topic_partition if of_groups else None].append(one)
+        async with asyncio.TaskGroup() as tasks:
+            for together in by_group_partition.values():
+                tasks.create_task(self._settle_in_order(together, deadline_s))
+
+    async def _settle_in_order(self, pending: Iterable[_Pending], deadline_s: float) -> None:
+        for one in pending:
+            assert one.appended is not None
             try:
                 async with asyncio.timeout_at(deadline_s):
                     await _committed(one.appended)
