@@ -20,7 +20,7 @@ from peers.maven import KAFKA_3, kafka_clients
 KINDS: Final = ("java", "confluent", "kafka-python", "aiokafka", "ottla")
 ALONE: Final = frozenset({"aiokafka"})
 """Clients that commit offsets in the name of a group, not of its member: two would not be fenced."""
-HANGING: Final = frozenset({"kafka-python"})
+HANGING: Final = frozenset({"kafka-python", "confluent"})
 HANGING_S: Final = 45.0
 HERE: Final = Path(__file__).resolve().parent
 STOP_BOUND_S: Final = 90.0
@@ -54,10 +54,12 @@ class Worker:
         self._is_held = False
 
     def tend(self) -> None:
-        """Start it again if it has ended by itself, or hangs as kafka-python does.
+        """Start it again if it has ended by itself, or hangs as kafka-python and librdkafka do.
 
-        Its 3.0.12 may wait for ever in `send_offsets_to_transaction` after a broker has died, with nothing
-        under way, on brokers of Apache Kafka too: seen in the stacks of two workers on three of them.
+        kafka-python 3.0.12 may wait for ever in `send_offsets_to_transaction` after a broker has died, with
+        nothing under way, on brokers of Apache Kafka too: seen in the stacks of two workers on three of them.
+        So may librdkafka, past its timeout, if the group's coordinator was missing in the metadata for a
+        while (confluentinc/librdkafka, issues 5511 and 5456).
         """
         with self._lock:
             if self.kind in HANGING and self._process is not None and not self._is_held and self._hangs():
