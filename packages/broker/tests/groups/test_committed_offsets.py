@@ -91,7 +91,7 @@ def test_a_group_with_unreadable_subscriptions_keeps_its_offsets() -> None:
 def test_offsets_of_an_open_transaction_are_not_seen_and_make_fetches_unstable() -> None:
     offsets = GroupOffsets()
     offsets.load(A, at(1), 0)
-    offsets.begin_transactional([A])
+    offsets.written_transactional(7, {A: at(5)}, position=3)
 
     assert offsets.is_unstable(A)
     assert not offsets.is_unstable(B)
@@ -103,33 +103,12 @@ def test_offsets_of_an_open_transaction_are_not_seen_and_make_fetches_unstable()
 def test_the_end_of_a_transaction_applies_or_drops_its_offsets(commit: bool, offset: int) -> None:
     offsets = GroupOffsets()
     offsets.load(A, at(1), 0)
-    offsets.begin_transactional([A])
     offsets.written_transactional(7, {A: at(5)}, position=3)
-    offsets.settled_transactional([A])
 
     offsets.end_transaction(7, commit=commit)
 
     assert offsets.get(A) == at(offset)
     assert not offsets.is_unstable(A)
-
-
-def test_a_transactional_commit_that_was_not_written_is_forgotten() -> None:
-    offsets = GroupOffsets()
-    offsets.begin_transactional([A])
-    offsets.settled_transactional([A])
-
-    assert offsets.is_idle
-
-
-def test_a_failed_write_leaves_what_the_transaction_had_written_before() -> None:
-    offsets = GroupOffsets()
-    offsets.written_transactional(7, {A: at(5)}, position=3)
-    offsets.begin_transactional([A])
-    offsets.settled_transactional([A])
-
-    offsets.end_transaction(7, commit=True)
-
-    assert offsets.get(A) == at(5)
 
 
 def test_forget_returns_the_offsets_that_need_a_tombstone() -> None:

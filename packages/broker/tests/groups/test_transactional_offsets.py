@@ -88,7 +88,7 @@ async def test_a_commit_that_is_being_written_is_unstable_and_ends_with_its_mark
         assert fetched(groups, stable=True) is UNSTABLE
 
         store.release()
-        # The marker is heard of before the task has run that replays the commit in front of it.
+        # The marker is heard of before the task has run that waits for the commit in front of it.
         groups.transaction_ended(NUMBER, 7, True)
 
         assert await writing is ErrorCode.NONE
@@ -103,6 +103,18 @@ async def test_a_commit_that_fails_leaves_nothing_pending() -> None:
 
         assert await commit(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert fetched(groups, stable=True) is None
+
+
+@in_virtual_time
+async def test_a_commit_that_fails_leaves_what_the_transaction_had_written_before() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        await commit(groups)
+        store.fail_with = NotEnoughReplicas()
+        await commit(groups, 6)
+
+        groups.transaction_ended(NUMBER, 7, True)
+        assert fetched(groups) == offset(5)
 
 
 @pytest.mark.parametrize(("commits", "seen"), [(True, offset(5)), (False, None)])
@@ -172,6 +184,38 @@ async def test_an_offset_that_is_deleted_in_an_open_transaction_stays_deleted() 
         groups.transaction_ended(NUMBER, 7, True)
 
         assert fetched(groups) is None
+
+
+@in_virtual_time
+async def test_an_offset_that_is_deleted_while_its_commit_is_replicated_stays_deleted() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+        await groups.offsets.commit("g", {TOPIC_1: offset(1)})
+        store.hold = True
+        writing = tasks.create_task(commit(groups))
+        await asyncio.sleep(1)
+
+        await groups.offsets.delete("g", [TOPIC_0])
+        store.release()
+        await writing
+        groups.transaction_ended(NUMBER, 7, True)
+        assert fetched(groups) is None
+    marker(store, commits=True)
+
+    async with leading(store) as groups:
+        assert fetched(groups) is None
+
+
+@in_virtual_time
+async def test_a_commit_whose_replication_timed_out_ends_with_its_marker() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        store.hold = True
+        assert await commit(groups) is ErrorCode.REQUEST_TIMED_OUT
+        assert fetched(groups, stable=True) is UNSTABLE
+
+        groups.transaction_ended(NUMBER, 7, True)
+        assert fetched(groups, stable=True) == offset(5)
 
 
 @in_virtual_time

@@ -33,6 +33,8 @@ class RecordCodec(Protocol[R]):
 class CoordinatorState(Protocol[R_contra]):
     """The state of one partition. It changes by replaying committed records, in the order of the log.
 
+    Records of a transaction are replayed when they are appended: they are pending until it ends.
+
     A coordinator may also mark what it is about to write (a pending commit, a pending transition): that mark
     is its own, and it removes the mark when the write settles.
     """

@@ -4,9 +4,12 @@
     appended, high watermark already past the batch       -> replay, settled(None)
     appended, high watermark reaches it in time           -> replay, settled(None)
     appended, leadership ends or `timeout_ms` passes      -> settled(error)
+    appended in a transaction                             -> replay at once, then as above without a replay
 
 `settled` is called exactly once for each write: with an error the coordinator undoes its pending mark.
-After a timeout the records may still be committed later; they are then replayed by the next load.
+After a timeout the records may still be committed later; they are then replayed by the next load. Records of
+a transaction only become pending, so they are replayed when they are appended: whatever comes of the write,
+the marker behind them in the log, or a tombstone, finds them here as a load does.
 """
 
 from __future__ import annotations
@@ -73,14 +76,16 @@ class RecordWriter(Generic[S, R]):
         except KafkaError as error:
             settled(error)
             return False
-        producer_id = None if producer is None else producer.producer_id
+        if producer is not None:
+            self._replay(partition, records, appended.position, producer.producer_id)
+            records = ()
         if appended.committed is None:
-            self._replay(partition, records, appended.position, producer_id)
+            self._replay(partition, records, appended.position)
             settled(None)
         else:
             # In a task of its own: a client that disconnects must not keep a committed record from its state.
             self._tasks.spawn(
-                self._settle(partition, records, appended, settled, producer_id), f"{self._store.topic}-write"
+                self._settle(partition, records, appended, settled), f"{self._store.topic}-write"
             )
         return True
 
@@ -119,7 +124,7 @@ class RecordWriter(Generic[S, R]):
         partition: CoordinatorPartition[S],
         records: Sequence[R],
         position: int,
-        producer_id: int | None,
+        producer_id: int | None = None,
     ) -> None:
         for record in records:
             partition.state.replay(record, position, producer_id)
@@ -130,14 +135,13 @@ class RecordWriter(Generic[S, R]):
         records: Sequence[R],
         appended: AppendedBatch,
         settled: Settled,
-        producer_id: int | None,
     ) -> None:
         # Settled also when the coordinator stops and this task is cancelled: the request still waits.
         error: KafkaError | None = CoordinatorNotAvailable()
         try:
             error = await self._outcome_of(appended)
             if error is None:
-                self._replay(partition, records, appended.position, producer_id)
+                self._replay(partition, records, appended.position)
         finally:
             settled(error)
 

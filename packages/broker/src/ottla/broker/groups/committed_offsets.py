@@ -71,17 +71,15 @@ class GroupOffsets:
     """The committed offsets of one group.
 
     A commit is pending while it is written (`begin` to `settled`), and visible from `load` on, when all
-    in-sync replicas have it. Transactional commits stay pending under their producer id until the
-    transaction ends.
+    in-sync replicas have it. Transactional commits are pending under their producer id, from their append
+    until the transaction ends.
     """
 
     def __init__(self) -> None:
         self._stored: dict[TopicPartition, _StoredOffset] = {}
         self._pending: dict[TopicPartition, int] = {}
         self._transactional: dict[int, dict[TopicPartition, _StoredOffset]] = {}
-        """Producer id -> what its open transaction commits, as far as the log has it."""
-        self._unwritten: dict[TopicPartition, int] = {}
-        """How many transactional commits of a partition are being written."""
+        """Producer id -> what its open transaction commits."""
 
     # ---- reading
 
@@ -103,7 +101,7 @@ class GroupOffsets:
     @property
     def is_idle(self) -> bool:
         """Whether there is no offset and no pending commit."""
-        return not (self._stored or self._pending or self._transactional or self._unwritten)
+        return not (self._stored or self._pending or self._transactional)
 
     @property
     def known(self) -> set[TopicPartition]:
@@ -112,10 +110,8 @@ class GroupOffsets:
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether a commit that is being written, or an open transaction, may change it yet (KIP-447)."""
-        return (
-            partition in self._pending
-            or partition in self._unwritten
-            or any(partition in offsets for offsets in self._transactional.values())
+        return partition in self._pending or any(
+            partition in offsets for offsets in self._transactional.values()
         )
 
     # ---- plain commits
@@ -157,24 +153,10 @@ class GroupOffsets:
 
     # ---- transactional commits
 
-    def begin_transactional(self, offsets: Iterable[TopicPartition]) -> None:
-        """Mark offsets that are being written for a transaction: from now on they are unstable."""
-        for partition in offsets:
-            self._unwritten[partition] = self._unwritten.get(partition, 0) + 1
-
-    def settled_transactional(self, offsets: Iterable[TopicPartition]) -> None:
-        """Remove the mark: the offsets are in the log, and replayed, or their write failed."""
-        for partition in offsets:
-            left = self._unwritten.get(partition, 0) - 1
-            if left > 0:
-                self._unwritten[partition] = left
-            else:
-                self._unwritten.pop(partition, None)
-
     def written_transactional(
         self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset], position: int
     ) -> None:
-        """Apply offsets of a transaction that are in the log; they become visible when it commits."""
+        """Apply offsets of a transaction that were appended; they become visible when it commits."""
         pending = self._transactional.setdefault(producer_id, {})
         for partition, committed in offsets.items():
             pending[partition] = _StoredOffset(committed, position)

@@ -106,18 +106,11 @@ class OffsetRequests:
         def settled(error: KafkaError | None) -> None:
             if producer is None:
                 hosted.offsets.settled(offsets)
-            else:
-                hosted.offsets.settled_transactional(offsets)
-                state.settled_commit(producer.producer_id)
             if not answer.done():
                 answer.set_result(ErrorCode.NONE if error is None else after_failed_commit(error.code))
 
-        state = partition.state
-        if producer is None:
+        if producer is None:  # one of a transaction is pending from its append on, by its replay
             hosted.offsets.begin(offsets)
-        else:
-            hosted.offsets.begin_transactional(offsets)
-            state.begin_commit(producer.producer_id)
         records = [OffsetRecord(group_id, one, committed) for one, committed in offsets.items()]
         if self._hosted.writer.write(partition, records, settled, producer=producer):
             self._hosted.meters.commits.mark(len(offsets))

@@ -37,7 +37,8 @@ class HostedGroup:
 class GroupsState:
     """The groups of one partition by group id.
 
-    Offset records replay both while loading and once a commit is in the log. A group record replays only
+    Offset records replay both while loading and once a commit is in the log: a plain one when all in-sync
+    replicas have it, one of a transaction when it is appended. A group record replays only
     while loading: a live group knows more than its snapshot holds (which members wait for an answer), so it
     applies its own snapshot when it is told that the record is committed.
     """
@@ -49,10 +50,6 @@ class GroupsState:
         self._loading: _LoadingGroups | None = _LoadingGroups()
         self._transactions: dict[int, set[str]] = {}
         """Producer id -> the groups whose offsets its open transaction commits."""
-        self._unsettled: dict[int, int] = {}
-        """Producer id -> how many of its commits are being written."""
-        self._ended: dict[int, bool] = {}
-        """Producers whose marker came before all of their commits settled, and whether it commits."""
 
     def replay(self, record: LogRecord, position: int, producer_id: int | None) -> None:
         if isinstance(record, OffsetRecord):
@@ -66,26 +63,8 @@ class GroupsState:
         elif self._loading is not None:
             self._loading.replay_group(record)
 
-    def begin_commit(self, producer_id: int) -> None:
-        """A commit of a producer's transaction is being written."""
-        self._unsettled[producer_id] = self._unsettled.get(producer_id, 0) + 1
-
-    def settled_commit(self, producer_id: int) -> None:
-        """The commit was replayed, or its write failed."""
-        left = self._unsettled.pop(producer_id) - 1
-        if left:
-            self._unsettled[producer_id] = left
-        elif (commit := self._ended.pop(producer_id, None)) is not None:
-            self.end_transaction(producer_id, commit=commit)
-
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Make the offsets of a transaction visible, or drop them.
-
-        Its commits are in the log in front of the marker, but the tasks that replay them may run after it.
-        """
-        if producer_id in self._unsettled:
-            self._ended[producer_id] = commit
-            return
+        """Make the offsets of a transaction visible, or drop them."""
         for group_id in self._transactions.pop(producer_id, ()):
             offsets = self._offsets_of(group_id)
             if offsets is not None:
