@@ -202,6 +202,16 @@ class Faults:
         """Let the next proposed ISRs arrive long after their sender has sent them once more."""
         self._cluster.network.late[ApiKey.ALTER_PARTITION] = fault.for_s
 
+    def _crash_after_late_markers(self, fault: Fault) -> None:
+        """Let the next markers of transactions arrive long after their coordinator has crashed."""
+
+        def act(sender: str) -> None:
+            crash = Fault(fault.at_s, "crash", int(sender.removeprefix("b")), 0, fault.for_s)
+            self._later(0.0, lambda: self._apply(crash))
+
+        self._cluster.network.late[ApiKey.WRITE_TXN_MARKERS] = fault.for_s
+        self._cluster.network.when_late[ApiKey.WRITE_TXN_MARKERS] = act
+
     def _delete_moved(self, fault: Fault) -> None:
         self._cluster.delete_topic("moved")
 

@@ -50,6 +50,8 @@ class Network:
         self.connections: dict[SimulatedConnection, None] = {}
         self.late: dict[int, float] = {}
         """By API the delay of its next request, in seconds."""
+        self.when_late: dict[int, Callable[[str], None]] = {}
+        """By API what is done once, when a request of it is delayed; it is given the sender's name."""
         self.when_arrived: dict[int, Callable[[str], None]] = {}
         """By API what is done once, when a request of it has arrived; it is given the sender's name."""
 
@@ -155,6 +157,8 @@ class SimulatedConnection:
 
         if key in network.late:
             server.loop.post(network.late.pop(key), arrive)
+            if key in network.when_late:
+                network.when_late.pop(key)(self.loop.name)
         else:
             self._carry(0, self.loop, server.loop, arrive)
 

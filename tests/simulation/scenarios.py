@@ -94,4 +94,20 @@ SCENARIOS: Final[Mapping[str, Sequence[Fault]]] = {
         Fault(9.7, "preferred", 0, 0, 0.0),
         Fault(10.6, "crash", 0, 0, 4.0),
     ],
+    # Markers arrive when another coordinator has sent them once more, and the next transaction is open.
+    "late markers": [
+        Fault(2.5, "crash after late markers", 0, 0, 5.5),
+        Fault(10.5, "crash after late markers", 0, 0, 5.5),
+    ],
+    # Brokers stop while transactions are open in their logs, and lead again when those are aborted.
+    "stopped in transactions": [
+        fault
+        for number in range(6)
+        for fault in (
+            Fault(2.0 + 3.0 * number, "shutdown", 1 + number % 2, 0, 0.0),
+            Fault(4.7 + 3.0 * number, "preferred", 0, 0, 0.0),
+        )
+    ],
 }
+OF_TRANSACTIONS: Final = frozenset({"late markers", "stopped in transactions"})
+"""Scenarios that show something only with clients of transactions."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.scenarios import SCENARIOS
+from simulation.scenarios import OF_TRANSACTIONS, SCENARIOS
 
 SEEDS_IN_A_TEST = 10
 PROCESSES = (
@@ -55,7 +55,8 @@ def test_transactions_survive_the_faults_of_a_cluster(first: int) -> None:
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_a_cluster_survives_a_scenario(scenario: str) -> None:
-    done = simulation("--scenario", scenario, "--seeds", "1:2")
+    clients = ("--transactions",) if scenario in OF_TRANSACTIONS else ()
+    done = simulation("--scenario", scenario, "--seeds", "1:2", *clients)
 
     assert done.returncode == 0, done.stdout[-5000:]
 

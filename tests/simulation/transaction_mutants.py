@@ -181,7 +181,23 @@ def committed_reads_up_to_the_watermark() -> list[Patch]:
     return [(fetch_read, "_visible_end", visible_end)]
 
 
-@mutant(transactions=True)
+@mutant(transactions=True, scenario="late markers")
+def coordinator_epoch_not_compared() -> list[Patch]:
+    """A marker of a coordinator that was replaced ends the transaction that is open when it arrives."""
+    original = ProducerStates.check_marker
+
+    def check_marker(self: Any, header: Any, marker: Any) -> None:
+        producer = self.get(header.producer_id)
+        if producer is not None:
+            marker = marker._replace(
+                coordinator_epoch=max(marker.coordinator_epoch, producer.coordinator_epoch)
+            )
+        original(self, header, marker)
+
+    return [(ProducerStates, "check_marker", check_marker)]
+
+
+@mutant(transactions=True, scenario="stopped in transactions")
 def open_transactions_not_in_snapshots() -> list[Patch]:
     """A broker that starts, or truncates, forgets the open transactions of a snapshot of producers."""
     original = ProducerStates.__init__
