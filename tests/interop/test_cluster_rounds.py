@@ -30,6 +30,7 @@ def test_nothing_acknowledged_is_lost_in_a_cluster(options: list[str]) -> None:
     run("cluster_chaos.py", "--per-s", "50", *options)
 
 
+@pytest.mark.parametrize("brokers", ["ottla", "apache"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -37,8 +38,8 @@ def test_nothing_acknowledged_is_lost_in_a_cluster(options: list[str]) -> None:
         pytest.param(["--self-test", "--kills", "6"], id="faults that are made on purpose are found"),
     ],
 )
-def test_transactions_copy_exactly_once_on_three_apache_brokers(options: list[str]) -> None:
-    run("transactions_chaos.py", "--per-s", "50", "--brokers", "apache,apache,apache", *options)
+def test_transactions_copy_exactly_once_on_three_brokers(options: list[str], brokers: str) -> None:
+    run("transactions_chaos.py", "--per-s", "50", "--brokers", ",".join([brokers] * 3), *options)
 
 
 def run(script: str, *options: str) -> None:
