@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.environment import Environment
-from ottla.broker.metrics import Metrics
+from ottla.broker.handlers.testing import BROKER_ID, DataPlane
+from ottla.broker.metrics import Histogram, Meter, Metrics
 from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.verification import Verification
 from ottla.broker.transactions.verification_requests import VerificationRequests
 from ottla.client.errors import UnsupportedByBroker
 from ottla.protocol.errors import ErrorCode
@@ -20,7 +23,7 @@ from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
 )
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import TRANSACTION_STATE_TOPIC, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
 P = Producer(7, 0)
@@ -126,3 +129,42 @@ async def test_a_broker_that_stops_answers_what_waits() -> None:
 
     async with asyncio.timeout(60):
         assert await waiting == {A: ErrorCode.NETWORK_EXCEPTION}
+
+
+# ---- metrics
+
+
+class Elsewhere:
+    """The coordinators on other brokers, all of which answer as one `Coordinator`."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.ask = coordinator.ask
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("leader", [BROKER_ID, 2], ids=["here", "on another broker"])
+async def test_verifications_are_measured_under_kafkas_names(tmp_path: Path, leader: int) -> None:
+    plane, metrics = DataPlane(tmp_path), Metrics()
+    plane.tell(TopicPartition(TRANSACTION_STATE_TOPIC, 0), leader)
+    verification = Verification(
+        metadata=plane.metadata,
+        verify_here=lambda _id, _producer, asked: {one: codes[one] for one in asked},
+        coordinators=Elsewhere(Coordinator(ErrorCode.TRANSACTION_ABORTABLE)),
+        is_enabled=lambda: True,
+        metrics=metrics,
+        clock=plane.environment.clock,
+    )
+    codes = {A: ErrorCode.TRANSACTION_ABORTABLE, B: ErrorCode.NONE}
+
+    async with verification:
+        errors = await verification.verify("x", P, [A, B], knows_abortable=True)
+
+    assert errors[A] is ErrorCode.TRANSACTION_ABORTABLE
+    times = metrics.get("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
+    failures = metrics.get("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
+    assert isinstance(times, Histogram)
+    assert isinstance(failures, Meter)
+    assert (times.count, failures.count) == (1, 1 if leader == BROKER_ID else 2)
+    plane.logs.close()

@@ -218,6 +218,16 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
             "Transactions with all markers whose completion could not be written and is tried again.",
         ),
     },
+    ("kafka.server", "AddPartitionsToTxnManager", ()): {
+        "VerificationTimeMs": (
+            "histogram",
+            "How long a coordinator took to say which partitions a transaction has; 0 if it is here.",
+        ),
+        "VerificationFailureRate": (
+            "meter",
+            "Partitions that were not in an open transaction of the producer.",
+        ),
+    },
     ("kafka.server", "transaction-coordinator-metrics", ()): {
         "partition-load-time": ("histogram", "Milliseconds to load the transactions of a partition."),
     },

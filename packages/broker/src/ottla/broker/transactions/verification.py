@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.metrics import VerificationMeters
 from ottla.broker.transactions.verification_requests import Coordinators, VerificationRequests
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -47,6 +48,8 @@ class Verification:
         self._metadata = metadata
         self._verify_here = verify_here
         self._is_enabled = is_enabled
+        self._monotonic_ms = clock.monotonic_ms
+        self._meters = VerificationMeters(metrics)
         self._tasks = BackgroundTasks(metrics, clock)
         self._coordinators = coordinators
         self._requests = VerificationRequests(coordinators.ask, self._tasks)
@@ -82,6 +85,7 @@ class Verification:
         if leader != self._metadata.broker_id:
             return None
         found = self._verify_here(transactional_id, producer, partitions)
+        self._meters.note(found, 0.0)
         return _known_errors(found, knows_abortable)
 
     async def verify(
@@ -103,7 +107,9 @@ class Verification:
         leader = self._coordinator_of(transactional_id)
         if leader is None:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        began_ms = self._monotonic_ms()
         found = await self._requests.verify(leader, transactional_id, producer, partitions)
+        self._meters.note(found, self._monotonic_ms() - began_ms)
         return _known_errors(found, knows_abortable)
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
