@@ -86,7 +86,7 @@ def decided_ends_not_resumed() -> list[Patch]:
 def markers_sent_once() -> list[Patch]:
     """Markers that a broker did not write are not sent again."""
 
-    def failed(self: Any, broker_id: int, batch: Any, error: Exception) -> None:
+    async def failed(self: Any, broker_id: int, batch: Any, error: Exception) -> None:
         self.queue.take_all(broker_id)
 
     def perform(self: Any, ended: Any, verdicts: Any) -> None:

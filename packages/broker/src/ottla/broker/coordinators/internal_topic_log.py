@@ -10,7 +10,7 @@ from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.producer_state import NOT_REQUIRED, VerificationGuard
 from ottla.protocol.errors import RequestTimedOut
-from ottla.protocol.records import BatchBuilder, Codec, read_headers
+from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class ReplicatedStore:
             if not batches:
                 break
             yield batches
-            offset = read_headers(batches)[-1].next_offset
+            offset = slice_.end_offset
         if self._commit_wait_ms is not None:
             await self._committed(self._replicas.leader(topic_partition, leader_epoch), end)
 

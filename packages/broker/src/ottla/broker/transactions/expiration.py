@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.transactions.events import CheckExpiration, CheckTimeout, Persisted
 from ottla.broker.transactions.records import TransactionRecord
 from ottla.broker.transactions.response_errors import after_failed_write
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from ottla.broker.transactions.marker_queue import TransactionPartition
     from ottla.broker.transactions.transaction import Transaction
 
-SLICE_MS: Final = 4.0
-"""How long a pass keeps the event loop before other tasks run."""
 TOMBSTONES_IN_A_BATCH: Final = 500
 TOMBSTONE_BYTES_IN_A_BATCH: Final = 256 * 1024
 _BETWEEN_CLOCK_READS: Final = 50
@@ -54,15 +53,13 @@ class Expiration:
     async def _each(
         self, partition: TransactionPartition, transactions: Mapping[str, Transaction]
     ) -> AsyncIterator[Transaction]:
-        clock = self._hosted.clock
-        yield_at_ms = clock.monotonic_ms() + SLICE_MS
+        turn = BusyTurn(self._hosted.clock.monotonic_ms)
         for number, transaction in enumerate(list(transactions.values()), start=1):
             if not partition.loaded or not self._hosted.is_hosted(partition):
                 return
             yield transaction
-            if number % _BETWEEN_CLOCK_READS == 0 and clock.monotonic_ms() >= yield_at_ms:
-                await asyncio.sleep(0)
-                yield_at_ms = clock.monotonic_ms() + SLICE_MS
+            if number % _BETWEEN_CLOCK_READS == 0:
+                await turn.maybe_yield()
 
     async def _remove(self, partition: TransactionPartition, batch: Sequence[Transaction]) -> None:
         """Append the tombstones, and forget the ids once they are committed."""

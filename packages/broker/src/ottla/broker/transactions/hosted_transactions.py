@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.transactions.events import (
-    PREPARED,
     UNREADABLE,
     Complete,
     Event,
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPLETION_RETRY_S: Final = 0.5
+RELEASED_IN_A_TURN: Final = 500
+_BETWEEN_CLOCK_READS: Final = 50
 
 
 class HostedTransactions:
@@ -169,18 +171,33 @@ class HostedTransactions:
     # ---- loading and unloading
 
     def _loaded(self, partition: TransactionPartition, facts: LoadFacts) -> None:
-        transactions = partition.state.transactions
-        for transaction in list(transactions.values()):
-            if transaction.state in PREPARED:
-                self._send_markers(partition, transaction)
-            elif transaction.snapshot is UNREADABLE:
-                self._warn(transaction)
+        state = partition.state
+        # Those of now: the markers of later ones are sent when their records are committed.
+        decided = list(state.prepared.values())
+        self._tasks.spawn(
+            self._resume(partition, decided, list(state.transactions.values())),
+            f"transactions-resumed-{partition.number}",
+        )
         self._meters.load_time.update(facts.took_ms)
         log.info(
             "transactions loaded",
-            extra={"partition": partition.number, "transactional_ids": len(transactions),
+            extra={"partition": partition.number, "transactional_ids": len(state.transactions),
                    "records": facts.records, "took_ms": round(facts.took_ms)},
         )  # fmt: skip
+
+    async def _resume(
+        self, partition: TransactionPartition, decided: list[Transaction], loaded: list[Transaction]
+    ) -> None:
+        """Send the markers of loaded transactions whose end is decided, and warn of damaged ones."""
+        turn = BusyTurn(self.clock.monotonic_ms)
+        for transaction in decided:
+            self._send_markers(partition, transaction)
+            await turn.maybe_yield()
+        for number, transaction in enumerate(loaded):
+            if transaction.snapshot is UNREADABLE:
+                self._warn(transaction)
+            if number % _BETWEEN_CLOCK_READS == 0:
+                await turn.maybe_yield()
 
     def _warn(self, transaction: Transaction) -> None:
         name = transaction.transactional_id[:200]
@@ -194,3 +211,13 @@ class HostedTransactions:
     def _unloaded(self, partition: TransactionPartition) -> None:
         """Let go of the markers; requests that wait are answered when their writes settle."""
         self.sender.unloaded(partition.number)
+        if self.runtime.is_active:
+            self._tasks.spawn(_release(partition.state), f"transactions-released-{partition.number}")
+
+
+async def _release(state: TransactionsState) -> None:
+    """Free the memory in many turns: in one, 100,000 ids would hold the event loop for 100 ms."""
+    is_left = True
+    while is_left:
+        is_left = state.release(RELEASED_IN_A_TURN)
+        await asyncio.sleep(0)

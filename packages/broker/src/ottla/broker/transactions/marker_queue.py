@@ -7,6 +7,8 @@ put -> take: one request to a broker at a time -> written
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
@@ -20,7 +22,10 @@ from ottla.protocol.topics import TopicPartition
 
 FIRST_PAUSE_MS: Final = 20
 LONGEST_PAUSE_MS: Final = 1_000
-PARTITIONS_IN_A_REQUEST: Final = 500
+PARTITIONS_IN_A_REQUEST: Final = 100
+"""As many as a broker appends markers to in some milliseconds."""
+LOOKED_AT_ONCE: Final = 1_000
+"""Markers that one call looks at: the event loop has other work, too."""
 
 TransactionPartition: TypeAlias = CoordinatorPartition[TransactionsState]
 Partitions: TypeAlias = frozenset[TopicPartition]
@@ -98,7 +103,8 @@ class MarkerQueue:
     """Markers by destination, and those that wait for their next attempt."""
 
     def __init__(self) -> None:
-        self._by_broker: dict[int, dict[EndedTransaction, Partitions]] = {}
+        # In a plain dict the way to the first entry grows with each one that was taken before.
+        self._by_broker: dict[int, OrderedDict[EndedTransaction, Partitions]] = {}
         self._deferred: list[tuple[float, int, Markers]] = []
         self._serial = 0
 
@@ -107,18 +113,33 @@ class MarkerQueue:
         """How many transactions wait for another attempt, counted for each of their leaders."""
         return len(self._deferred)
 
+    def has(self, broker_id: int) -> bool:
+        """Tell whether anything is queued for a broker."""
+        return broker_id in self._by_broker
+
     def put(self, broker_id: int, markers: Markers) -> None:
         """Have markers sent to a broker with its next request."""
-        queued = self._by_broker.setdefault(broker_id, {})
+        queued = self._by_broker.setdefault(broker_id, OrderedDict())
         queued[markers.ended] = queued.get(markers.ended, frozenset()) | markers.partitions
 
-    def take(self, broker_id: int, most_partitions: int = PARTITIONS_IN_A_REQUEST) -> list[Markers]:
-        """Remove and return what the next request to a broker holds: each transaction once, oldest first."""
-        queued, taken, partitions = self._by_broker.get(broker_id, {}), list[Markers](), 0
-        while queued and partitions < most_partitions:
-            ended = next(iter(queued))
-            markers = Markers(ended, queued.pop(ended))
-            if ended.is_decided:
+    def take(
+        self,
+        broker_id: int,
+        is_hosted: Callable[[EndedTransaction], bool],
+        most_partitions: int = PARTITIONS_IN_A_REQUEST,
+    ) -> list[Markers]:
+        """Remove and return what the next request to a broker holds: each transaction once, oldest first.
+
+        Those that nobody waits for, or that are not hosted here any more, are dropped. It may be empty while
+        more is queued.
+        """
+        queued, taken, partitions = self._by_broker.get(broker_id, OrderedDict()), list[Markers](), 0
+        for _ in range(min(LOOKED_AT_ONCE, len(queued))):
+            if partitions >= most_partitions:
+                break
+            markers = Markers(*queued.popitem(last=False))
+            ended = markers.ended
+            if ended.is_decided and is_hosted(ended):
                 taken.append(markers)
                 partitions += len(markers.partitions)
         if not queued:
@@ -142,9 +163,11 @@ class MarkerQueue:
         return self._deferred[0][0] if self._deferred else None
 
     def due(self, now_ms: float) -> list[Markers]:
-        """Remove and return the markers whose pause is over, and which are still wanted."""
+        """Remove and return markers that are due and still wanted; more may be due behind them."""
         due: list[Markers] = []
-        while self._deferred and self._deferred[0][0] <= now_ms:
+        for _ in range(LOOKED_AT_ONCE):
+            if not self._deferred or self._deferred[0][0] > now_ms:
+                break
             markers = heapq.heappop(self._deferred)[2]
             if markers.ended.is_decided:
                 due.append(markers)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.transactions.marker_queue import (
     EndedTransaction,
     MarkerQueue,
@@ -150,43 +151,55 @@ class MarkerSender:
         try:
             while await _within(IDLE_S, work) or work.is_set():
                 work.clear()
-                while batch := self._take(broker_id):
+                while self.queue.has(broker_id):
+                    batch = self.queue.take(broker_id, self._is_hosted)
+                    if not batch:
+                        await asyncio.sleep(0)
+                        continue
                     try:
                         destination = destination or self._cluster.connect(broker_id)
-                        self._in_flight[broker_id] = destination, batch
-                        self._changed.set()
-                        self._settle(batch, await destination.write(_request(batch)))
+                        response = await self._sent(broker_id, destination, batch)
                     except (OSError, KafkaError) as error:
-                        self._failed(broker_id, batch, error)
+                        await self._failed(broker_id, batch, error)
                         # The next one is opened to where the broker is then.
                         await _close(destination)
                         destination = None
-                    finally:
-                        self._in_flight.pop(broker_id, None)
+                    else:
+                        await self._settle(batch, response)
         finally:
             del self._work[broker_id]
             await _close(destination)
 
-    def _take(self, broker_id: int) -> list[Markers]:
-        return [one for one in self.queue.take(broker_id) if self._is_hosted(one.ended)]
+    async def _sent(
+        self, broker_id: int, destination: Destination, batch: Sequence[Markers]
+    ) -> WriteTxnMarkersResponse:
+        self._in_flight[broker_id] = destination, batch
+        self._changed.set()
+        try:
+            return await destination.write(_request(batch))
+        finally:
+            self._in_flight.pop(broker_id, None)
 
-    def _failed(self, broker_id: int, batch: Sequence[Markers], error: Exception) -> None:
+    async def _failed(self, broker_id: int, batch: Sequence[Markers], error: Exception) -> None:
         """Route all that was meant for a broker that does not answer again, later."""
         log.info("transaction markers not sent", extra={"broker": broker_id, "error": repr(error)})
+        turn = BusyTurn(self._clock.monotonic_ms)
         for markers in [*batch, *self.queue.take_all(broker_id)]:
             self._defer(markers)
+            await turn.maybe_yield()
 
     def _defer(self, markers: Markers) -> None:
         self.queue.defer(markers, self._clock.monotonic_ms())
         self._changed.set()
 
-    def _settle(self, batch: Sequence[Markers], response: WriteTxnMarkersResponse) -> None:
+    async def _settle(self, batch: Sequence[Markers], response: WriteTxnMarkersResponse) -> None:
         codes = {
             (marker.producer_id, topic.name, one.partition_index): one.error_code
             for marker in response.markers
             for topic in marker.topics
             for one in topic.partitions
         }
+        turn = BusyTurn(self._clock.monotonic_ms)
         for ended, partitions in batch:
             verdicts: dict[Verdict, set[TopicPartition]] = defaultdict(set)
             for partition in partitions:
@@ -195,6 +208,7 @@ class MarkerSender:
                 if verdict(code) is not Verdict.WRITTEN:
                     _report(ended, partition, code)
             self._perform(ended, verdicts)
+            await turn.maybe_yield()
 
     def _perform(self, ended: EndedTransaction, verdicts: dict[Verdict, set[TopicPartition]]) -> None:
         if not self._is_hosted(ended):
@@ -214,9 +228,11 @@ class MarkerSender:
         while True:
             await _within(self._pause_s(), self._changed)
             self._changed.clear()
+            turn = BusyTurn(self._clock.monotonic_ms)
             for markers in self.queue.due(self._clock.monotonic_ms()):
                 if self._is_hosted(markers.ended):
                     self._route(markers)
+                await turn.maybe_yield()
             await self._close_replaced()
 
     def _pause_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.transactions.events import TransactionState
+from ottla.broker.transactions.events import PREPARED, TransactionState
 from ottla.broker.transactions.records import TransactionRecord
 from ottla.broker.transactions.transaction import Transaction
 
@@ -20,6 +20,8 @@ class TransactionsState:
         self.transactions: dict[str, Transaction] = {}
         self.ongoing: dict[str, Transaction] = {}
         """Those that are open, which may time out."""
+        self.prepared: dict[str, Transaction] = {}
+        """Those whose end is decided, but not complete."""
         self.memory_bytes = 0
         """About what the transactions take in memory."""
 
@@ -46,13 +48,27 @@ class TransactionsState:
         self.memory_bytes -= _size(transaction)
         transaction.replay(snapshot)
         self.memory_bytes += _size(transaction)
-        if snapshot.state is TransactionState.ONGOING:
+        self._note(transactional_id, transaction, snapshot.state)
+
+    def _note(self, transactional_id: str, transaction: Transaction, state: TransactionState) -> None:
+        if state is TransactionState.ONGOING:
             self.ongoing[transactional_id] = transaction
         else:
             self.ongoing.pop(transactional_id, None)
+        if state in PREPARED:
+            self.prepared[transactional_id] = transaction
+        else:
+            self.prepared.pop(transactional_id, None)
+
+    def release(self, most: int) -> bool:
+        """Let go of some ids of a partition that is not led here any more; return whether any is left."""
+        for _ in range(min(most, len(self.transactions))):
+            self._forget(next(reversed(self.transactions)))
+        return bool(self.transactions)
 
     def _forget(self, transactional_id: str) -> None:
         self.ongoing.pop(transactional_id, None)
+        self.prepared.pop(transactional_id, None)
         transaction = self.transactions.pop(transactional_id, None)
         if transaction is not None:
             self.memory_bytes -= _size(transaction)
