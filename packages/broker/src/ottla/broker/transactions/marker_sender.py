@@ -148,6 +148,8 @@ class MarkerSender:
     async def _serve(self, broker_id: int, work: asyncio.Event) -> None:
         """Send what is queued for one broker, until there has been nothing for a while."""
         destination: Destination | None = None
+        # One for all requests: this broker's own answers may come without a turn in between.
+        turn = BusyTurn(self._clock.monotonic_ms)
         try:
             while await _within(IDLE_S, work) or work.is_set():
                 work.clear()
@@ -165,7 +167,7 @@ class MarkerSender:
                         await _close(destination)
                         destination = None
                     else:
-                        await self._settle(batch, response)
+                        await self._settle(batch, response, turn)
         finally:
             del self._work[broker_id]
             await _close(destination)
@@ -192,14 +194,15 @@ class MarkerSender:
         self.queue.defer(markers, self._clock.monotonic_ms())
         self._changed.set()
 
-    async def _settle(self, batch: Sequence[Markers], response: WriteTxnMarkersResponse) -> None:
+    async def _settle(
+        self, batch: Sequence[Markers], response: WriteTxnMarkersResponse, turn: BusyTurn
+    ) -> None:
         codes = {
             (marker.producer_id, topic.name, one.partition_index): one.error_code
             for marker in response.markers
             for topic in marker.topics
             for one in topic.partitions
         }
-        turn = BusyTurn(self._clock.monotonic_ms)
         for ended, partitions in batch:
             verdicts: dict[Verdict, set[TopicPartition]] = defaultdict(set)
             for partition in partitions:
