@@ -1,4 +1,4 @@
-"""What all tests share: an example may take as long as it takes, and collected tests are no garbage."""
+"""Settings of all tests: no deadline for Hypothesis examples, no garbage collection of collected tests."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def is_clean(contender: Contender, topic: str) -> bool:
 
 @dataclass
 class Sampling:
-    """What a thread sees beside a measurement."""
+    """Peak memory and latencies that a thread records during a measurement."""
 
     peak_mib: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)

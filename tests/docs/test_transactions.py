@@ -1,4 +1,4 @@
-"""What the docs show of transactions works on Ottla's broker; the interop tests run it on Apache Kafka."""
+"""The docs' examples of transactions run on Ottla's broker; the interop tests run them on Apache Kafka."""
 
 from __future__ import annotations
 

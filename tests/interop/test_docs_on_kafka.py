@@ -1,4 +1,4 @@
-"""What the docs show of transactions, and what Ottla's broker does not have yet, is run on Apache Kafka."""
+"""The docs' examples of transactions run on Apache Kafka."""
 
 from __future__ import annotations
 

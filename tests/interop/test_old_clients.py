@@ -225,7 +225,7 @@ def some_rows(first_offset: int = 0, number: int = RECORDS) -> list[Message]:
 
 
 def as_seen(rows: list[Message], writer: Client, reader: Client) -> list[Message]:
-    """What is left of rows on the way: headers and times are where both ends have them."""
+    """Return the rows as the reader gets them: headers and timestamps only where both clients have them."""
     headers = writer.has_headers and reader.has_headers
     times = writer.has_timestamps and reader.has_timestamps
     seen = [row if headers else row._replace(headers=()) for row in rows]

@@ -1,4 +1,4 @@
-"""What is committed in a topic, read by confluent-kafka."""
+"""The committed records of a topic, read by confluent-kafka."""
 
 from __future__ import annotations
 

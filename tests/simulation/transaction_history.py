@@ -27,7 +27,7 @@ class Attempt:
     number: int
     worker: int
     told: Ending | None = None
-    """What the coordinator has answered; None where the answer was lost."""
+    """The coordinator's response to EndTxn; None if it was lost."""
     sent: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
     """Records that were acknowledged."""
 
@@ -88,7 +88,7 @@ def read_outputs(partition: TopicPartition, batches: bytes) -> list[Written]:
 
 @dataclass
 class TransactionHistory:
-    """What workers were told, and what readers of committed records got."""
+    """The results that workers were told, and the records that read_committed consumers got."""
 
     attempts: list[Attempt] = field(default_factory=list)
     delivered: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)

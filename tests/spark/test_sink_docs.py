@@ -1,4 +1,4 @@
-"""What the page about the sink shows is run: on our broker, and what needs transactions on both."""
+"""The examples of the sink's page run on Ottla's broker; those with transactions on Apache Kafka, too."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ UPDATE_METADATA = 6
 
 @dataclass
 class Services:
-    """What brokers_only needs; the registrations can be read after `failures` failures."""
+    """The services of `brokers_only`; the registrations can be read after `failures` failures."""
 
     failures: int
     addresses: frozenset[str] = frozenset()

@@ -70,7 +70,7 @@ def reader(broker: BrokerThread | BrokerProcess, group: str = "reader") -> Consu
 
 
 def committed(broker: BrokerThread | BrokerProcess, topic: str) -> list[bytes]:
-    """What a new reader of committed records finds up to the last stable offset, in order of values."""
+    """Return the sorted values that a new read_committed consumer gets up to the last stable offset."""
     consumer = reader(broker)
     consumer.assign([TopicPartition(topic, number, 0) for number in range(2)])
     values, at_end, deadline = list[bytes](), set[int](), time.monotonic() + TIMEOUT_S

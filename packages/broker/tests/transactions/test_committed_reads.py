@@ -1,4 +1,4 @@
-"""What a client reads of transactions, at both isolation levels, against a whole broker."""
+"""Reads of transactions at both isolation levels, by a client of a whole broker."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ TOUCHED = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other
 LATER_S = 300
 """The timeout of the transaction is over by then."""
 LEFT_BYTES = range(0, 700, 7)
-"""What the disk still has room for when the transaction ends: all of its records and markers take less."""
+"""Free space when the transaction ends, from none to more than its records and markers take."""
 
 
 class AtOnce(ThreadPoolExecutor):

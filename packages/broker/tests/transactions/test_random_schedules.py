@@ -31,7 +31,7 @@ class Schedule:
         self.waiting: dict[int, str] = {}
         self.lacking: set[TopicPartition] = set()
         self.ends: dict[tuple[int, int], set[bool]] = {}
-        """What markers and answers said of each transaction, which its producer id and its begin identify."""
+        """Producer id, start -> results (commit or abort) in markers and responses of the transaction."""
 
     def play(self, steps: int) -> None:
         for _ in range(steps):

@@ -139,7 +139,7 @@ class GroupCoordinator:
         self.offsets.partitions_deleted(partitions)
 
     def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
-        """List the hosted groups, in these states if any are named, in whatever letters."""
+        """List the hosted groups; with `states` only those in one of them, compared without case."""
         runtime = self._hosted.runtime
         if not runtime.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []

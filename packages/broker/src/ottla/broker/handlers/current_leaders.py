@@ -36,7 +36,7 @@ class Needs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LeaderSources:
-    """Those parts alone."""
+    """A `LeaderServices` with these two parts alone, for the fast path of Produce."""
 
     metadata: MetadataCache
     replicas: Replicas
@@ -88,7 +88,7 @@ class CurrentLeaders:
 def tell_producer(
     services: Needs, listener_name: str, version: int, response: ProduceResponse
 ) -> ProduceResponse:
-    """Write into an answer to Produce who leads the partitions that this broker does not."""
+    """Write the leaders of partitions that other brokers lead into a response to Produce."""
     if version < FIRST_PRODUCE:
         return response
     leaders = None

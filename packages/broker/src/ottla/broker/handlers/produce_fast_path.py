@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 TellLeaders: TypeAlias = Callable[[str, int, ProduceResponse], ProduceResponse]
-"""Writes into an answer of a version who leads elsewhere, at which address on the named listener."""
+"""Names the leaders of misdirected partitions in a response: listener, version, response -> response."""
 
 
 class NotPlain(Exception):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @frozen
 class TransactionFilter:
-    """Which transactions are listed: empty sets and a negative duration let all through."""
+    """The filters of ListTransactions: an empty set and a negative duration admit every transaction."""
 
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()

@@ -15,7 +15,7 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_TIME: Final = -1
 LAST_EPOCH: Final = 2**15 - 1
-"""The largest epoch. No client gets it: it is left for fencing whoever has the one before."""
+"""The largest epoch. No client gets it: it fences the producer with the epoch before it."""
 
 Token: TypeAlias = Hashable
 """Identifies a request that waits for its answer; the transaction only returns it with the reply."""
@@ -36,7 +36,7 @@ class TransactionState(Enum):
 
 _State: TypeAlias = TransactionState
 PREPARED: Final = frozenset({_State.PREPARE_COMMIT, _State.PREPARE_ABORT})
-"""The end is decided: what is left are the markers."""
+"""The end is decided, and markers are missing."""
 IDLE: Final = frozenset({_State.EMPTY, _State.COMPLETE_COMMIT, _State.COMPLETE_ABORT})
 """No transaction is open: a new one may begin, and the id may expire."""
 PREVIOUS_STATES: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
@@ -49,7 +49,7 @@ PREVIOUS_STATES: Final[Mapping[TransactionState, frozenset[TransactionState]]] =
     _State.DEAD: IDLE,
     _State.PREPARE_EPOCH_FENCE: frozenset({_State.ONGOING}),
 }
-"""Which states lead to a state.
+"""State -> the states from which it is entered.
 
 Dead and PrepareEpochFence are never written: they are Kafka's names for an expiration and a fence that are on
 their way to the log.

@@ -1,7 +1,7 @@
 """The markers that are to be written, by the broker that leads their partitions. Pure.
 
 put -> take: one request to a broker at a time -> written
-                                               -> defer -> due: route it again, to the leader of then
+                                               -> defer -> due: route it again, to its present leader
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Markers(NamedTuple):
 
 
 class Verdict(Enum):
-    """What follows from the response for one partition."""
+    """The outcome of a marker in one partition: it is written, sent again, or given up."""
 
     WRITTEN = "written"
     AGAIN = "again"
@@ -93,7 +93,7 @@ _FENCED: Final = frozenset(
 
 
 def verdict(code: int) -> Verdict:
-    """Decide what follows from an error code. What Kafka takes for fatal is tried again, with a warning."""
+    """Return the outcome for an error code. Errors that Kafka treats as fatal are retried."""
     if code in _WRITTEN:
         return Verdict.WRITTEN
     return Verdict.GIVE_UP if code in _FENCED else Verdict.AGAIN

@@ -66,7 +66,7 @@ class Transaction:
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.snapshot: TransactionSnapshot | None = None
-        """What the log holds; None before the first record is committed."""
+        """The state in the last committed record; None before the first record is committed."""
         self.unmarked: frozenset[TopicPartition] = _NOTHING
         """The partitions whose markers are not written yet."""
         self._pending: Write | None = None
