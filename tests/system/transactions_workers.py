@@ -56,10 +56,11 @@ class Worker:
     def tend(self) -> None:
         """Start it again if it has ended by itself, or hangs as kafka-python and librdkafka do.
 
-        kafka-python 3.0.12 may wait for ever in `send_offsets_to_transaction` after a broker has died, with
-        nothing under way, on brokers of Apache Kafka too: seen in the stacks of two workers on three of them.
-        So may librdkafka, past its timeout, if the group's coordinator was missing in the metadata for a
-        while (confluentinc/librdkafka, issues 5511 and 5456).
+        kafka-python 3.0.12 may wait for ever in `send_offsets_to_transaction` after a broker has died, on
+        brokers of Apache Kafka too: its sender drops the request that it has taken from its queue when
+        `await_ready` raises, and never settles it (state of such a process: in a transaction, nothing queued
+        or in flight, no error). So may librdkafka, past its timeout, if the group's coordinator was missing
+        in the metadata for a while (confluentinc/librdkafka, issues 5511 and 5456).
         """
         with self._lock:
             if self.kind in HANGING and self._process is not None and not self._is_held and self._hangs():
