@@ -1,4 +1,4 @@
-"""Compaction of a topic by a running broker, and what producers notice of it: Ottla beside Apache Kafka 3.9.
+"""Compaction of a topic, and produce latencies meanwhile, on a running broker: Ottla and Apache Kafka 3.9.
 
 Run `python benchmarks/compaction_compared.py [--quick]`. A topic is filled without compaction, then gets
 `cleanup.policy=compact`; the time runs until the broker's cleaner-offset-checkpoint names it. MB/s counts the

@@ -221,7 +221,7 @@ async def _prepared_answer(
 async def _convert_enough(
     terms: FetchTerms, request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]
 ) -> list[FetchedPartition]:
-    """Convert what was read; where nothing is left of it, wait once more for what comes behind.
+    """Convert the batches that were read; if no record is left, wait once more for later ones.
 
     Markers of transactions and batches that compaction has emptied do not exist in older formats. A client
     behind the last record would ask for them again and again without a pause.

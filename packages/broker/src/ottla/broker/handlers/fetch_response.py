@@ -72,7 +72,7 @@ class FetchAnswer:
     topics: list[tuple[str | UUID, list[FetchedPartition]]] = field(default_factory=list)
     """By name, or by id since version 13."""
     nodes: list[Node] = field(default_factory=list)
-    """The addresses of the brokers that lead what was asked for here in vain."""
+    """The addresses of the brokers that lead the request's misdirected partitions."""
 
     @property
     def size(self) -> int:

@@ -128,7 +128,7 @@ class Producer:
         return bool(batches) and len(batches) < KEPT_BATCHES and batches[0].first_sequence != 0
 
     def put_before(self, header: BatchHeader) -> None:
-        """Remember a batch from the log that stands before the remembered ones, if there is room for it."""
+        """Remember an earlier batch from the log before the remembered ones, if there is room for it."""
         if (
             self.lacks_batches
             and header.producer_epoch == self.epoch
@@ -204,11 +204,11 @@ class ProducerStates:
 
     @property
     def lacks_batches(self) -> bool:
-        """Whether any producer's `lacks_batches`."""
+        """Whether `lacks_batches` holds for any producer."""
         return any(producer.lacks_batches for producer in self._producers.values())
 
     def put_before(self, header: BatchHeader) -> None:
-        """Remember a batch from the log that stands before the snapshot's; the newest one first."""
+        """Remember a batch from the log before the snapshot's batches; call with the newest first."""
         producer = self._producers.get(header.producer_id)
         if producer is not None and not header.is_control:
             producer.put_before(header)

@@ -26,7 +26,7 @@ class Expiration:
     """The two passes. Each visits the transactions of partitions whose state is loaded."""
 
     def __init__(self, hosted: HostedTransactions, unused_ms: int) -> None:
-        """Ids that nobody has used for `unused_ms` are removed."""
+        """`unused_ms` is `transactional.id.expiration.ms`: older unused ids are removed."""
         self._hosted = hosted
         self._unused_ms = unused_ms
 

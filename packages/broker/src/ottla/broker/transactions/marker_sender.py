@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 IDLE_S: Final = 60.0
 """How long a connection without markers stays open."""
 LOOK_S: Final = 0.5
-"""How often requests without an answer are compared with the leaders of now."""
+"""How often the partitions of unanswered requests are compared with the present leaders."""
 
 
 class Destination(Protocol):
