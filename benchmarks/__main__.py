@@ -19,6 +19,7 @@ IN_ORDER = (
     "log_append",
     "log_compaction",
     "compaction_compared",
+    "transactions_compared",
     "broker_network",
     "replicated_broker",
     "startup",

@@ -1,10 +1,11 @@
 """A thousand groups rebalance together on one broker: at their start, after its restart, with a new member.
 
-Run `python benchmarks/groups_together.py`; `--contenders ottla kafka` measures one after the other. Members
-are requests on connections: JoinGroup, SyncGroup, Heartbeat. Each has a connection of its own, as a broker
-answers the requests of one connection in order and holds back an answer to JoinGroup. A process of its own
-asks the broker for its API versions every 20 ms: the slowest answer shows how long its event loop was busy at
-most, together with what the machine's load adds.
+Run `python benchmarks/groups_together.py`; `--contenders ottla` leaves Apache Kafka out, and `--groups 100`
+measures with fewer. Members are requests on connections: JoinGroup, SyncGroup, Heartbeat. Each has a
+connection of its own, as a broker answers the requests of one connection in order and holds back an answer
+to JoinGroup. A process of its own asks the broker for its API versions every 20 ms: the slowest answer
+shows how long its event loop was busy at most, together with what the machine's load adds. After a restart,
+that begins when the port is open.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
+from contenders import kafka_is_here, show
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
@@ -46,6 +46,7 @@ from peers.apache_kafka import ApacheKafka
 _BOUND_S = 180.0
 _EVERY_S = 0.02
 _HEARTBEAT_S = 3.0
+Figures = dict[str, float]
 _SETTINGS = {"offsets.topic.num.partitions": "50", "group.initial.rebalance.delay.ms": "3000"}
 
 
@@ -94,7 +95,7 @@ class Member:
                 group_id=self._group.name, generation_id=self._generation, member_id=self._id
             )
             error = (await connection.send(request, HeartbeatResponse)).error_code
-            if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            if error == ErrorCode.UNKNOWN_MEMBER_ID:
                 self._id = ""
             joined = error == 0
             if joined:
@@ -110,10 +111,14 @@ class Member:
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"\0" * 40)],
         )  # fmt: skip
         answer = await connection.send(request, JoinGroupResponse)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._id = answer.member_id
+            return False
         if answer.error_code:
-            self._id = answer.member_id if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED else ""
-            if not self._id:
-                await asyncio.sleep(0.1)
+            # With another id the group would wait for the old one, while the coordinator loads for example.
+            if answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self._id = ""
+            await asyncio.sleep(0.1)
             return False
         self._id, self._generation = answer.member_id, answer.generation_id
         return await self._sync(connection, [one.member_id for one in answer.members])
@@ -130,8 +135,8 @@ class Member:
 
 
 @contextmanager
-def probing(port: int, what: str) -> Iterator[None]:
-    """Print how long it took, and the slowest answer of the broker meanwhile."""
+def probing(port: int, what: str, into: Figures) -> Iterator[None]:
+    """Note how long it took, and the slowest answer of the broker meanwhile."""
     command = [sys.executable, __file__, "--probe", str(port)]
     begun, load = time.perf_counter(), os.getloadavg()[0]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
@@ -142,6 +147,7 @@ def probing(port: int, what: str) -> Iterator[None]:
             said, _ = probe.communicate("", timeout=30)
     loads = f"load {load:.1f} to {os.getloadavg()[0]:.1f}"
     print(f"  {what}: {took_s:.2f} s; slowest answer {said.strip()} ms; {loads}", flush=True)
+    into[f"{what}: stable after s"], into[f"{what}: slowest answer ms"] = took_s, float(said)
 
 
 def probe(port: int) -> None:
@@ -172,9 +178,13 @@ def _readable() -> bool:
 
 async def all_stable(groups: list[Group]) -> None:
     """Return once every group is stable."""
-    async with asyncio.timeout(_BOUND_S):
-        while not all(one.is_stable for one in groups):  # noqa: ASYNC110 - the members are many
-            await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(_BOUND_S):
+            while not all(one.is_stable for one in groups):  # noqa: ASYNC110 - the members are many
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        left = [one for one in groups if not one.is_stable]
+        raise TimeoutError(f"{len(left)} groups are not stable, for one {left[0]}") from None
 
 
 async def coordinator_is_there(port: int) -> None:
@@ -191,12 +201,13 @@ async def coordinator_is_there(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def measure(port: int, restart: Callable[[], object], count: int, size: int) -> None:
+async def measure(port: int, restart: Callable[[], object], count: int, size: int) -> Figures:
     """All groups start, live through a restart, and get one more member each."""
     await coordinator_is_there(port)
+    found: Figures = {}
     groups = [Group(f"group-{number}", size) for number in range(count)]
     async with asyncio.TaskGroup() as tasks:
-        with probing(port, f"{count} groups of {size} members stable after their start"):
+        with probing(port, "start", found):
             running = [
                 tasks.create_task(Member(group, number, port).run())
                 for group in groups
@@ -206,15 +217,16 @@ async def measure(port: int, restart: Callable[[], object], count: int, size: in
         await asyncio.to_thread(restart)
         for group in groups:
             group.generations.clear()
-        with probing(port, "stable after the broker's restart"):
+        with probing(port, "restart", found):
             await all_stable(groups)
-        with probing(port, "stable after one more member of each came"):
+        with probing(port, "one more member", found):
             for group in groups:
                 running.append(tasks.create_task(Member(group, group.size, port).run()))
                 group.size += 1
             await all_stable(groups)
         for task in running:
             task.cancel()
+    return found
 
 
 def main() -> None:
@@ -222,17 +234,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--contenders", nargs="+", choices=["ottla", "kafka"], default=["ottla"])
+    parser.add_argument("--contenders", nargs="+", choices=["ottla", "kafka"], default=["ottla", "kafka"])
     parser.add_argument("--probe", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.probe:
         probe(args.probe)
         return
+    if "kafka" in args.contenders and not kafka_is_here():
+        args.contenders.remove("kafka")
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.contenders:
             print(name, flush=True)
             with _broker(name, Path(folder) / name) as (port, restart):
-                asyncio.run(measure(port, restart, args.groups, args.members))
+                found[name] = asyncio.run(measure(port, restart, args.groups, args.members))
+    report(f"{args.groups:,} groups of {args.members} members", found)
+
+
+def report(title: str, found: dict[str, Figures]) -> None:
+    """Print a column for each broker, and with both the ratio: above 1 is better than Kafka."""
+    rows = []
+    for name in next(iter(found.values()), {}):
+        each = [figures[name] for figures in found.values()]
+        ratio = [f"{found['kafka'][name] / found['ottla'][name]:.2f}"] if len(each) == 2 else []
+        rows.append((name, *(f"{one:.2f}" for one in each), *ratio))
+    show(title, rows, ("", *found, *(["ahead by"] if len(found) == 2 else [])))
 
 
 @contextmanager
@@ -242,8 +268,7 @@ def _broker(name: str, folder: Path) -> Iterator[tuple[int, Callable[[], object]
             yield broker.port, broker.restart
         return
     with ApacheKafka(folder, _SETTINGS) as kafka:
-        # Without a restart of its ZooKeeper, which it has started itself.
-        yield kafka.port, lambda: None
+        yield kafka.port, kafka.restart
 
 
 if __name__ == "__main__":

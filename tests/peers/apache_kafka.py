@@ -133,6 +133,13 @@ class ApacheKafka:
         self._stack.close()
         self._process = None
 
+    def restart(self) -> None:
+        """Stop the broker cleanly and start it again on the same port; its ZooKeeper goes on."""
+        assert self._process is not None, "the broker is not running"
+        self._process.stop(timeout_s=60)
+        self._process.start()
+        self._process.wait_for_port(self.port, 120)
+
     def __enter__(self) -> Self:
         return self.start()
 
