@@ -15,7 +15,7 @@ from peers.small_disk import small_disk
 
 TIMEOUT_S = 90.0
 PAGE_BYTES = 4096
-"""What the file system gives a file at once."""
+"""The page size of the file system: files take up whole pages."""
 LEFT_BYTES = 30
 """In the last page of the log: less than a marker takes."""
 FIRST_BYTES = 100

@@ -45,7 +45,7 @@ from ottla.protocol.topics import TRANSACTION_STATE_TOPIC, TopicPartition
 
 MANY = 3_000
 EVERY_MS = 1.0
-"""What each look at the clock costs here."""
+"""The time that each reading of the clock takes in these tests."""
 AT_ONCE = 50
 """How many transactions a turn of 4 ms may take up, where each of them looks at the clock."""
 
