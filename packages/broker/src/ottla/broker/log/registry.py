@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.log import cut_bytes, log_closing
+from ottla.broker.log import log_closing
 from ottla.broker.log.directories import (
     DirectoryDescription,
     LogDirectories,
@@ -22,19 +21,15 @@ from ottla.broker.log.directories import (
 from ottla.broker.log.files import RUN_OUT, DiskFiles, Files
 from ottla.broker.log.future_logs import FutureLogs
 from ottla.broker.log.log import Log
+from ottla.broker.log.log_opening import LogOpener
 from ottla.broker.log.metrics import LogMetrics
 from ottla.broker.log.open_files import OpenSegments, PartitionRoom
 from ottla.broker.log.pending_deletions import PendingDeletions
-from ottla.broker.log.recovery import open_log
 from ottla.protocol.errors import KafkaError, KafkaStorageError
-from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import MetaProperties
 from ottla.protocol.storage.segments import (
-    DirectoryKind,
-    PartitionDirectory,
     delete_directory_name,
     directory_name,
-    parse_directory_name,
     stray_directory_name,
 )
 from ottla.protocol.topics import TopicPartition
@@ -47,13 +42,6 @@ log = logging.getLogger(__name__)
 
 CLOSING_THREADS: Final = 4
 """Logs that are closed at once, at least: fsyncs of several files share their wait for the disk."""
-
-
-class _Found(NamedTuple):
-    """A directory of a partition: its name taken apart, and where it is."""
-
-    name: PartitionDirectory
-    path: Path
 
 
 class LogRegistry:
@@ -79,7 +67,10 @@ class LogRegistry:
         )
         self._gauges = LogMetrics(metrics)
         self._logs: dict[TopicPartition, Log] = {}
-        self._open_segments = OpenSegments(config.max_open_segment_files, self._logs.__len__)
+        open_segments = OpenSegments(config.max_open_segment_files, self._logs.__len__)
+        self._opener = LogOpener(
+            self.files, environment, self.deletions, open_segments, self.directory_failed, self._failure_of
+        )
         self.room = PartitionRoom(environment.clock.monotonic_ms)
         self._is_closing = False
         self.on_directory_failed: list[Callable[[list[TopicPartition]], None]] = []
@@ -149,67 +140,19 @@ class LogRegistry:
 
     def _open_directory(self, directory: LogDirectory, log_config: Callable[[str], LogConfig]) -> None:
         directory.read()
-        found = list(self._partitions_in(directory))
+        found = list(self._opener.find(directory))
         clock, path = self.environment.clock, directory.path
         began_ms = clock.monotonic_ms()
         if found and not directory.clean:
             log.warning("recovering %d partitions in %s: it was not closed cleanly", len(found), path)
         with ThreadPoolExecutor(self.config.num_recovery_threads_per_data_dir, "log-recovery") as threads:
-            opened = threads.map(lambda one: self._load(directory, one, log_config), found)
-            for (name, _), one in zip(found, opened, strict=True):
-                if one is not None and name.kind is DirectoryKind.FUTURE:
-                    self.futures.add(directory, one)
-                elif one is not None:
-                    self._take(directory, one)
+            logs = threads.map(lambda one: self._opener.open(directory, one, log_config), found)
+            for one, opened in zip(found, logs, strict=True):
+                if opened is not None and one.is_future:
+                    self.futures.add(directory, opened)
+                elif opened is not None:
+                    self._take(directory, opened)
         log.info("opened %d partitions in %s in %d ms", len(found), path, clock.monotonic_ms() - began_ms)
-
-    def _partitions_in(self, directory: LogDirectory) -> Iterator[_Found]:
-        for name in self.files.list(directory.path):
-            path = directory.path / name
-            if not self.files.is_dir(path):
-                continue
-            try:
-                parsed = parse_directory_name(name)
-            except CorruptStorage:
-                continue  # not a partition directory
-            match parsed.kind:
-                case DirectoryKind.DELETE:
-                    self.deletions.add(0, [path], directory)
-                case DirectoryKind.CURRENT | DirectoryKind.FUTURE:
-                    yield _Found(parsed, path)
-                case _:
-                    log.info("leaving %s alone", path)
-
-    def _load(
-        self, directory: LogDirectory, found: _Found, log_config: Callable[[str], LogConfig]
-    ) -> Log | None:
-        topic_partition = found.name.topic_partition
-        # The checkpoints know only logs under the partition's own name.
-        is_future = found.name.kind is DirectoryKind.FUTURE
-        opened = open_log(
-            self.files,
-            found.path,
-            topic_partition,
-            log_config(topic_partition.topic),
-            clean=directory.clean,
-            log_start_offset=0 if is_future else directory.log_starts.get(topic_partition, 0),
-            recovery_point=0 if is_future else directory.recovery_points.get(topic_partition, 0),
-            chance=self.environment.random,
-            failed=self._failure_of(directory),
-            lowered=directory.write_lowered,
-            open_segments=self._open_segments,
-        )
-        opened.cleaned_offset = None if is_future else directory.cleaner_offsets.get(topic_partition)
-        if not directory.clean:
-            try:
-                opened.flush()
-            except KafkaStorageError:
-                return None
-        opened.flushing.flushed_ms = self.environment.clock.now_ms()
-        for path in cut_bytes.kept_files(self.files, opened.directory):
-            due_ms = self.files.modified_ms(path) + cut_bytes.KEPT_MS
-            self.deletions.add(due_ms, [path], directory)
-        return opened
 
     def _take(self, directory: LogDirectory, opened: Log) -> None:
         topic_partition = opened.topic_partition
@@ -326,7 +269,7 @@ class LogRegistry:
         directory = self.log_directories.for_new_log(topic_partition)
         config = config or LogConfig.from_broker(self.config)
         path = directory.path / directory_name(topic_partition)
-        created = self._create_in(directory, path, topic_partition, topic_id, config)
+        created = self._opener.create(directory, path, topic_partition, topic_id, config)
         self._take(directory, created)
         self.room.opened()
         self._gauges.add(created)
@@ -336,7 +279,7 @@ class LogRegistry:
         """Create an empty copy of a log in another directory. Raises `KafkaStorageError`."""
         self._refuse_when_closing(of.topic_partition)
         path = self.futures.path_in(directory, of.topic_partition)
-        created = self._create_in(directory, path, of.topic_partition, of.topic_id, of.config)
+        created = self._opener.create(directory, path, of.topic_partition, of.topic_id, of.config)
         self.futures.add(directory, created)
         self.room.opened()
         return created
@@ -347,64 +290,6 @@ class LogRegistry:
         self._logs[copy.topic_partition] = copy
         self._gauges.remove(copy.topic_partition)
         self._gauges.add(copy)
-
-    def _create_in(
-        self,
-        directory: LogDirectory,
-        path: Path,
-        topic_partition: TopicPartition,
-        topic_id: UUID | None,
-        config: LogConfig,
-    ) -> Log:
-        try:
-            self._check_exists(directory)
-            directory.forget_deleted(topic_partition)
-            return self._open_new(directory, path, topic_partition, topic_id, config)
-        except OSError as error:
-            self._remove_begun(path)
-            raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
-
-    def _check_exists(self, directory: LogDirectory) -> None:
-        """Take a directory that was removed offline: made anew it would lack its lock and its owner.
-
-        Raises OSError.
-        """
-        if not self.files.is_dir(directory.path):
-            error = FileNotFoundError(errno.ENOENT, "the directory was removed", str(directory.path))
-            self.directory_failed(directory, error)
-            raise error
-
-    def _open_new(
-        self,
-        directory: LogDirectory,
-        path: Path,
-        topic_partition: TopicPartition,
-        topic_id: UUID | None,
-        config: LogConfig,
-    ) -> Log:
-        created = open_log(
-            self.files,
-            path,
-            topic_partition,
-            config,
-            clean=True,
-            topic_id=topic_id,
-            is_new=True,
-            chance=self.environment.random,
-            failed=self._failure_of(directory),
-            lowered=directory.write_lowered,
-            open_segments=self._open_segments,
-        )
-        created.flushing.flushed_ms = self.environment.clock.now_ms()
-        return created
-
-    def _remove_begun(self, path: Path) -> None:
-        """Remove the files of a log that could not be created: the next start would open them as a log."""
-        try:
-            if self.files.exists(path):
-                self.files.remove_tree(path)
-        except OSError as error:
-            log.warning("%s is not removed: %s", path, error)
 
     async def make_way(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Forget deleted partitions of these names on a thread, before `create` has to wait for the disk."""
