@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Event
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log import cleaner_metrics
 from ottla.broker.log.cleaner_metrics import CleanerFigures
+from ottla.broker.log.cleaner_threads import MOST_THREADS, CleanerThreads
 from ottla.broker.log.cleaning import Cleaned, Cleaning, IsWanted, MapTooSmall
 from ottla.broker.log.cleaning_pace import CleaningStopped, Pace, Throttle
 from ottla.broker.log.compaction_rules import Bounds, DirtyRange, dirtiest, dirty_range
@@ -33,11 +32,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("log-cleaner")
 
-MOST_THREADS: Final = 64
 _SMALLEST_READ_BYTES: Final = 16 << 10
 _LOOKED_AT_ONCE: Final = 100
 """Logs that are looked at before other tasks have their turn."""
-R = TypeVar("R")
 
 
 class _Chosen(NamedTuple):
@@ -55,8 +52,7 @@ class Cleaner:
         self._logs = logs
         self._clock = logs.environment.clock
         self._throttle = Throttle(logs.config.log_cleaner_io_max_bytes_per_second)
-        self._threads = ThreadPoolExecutor(MOST_THREADS, "log-cleaner")
-        self._stopping = Event()
+        self._threads = CleanerThreads()
         self._busy: set[TopicPartition] = set()
         self._paused_until_ms: dict[TopicPartition, float] = {}
         self._uncleanable: dict[TopicPartition, Log] = {}
@@ -78,8 +74,7 @@ class Cleaner:
                         async with asyncio.timeout(self._logs.config.log_cleaner_backoff_ms / 1000):
                             await self._woken.wait()
         finally:
-            self._stopping.set()
-            self._threads.shutdown(wait=False)
+            self._threads.close()
 
     async def _start_cleanings(self, tasks: asyncio.TaskGroup) -> None:
         while len(self._busy) < min(self._logs.config.log_cleaner_threads, MOST_THREADS):
@@ -151,7 +146,7 @@ class Cleaner:
         log, took_ms = chosen.log, self._stopwatch()
         try:
             keys = self._map_for(chosen.dirty)
-            cleaned = await self._cleaning(chosen, keys, now_ms).run(self._on_thread)
+            cleaned = await self._cleaning(chosen, keys, now_ms).run(self._threads.run)
         except CleaningStopped:
             self._pause(log)
         except OSError as error:
@@ -187,19 +182,10 @@ class Cleaner:
             log,
             chosen.dirty,
             keys,
-            Pace(self._throttle, self._stopping, self._clock.monotonic_ms, is_wanted),
+            Pace(self._throttle, self._threads.stopping, self._clock.monotonic_ms, is_wanted),
             io_bytes=max(io_bytes, _SMALLEST_READ_BYTES),
             now_ms=now_ms,
         )
-
-    async def _on_thread(self, work: Callable[[], R]) -> R:
-        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            self._stopping.set()  # the thread looks at it with each read
-            await asyncio.wait([running])
-            raise
 
     async def _settle(self, log: Log, cleaned: Cleaned, now_ms: int) -> None:
         if self._logs.get(log.topic_partition) is not log:
@@ -208,7 +194,7 @@ class Cleaner:
         log.cleaned_offset = cleaned.end_offset
         self._logs.deletions.add(now_ms + log.config.file_delete_delay_ms, cleaned.deleted, directory)
         try:
-            await self._on_thread(directory.write_cleaner_offsets)
+            await self._threads.run(directory.write_cleaner_offsets)
         except OSError as error:
             self._logs.retry_or_fail(directory, error)
 
