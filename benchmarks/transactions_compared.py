@@ -59,7 +59,7 @@ class Turn:
     cpu_s: float = 0.0
 
     def figures(self, case: Case) -> Figures:
-        """What the transactions took, each and together."""
+        """The throughput, commit latency and CPU of the transactions of a turn."""
         count = len(self.commits_ms)
         percentiles = statistics.quantiles(self.commits_ms, n=100)
         megabytes = count * case.records * case.value_bytes / 1e6

@@ -255,7 +255,7 @@ def _check(spark: SparkSession, logs: Logs, pipeline: Pipeline, count: int) -> N
         (each["dead-topic"], int(each["dead-partition"]), int(each["dead-offset"]))
         for each in logs.letters(spark)
     ]
-    assert set(letters) == bad, "the broker has no transactions: letters may come twice, and say their place"
+    assert set(letters) == bad, "with delivery=dedupe letters may come twice, and say their place"
     assert counts == {"good": len(good), "dead": len(bad)}, "what is done again counts once"
 
 

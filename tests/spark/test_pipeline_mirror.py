@@ -54,7 +54,7 @@ every = "100ms"
 
 @pytest.fixture(scope="module", params=["ottla", "kafka"])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The cluster that copies go to: without transactions, and with them."""
+    """The cluster that copies go to: one broker of Ottla, or of Apache Kafka."""
     folder = tmp_path_factory.mktemp("target")
     if request.param == "ottla":
         with BrokerProcess(folder) as ours:

@@ -12,7 +12,7 @@ OPTIONS = (
     Option(
         "delivery", "at-least-once",
         "the guarantee when a batch is replayed: `at-least-once`; `dedupe`, which gives every row "
-        "an id; or `exactly-once`, where the brokers have transactions",
+        "an id; or `exactly-once`, in transactions",
     ),
     Option(
         "write.id", None,

@@ -169,7 +169,7 @@ async def _begun(config: ProducerConfig) -> Producer:
     except TransactionalIdAuthorizationFailed as error:
         if await _have_transactions(config):
             raise NoTransactions(error) from error
-        # Ottla's brokers without transactions answer so, too: all clients understand it as final.
+        # Brokers that do not know EndTxn may answer so, too: all clients understand it as final.
         raise NoTransactions from None
     except InvalidTransactionTimeout as error:
         raise OptionError(
