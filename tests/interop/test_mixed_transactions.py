@@ -1,193 +1,125 @@
-"""Transactions, compaction and their internal topics move between brokers of Apache Kafka 3.9 and ours."""
+"""Transactions and compacted topics move between brokers of Apache Kafka 3.9 and ours, as the guide shows."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import os
+import re
+import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from cluster_checks import differing
-from cluster_dump import judged
-from cluster_moves import BOUND_S, placed, reassign, until, until_in_sync
+from cluster_controllers import controller_kind
+from cluster_moves import BOUND_S, until
 from cluster_of_nodes import Cluster
-from keyed_writer import KeyedWriter, cleaned_to, read_latest
-from transactions_chaos import INTERNAL, PARTITIONS, SETTINGS, SOURCE, Load, Run, first_transactions
-from transactions_workers import Workers
+from moving_load import KINDS, OF_BROKERS, OFFSETS, TRANSACTIONS, USERS, assert_equal, under_load
+from transactions_chaos import SOURCE
 
-from ottla.client.admin import Admin
-from ottla.client.admin.offsets import LATEST
-from ottla.client.cluster import GROUP, TRANSACTION
-from ottla.client.cluster import Cluster as Client
-from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+from peers.kafka_scripts import kafka_scripts
+from peers.snippets import ROOT, Block, blocks, commands, matches
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
-KINDS: Final = ("java", "ottla")
-COMPACTED: Final = "latest"
-KEYED_PARTITIONS: Final = 2
-TARGETS: Final = {f"copy-{kind}": PARTITIONS for kind in KINDS}
-USERS: Final = {SOURCE: PARTITIONS, COMPACTED: KEYED_PARTITIONS, **TARGETS}
-OFFSETS: Final = {GROUP_METADATA_TOPIC: INTERNAL[GROUP_METADATA_TOPIC]}
-TRANSACTIONS: Final = {"__transaction_state": INTERNAL["__transaction_state"]}
+BROKERS: Final = ["apache", "apache", "ottla", "ottla"]
 APACHE: Final = (1, 2)
 OTTLA: Final = (3, 4)
 MIXED: Final = (2, 3)
+EVERYTHING: Final = USERS | OFFSETS | TRANSACTIONS
 STAGES: Final = [
     # Partitions first: Apache's coordinators write markers into logs of ours.
     (USERS, OTTLA), (OFFSETS, OTTLA), (TRANSACTIONS, OTTLA),
     # And back: our coordinators write markers into logs of Apache's.
     (USERS, APACHE), (OFFSETS, APACHE), (TRANSACTIONS, APACHE),
     # Coordinators first, the other way round; at last both kinds hold everything.
-    (TRANSACTIONS, OTTLA), (OFFSETS, OTTLA), (USERS | OFFSETS | TRANSACTIONS, MIXED),
+    (TRANSACTIONS, OTTLA), (OFFSETS, OTTLA), (EVERYTHING, MIXED),
 ]  # fmt: skip
-COMPACTION: Final = {
-    "cleanup.policy": "compact",
-    "segment.bytes": "20000",
-    "min.cleanable.dirty.ratio": "0.01",
-}
-COMMITS: Final = 5
-"""Transactions of each kind between two moves."""
-SMALL: Final = {
-    "transaction.state.log.replication.factor": "2",
-    "offsets.topic.replication.factor": "2",
-    "zookeeper.session.timeout.ms": "30000",
-    "log.cleaner.backoff.ms": "500",
-    # The internal topics are cleaned while they move.
-    "log.cleaner.min.cleanable.ratio": "0.1",
-    "transaction.state.log.segment.bytes": "20000",
-    "offsets.topic.segment.bytes": "20000",
-}
-
-
-@dataclass
-class Moving:
-    """A cluster under load, and where its topics are."""
-
-    run: Run
-    keyed: KeyedWriter
-
-    @property
-    def cluster(self) -> Cluster:
-        return self.run.cluster
-
-    def move(self, topics: Mapping[str, int], brokers: tuple[int, int]) -> None:
-        """Move topics, and wait until transactions have gone on there."""
-        asyncio.run(reassign(self.cluster.servers, topics, brokers))
-        for topic in topics:
-            until_in_sync(self.cluster, topic, brokers)
-        if TRANSACTIONS.keys() <= topics.keys():
-            ids = [worker.name for worker in self.run.workers.all]
-            self._until_coordinated(TRANSACTION, [*ids, "keyed"], brokers)
-        if OFFSETS.keys() <= topics.keys():
-            self._until_coordinated(GROUP, [f"g-{kind}" for kind in KINDS], brokers)
-        self._until_more_is_committed()
-        if COMPACTED in topics:
-            self._until_cleaned_on(brokers)
-
-    def _until_coordinated(self, kind: int, names: list[str], brokers: tuple[int, int]) -> None:
-        found: list[int] = []
-
-        def are_there() -> bool:
-            found[:] = asyncio.run(coordinators(self.cluster.servers, kind, names))
-            return set(found) <= set(brokers)
-
-        until(are_there, lambda: (names, found, brokers))
-
-    def _until_more_is_committed(self) -> None:
-        before = {kind: self.run.workers.commits(kind) for kind in KINDS}
-        written = self.keyed.written
-
-        def is_more() -> bool:
-            assert not self.keyed.failure
-            more = all(self.run.workers.commits(kind) >= before[kind] + COMMITS for kind in KINDS)
-            return more and self.keyed.written > written
-
-        until(is_more, lambda: [worker.lines()[-3:] for worker in self.run.workers.all])
-
-    def _until_cleaned_on(self, brokers: tuple[int, int]) -> None:
-        """Wait until these brokers have cleaned what was written when all was there."""
-        ends = asyncio.run(ends_of(self.cluster.servers, COMPACTED, KEYED_PARTITIONS))
-        directories = [self.cluster.brokers[each].data for each in brokers]
-
-        def found() -> list[dict[int, int]]:
-            return [cleaned_to(each, COMPACTED) for each in directories]
-
-        until(
-            lambda: all(each.get(index, 0) >= end for each in found() for index, end in ends.items()),
-            lambda: (found(), ends),
-        )
-
-
-async def coordinators(servers: str, kind: int, names: list[str]) -> list[int]:
-    """Return the coordinators of groups or transactional ids."""
-    async with asyncio.timeout(BOUND_S), Client(servers) as client:
-        return [
-            await client.retry(f"finding {name}", partial(client.coordinator, name, kind)) for name in names
-        ]
-
-
-async def ends_of(servers: str, topic: str, partitions: int) -> dict[int, int]:
-    """Return the ends of a topic's partitions."""
-    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
-        wanted = {TopicPartition(topic, index): LATEST for index in range(partitions)}
-        found = await admin.offsets.find(wanted)
-    return {each.partition: offset for each, offset in found.items()}
-
-
-async def create(servers: str) -> None:
-    """Create the topics on the Apache brokers."""
-    async with asyncio.timeout(BOUND_S), Admin(servers) as admin:
-        for topic, partitions in USERS.items():
-            configs = {"min.insync.replicas": "2"}
-            if topic == COMPACTED:
-                configs |= COMPACTION
-            await admin.topics.create(topic, assignments=placed(partitions, APACHE), configs=configs)
-
-
-@contextmanager
-def under_load(cluster: Cluster, folder: Path) -> Iterator[Moving]:
-    """Copy a topic with transactions of two clients, and write keys; everything is on the Apache brokers."""
-    asyncio.run(create(cluster.servers))
-    for topic in USERS:
-        cluster.wait_until_served(topic)
-    with ExitStack() as stack:
-        load = Load(folder, cluster.servers)
-        stack.callback(load.kill)
-        workers = stack.enter_context(Workers(folder, cluster.servers, SOURCE, PARTITIONS, each=2))
-        keyed = stack.enter_context(KeyedWriter(cluster.servers, COMPACTED, KEYED_PARTITIONS))
-        run = Run(KINDS, cluster, workers, load)
-        load.write(per_s=50)
-        for kind in KINDS:
-            load.follow(f"copy-{kind}", "read_committed")
-            workers.add(kind, session_ms=60_000)
-        assert first_transactions(run) == []
-        yield Moving(run, keyed)
+PAGE: Final = ROOT / "docs/howto/move-from-apache-kafka.md"
+MARK: Final = "needs MixedCluster"
+SWITCH_OFF: Final = 7
+"""The step of the page that is done for each Apache broker."""
 
 
 def test_transactions_and_compacted_topics_move_to_ottla_and_back_under_load(tmp_path: Path) -> None:
-    kinds = ["apache", "apache", "ottla", "ottla"]
-    with Cluster(tmp_path, kinds, SETTINGS | SMALL) as cluster:
-        with under_load(cluster, tmp_path) as moving:
-            moving.move(OFFSETS | TRANSACTIONS, APACHE)
+    with Cluster(tmp_path, BROKERS, OF_BROKERS) as cluster:
+        with under_load(cluster, tmp_path, APACHE) as moving:
             for topics, brokers in STAGES:
                 moving.move(topics, brokers)
-            keyed = moving.keyed
-            keyed.stop()
-            moving.run.finish()
-            moving.run.report()
-            assert keyed.failure == ""
-            latest, count = read_latest(cluster.servers, COMPACTED, KEYED_PARTITIONS)
-        assert moving.run.wrong == []
-        assert latest == keyed.latest
-        assert count < keyed.written / 2, "nothing was cleaned"
-        for broker in cluster.brokers.values():
-            broker.stop()
-        directories = {cluster.brokers[each].name: cluster.brokers[each].data for each in MIXED}
-        for topic in (SOURCE, *TARGETS):
-            assert differing(directories, topic, PARTITIONS) == []
-            assert judged(directories, topic, PARTITIONS) == []
+            moving.finish()
+        assert_equal(cluster, MIXED)
+
+
+@dataclass
+class Reader:
+    """Somebody who types what the page shows, with the names of this cluster."""
+
+    cluster: Cluster
+    folder: Path
+    scripts: Path
+
+    def follow(self, block: Block, stopped: int) -> None:
+        """Run the commands of a block; each succeeds and prints what is shown, where something is shown."""
+        names = self._names(stopped)
+        code = re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], block.code)
+        for command, shown in commands(code):
+            done = subprocess.run(
+                command, shell=True, cwd=self.folder, env=self._environment(), timeout=BOUND_S, check=False,
+                text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            print(f"$ {command}\n{done.stdout}", end="")
+            assert done.returncode == 0, (command, done.stdout)
+            assert not shown.strip() or matches(done.stdout, shown), (command, done.stdout)
+
+    def _names(self, stopped: int) -> Mapping[str, str]:
+        """Return what the page calls things, and what they are called here."""
+        return {
+            "kafka1:9092": self.cluster.brokers[APACHE[0]].address,
+            "ottla4:9092": self.cluster.brokers[OTTLA[0]].address,
+            "--broker-list 1": f"--broker-list {stopped}",
+            "--entity-name 1": f"--entity-name {stopped}",
+            "4,5,6": ",".join(map(str, OTTLA)),
+            "orders": SOURCE,
+            "billing": f"g-{KINDS[0]}",
+        }
+
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {
+            "PATH": f"{self.scripts}{os.pathsep}{os.environ['PATH']}",
+            "OTTLA_BOOTSTRAP_SERVER": self.cluster.servers,
+        }
+
+
+def steps() -> dict[int, list[Block]]:
+    """Return the blocks of the page that run here, by step; those before the first step are in step 0."""
+    found: dict[int, list[Block]] = {}
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for block in blocks(PAGE, MARK):
+        before = [line for line in lines[: block.line] if re.match(r"## \d", line)]
+        found.setdefault(len(before), []).append(block)
+    return found
+
+
+def test_what_the_page_shows_moves_everything_under_load(tmp_path: Path) -> None:
+    with Cluster(tmp_path, BROKERS, OF_BROKERS) as cluster:
+        with under_load(cluster, tmp_path, APACHE) as moving:
+            shown = steps()
+            switching_off = shown.pop(SWITCH_OFF)
+            reader = Reader(cluster, tmp_path, tmp_path / "bin")
+            kafka_scripts(reader.scripts)
+            for number in sorted(shown):
+                for block in shown[number]:
+                    reader.follow(block, APACHE[0])
+                moving.until_more_is_committed()
+            moving.await_moved(EVERYTHING, OTTLA)
+            for node in APACHE:
+                kafka_scripts(reader.scripts, stops=cluster.brokers[node].process_id)
+                for block in switching_off:
+                    reader.follow(block, node)
+                cluster.brokers[node].stop()
+                moving.until_more_is_committed()
+            until(lambda: controller_kind(cluster) == "ottla", lambda: controller_kind(cluster))
+            moving.finish()
+            assert not any(map(moving.run.workers.failures, KINDS)), "a client had to begin anew"
+            assert moving.keyed.refused == 0
+        assert_equal(cluster, OTTLA)

@@ -62,6 +62,11 @@ class Node:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def process_id(self) -> int | None:
+        """The id of its process, None while it does not run."""
+        return self._process.pid if self._process is not None else None
+
+    @property
     def output(self) -> Path:
         return self.folder / f"{self.name}.out"
 

@@ -57,7 +57,7 @@ class KeyedWriter(threading.Thread):
     """Writes one transaction after the other while entered; every fifth is aborted.
 
     `latest` has what committed transactions wrote last, `written` and `aborted` count records and
-    transactions, `failure` says why it has ended before its time.
+    transactions, `refused` the commits that brokers refused, `failure` says why it has ended before its time.
     """
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
@@ -65,6 +65,7 @@ class KeyedWriter(threading.Thread):
         self.latest: dict[bytes, tuple[int, int, bytes | None]] = {}
         self.written = 0
         self.aborted = 0
+        self.refused = 0
         self.failure = ""
         self._topic = topic
         self._partitions = partitions
@@ -129,7 +130,7 @@ class KeyedWriter(threading.Thread):
             except KafkaException as error:
                 if error.args[0].txn_requires_abort():
                     self._producer.abort_transaction(CALL_S)
-                    self.aborted += 1
+                    self.refused += 1
                     return False
                 if not error.args[0].retriable():
                     raise
