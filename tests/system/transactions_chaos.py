@@ -9,7 +9,7 @@ order; so has every reader been given them, at their offsets; the groups have co
 transaction is open anywhere, and a reader that begins now sees the same.
 
 python tests/system/transactions_chaos.py --kills 200 --seed 1
-python tests/system/transactions_chaos.py --clients java,ottla --kills 20 --brokers apache,apache,apache
+python tests/system/transactions_chaos.py --clients java,ottla --kills 20 --brokers ottla,ottla,apache
 python tests/system/transactions_chaos.py --seed 1 --kills 200 --first 120     # the rest of a run
 python tests/system/transactions_chaos.py --self-test       # faults that are made on purpose must be found
 """
@@ -33,6 +33,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from chaos_log import Log, read_back
+from cluster_chaos import kills as brokers_killed
 from cluster_nodes import Broker, NodeFailed
 from cluster_of_nodes import Cluster, start
 from confluent_kafka.admin import AdminClient
@@ -236,6 +237,7 @@ class Run:
                 f"{sum(each.hung for each in self.workers.of(kind))}; ended by themselves: "
                 f"{failed or 'never'}"
             )
+        print(f"  {brokers_killed(self.cluster)}")
         for victim, waits in self.waits_s.items():
             print(
                 f"  {victim:<13}killed {len(waits)} times; committed again after a median of "
