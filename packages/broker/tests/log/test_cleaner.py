@@ -23,6 +23,7 @@ from ottla.broker.log.cleaning_pace import CleaningStopped, Pace, Throttle
 from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.files import DiskFiles, Files
 from ottla.broker.log.log import AppendOrigin, Log
+from ottla.broker.log.offset_map import OffsetMap
 from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import batch, commit, idempotent, records_of, truncate_to
 from ottla.broker.metrics import Metrics
@@ -451,3 +452,21 @@ async def test_the_threads_of_the_cleaner_let_those_that_serve_requests_go_first
 
     assert (True, min(own + 10, 19)) in files.seen
     assert {niceness for is_cleaner, niceness in files.seen if not is_cleaner} <= {own}
+
+
+async def test_the_memory_of_the_offset_map_is_given_back_on_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released: list[str] = []
+
+    class Noting(OffsetMap):
+        def release(self) -> None:
+            released.append(current_thread().name)
+            super().release()
+
+    monkeypatch.setattr("ottla.broker.log.cleaner.OffsetMap", Noting)
+    async with registry() as logs:
+        fill(logs.create(PARTITION), 100)
+        assert await clean(logs) == 1
+
+    assert [name.startswith("log-cleaner") for name in released] == [True]

@@ -54,6 +54,22 @@ def test_the_newest_offset_of_each_key_is_found(puts: list[tuple[bytes, int]]) -
     assert keys.get(b"a key of more than 40 bytes is not among the keys put") == -1
 
 
+def test_a_released_map_takes_and_finds_nothing() -> None:
+    keys = a_map()
+    keys.put(b"key", 1)
+
+    keys.release()
+    keys.release()
+
+    assert not keys.put(b"key", 2)
+    assert not keys.add(batch(b"value", keys=[b"key"]), 0, max_decompressed_bytes=BOUND)
+    assert len(keys) == 1
+    with pytest.raises(ValueError, match="released"):
+        keys.get(b"key")
+    with pytest.raises(ValueError, match="released"):
+        kept_of(batch(b"value", keys=[b"key"]), keys)
+
+
 def test_a_map_takes_keys_up_to_its_load_factor() -> None:
     keys = a_map(100, 0.5)
 

@@ -30,6 +30,11 @@ class OffsetMap:
 
         Raises CorruptRecords, and DecompressedTooLarge.
         """
+    def release(self) -> None:
+        """Give the memory back: it takes no keys and answers no questions any more.
+
+        Blocks for 1 ms per 10 MB that were used, without the GIL: for a thread.
+        """
 
 def retained(
     batch: Buffer,

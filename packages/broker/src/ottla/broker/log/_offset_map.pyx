@@ -100,6 +100,18 @@ cdef class OffsetMap:
     def __dealloc__(self):
         free(self._slots)
 
+    def release(self):
+        cdef Slot *slots = self._slots
+        self._slots = NULL
+        self.most = 0
+        with nogil:
+            free(slots)
+
+    cdef int _check(self) except -1:
+        if self._slots is NULL:
+            raise ValueError("the offset map was released")
+        return 0
+
     def __len__(self):
         return self.count
 
@@ -133,6 +145,7 @@ cdef class OffsetMap:
         return self._put(<const unsigned char *> <char *> key, <int32_t> len(key), offset)
 
     def get(self, bytes key not None):
+        self._check()
         return self._slot(<const unsigned char *> <char *> key, <int32_t> len(key)).above - 1
 
     def add(self, batch, int64_t from_offset, *, max_decompressed_bytes):
@@ -256,6 +269,7 @@ def retained(batch, OffsetMap keys, int64_t now_ms, int64_t horizon_ms, *, bint 
     cdef unsigned char *kept = NULL
     cdef bint keeps_tombstones, has_horizon, sets_horizon
     cdef object plain
+    keys._check()
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
         plain = _open(<const unsigned char *> view.buf, view.len, &body, max_decompressed_bytes)
