@@ -42,6 +42,11 @@ def test_transactions_copy_exactly_once_on_three_brokers(options: list[str], bro
     run("transactions_chaos.py", "--per-s", "50", "--brokers", ",".join([brokers] * 3), *options)
 
 
+def test_transactions_copy_exactly_once_on_brokers_of_both_kinds() -> None:
+    options = ("--clients", "java,ottla", "--kills", "4", "--victims", "broker,coordinator")
+    run("transactions_chaos.py", "--per-s", "50", "--brokers", "ottla,apache,ottla", *options)
+
+
 def run(script: str, *options: str) -> None:
     done = subprocess.run(
         [sys.executable, str(SYSTEM / script), *options],

@@ -33,7 +33,9 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from chaos_log import Log, read_back
+from cluster_chaos import counted
 from cluster_chaos import kills as brokers_killed
+from cluster_controllers import controller_kind
 from cluster_nodes import Broker, NodeFailed
 from cluster_of_nodes import Cluster, start
 from confluent_kafka.admin import AdminClient
@@ -121,6 +123,8 @@ class Run:
         self.load = load
         self.wrong: list[str] = []
         self.kills: Counter[tuple[str, str]] = Counter()
+        self.controllers: Counter[str] = Counter()
+        """Which kind of broker had the controller at each kill."""
         self.waits_s: dict[str, list[float]] = defaultdict(list)
         """By victim, the seconds from a kill until the kind has committed again."""
         self._admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})
@@ -145,6 +149,7 @@ class Run:
 
     def _perform(self, kill: Kill) -> None:
         time.sleep(kill.after_s)
+        self.controllers[controller_kind(self.cluster)] += 1
         workers = self.workers.of(kill.kind)
         worker = workers[kill.draw % len(workers)]
         if kill.amid:  # not every group keeps each of its members busy: then the kill comes all the same
@@ -237,7 +242,7 @@ class Run:
                 f"{sum(each.hung for each in self.workers.of(kind))}; ended by themselves: "
                 f"{failed or 'never'}"
             )
-        print(f"  {brokers_killed(self.cluster)}")
+        print(f"  {brokers_killed(self.cluster)}; controller at kills: {counted(self.controllers)}")
         for victim, waits in self.waits_s.items():
             print(
                 f"  {victim:<13}killed {len(waits)} times; committed again after a median of "
