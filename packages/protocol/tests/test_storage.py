@@ -53,6 +53,7 @@ from ottla.protocol.storage.segments import (
     future_directory_name,
     iter_headers,
     iter_stored,
+    iter_unconsumed,
     parse_directory_name,
     parse_file_name,
     stray_directory_name,
@@ -138,6 +139,37 @@ def test_entries_are_found_whatever_the_chunk(chunk_bytes: int) -> None:
     assert b"".join(entry for _, entry in stored) == log
     assert len(stored) == 7
     assert all(log[position:].startswith(bytes(entry)) for position, entry in stored)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 20])
+def test_entries_are_yielded_unless_they_were_consumed(chunk_bytes: int) -> None:
+    log = a_log([0, 10, 500, 3, 5000, 1])
+    entries = [bytes(entry) for _, entry in iter_stored(reader_of(log), 0, len(log))]
+    consumed: list[bytes] = []
+
+    def consume(chunk: memoryview, position: int) -> int:
+        assert log[position:].startswith(bytes(chunk))
+        taken = 0
+        for entry in entries[1:3]:  # these together, where both are whole
+            if bytes(chunk[taken:]).startswith(entry):
+                consumed.append(entry)
+                taken += len(entry)
+        return taken
+
+    found = list(iter_unconsumed(reader_of(log), 0, len(log), consume, chunk_bytes=chunk_bytes))
+
+    assert consumed == entries[1:3]
+    assert [bytes(entry) for _, entry in found] == [entries[0], *entries[3:]]
+    assert all(log[position:].startswith(bytes(entry)) for position, entry in found)
+
+
+def test_an_entry_that_is_torn_behind_consumed_ones_is_reported_with_its_position() -> None:
+    good = a_log([0, 10])
+
+    with pytest.raises(CorruptStorage) as caught:
+        list(iter_unconsumed(reader_of(good + good[:30]), 0, len(good) + 30, lambda _, at: len(good) - at))
+
+    assert caught.value.position == len(good)
 
 
 def test_headers_are_found_between_two_positions() -> None:

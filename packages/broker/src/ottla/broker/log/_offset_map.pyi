@@ -30,6 +30,12 @@ class OffsetMap:
 
         Raises CorruptRecords, and DecompressedTooLarge.
         """
+    def add_plain(self, batches: Buffer, from_offset: int) -> int:
+        """Put the keys of plain batches as `add` does, many at a time and without the GIL.
+
+        Raises `latest_offset`. Returns the size of those that were added. The next one is torn, damaged,
+        compressed, empty, of a transaction or of an older format, or the map is full before its end.
+        """
     def release(self) -> None:
         """Give the memory back: it takes no keys and answers no questions any more.
 

@@ -18,6 +18,7 @@ from ottla.protocol.records._batch cimport (
     DELETE_HORIZON,
     ENTRY_OVERHEAD,
     HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
     LOG_APPEND_TIME,
     MAX_TIMESTAMP_AT,
@@ -57,21 +58,6 @@ cdef enum:
     MALFORMED = 2
 
 
-cdef struct Slot:
-    uint64_t low
-    uint64_t high
-    int64_t above               # the offset plus one; 0: the slot is free
-
-
-cdef struct Body:
-    const unsigned char *start
-    const unsigned char *end
-    int32_t count
-    int64_t base_offset
-    int64_t base_timestamp
-    int attributes
-
-
 cdef struct Choice:
     int32_t kept
     bint has_tombstone
@@ -80,11 +66,6 @@ cdef struct Choice:
 
 
 cdef class OffsetMap:
-    cdef Slot *_slots
-    cdef uint64_t _k0, _k1
-    cdef readonly int64_t slots, most, count
-    cdef public int64_t latest_offset
-
     def __cinit__(self, int64_t slots, double load_factor, bytes hash_key not None):
         if slots < 2 or len(hash_key) != 16:
             raise ValueError("an offset map has at least 2 slots and a hash key of 16 bytes")
@@ -107,7 +88,7 @@ cdef class OffsetMap:
         with nogil:
             free(slots)
 
-    cdef int _check(self) except -1:
+    cdef int check(self) except -1:
         if self._slots is NULL:
             raise ValueError("the offset map was released")
         return 0
@@ -145,7 +126,7 @@ cdef class OffsetMap:
         return self._put(<const unsigned char *> <char *> key, <int32_t> len(key), offset)
 
     def get(self, bytes key not None):
-        self._check()
+        self.check()
         return self._slot(<const unsigned char *> <char *> key, <int32_t> len(key)).above - 1
 
     def add(self, batch, int64_t from_offset, *, max_decompressed_bytes):
@@ -181,7 +162,31 @@ cdef class OffsetMap:
                 return MAP_FULL
         return WHOLE if p is body.end else MALFORMED
 
-    cdef bint _is_kept(self, RawRecord *r, int64_t offset, bint keeps_tombstones) noexcept nogil:
+    def add_plain(self, batches, int64_t from_offset):
+        cdef Py_buffer view
+        cdef Py_ssize_t taken
+        PyObject_GetBuffer(batches, &view, PyBUF_SIMPLE)
+        try:
+            with nogil:
+                taken = self._add_plain(<const unsigned char *> view.buf, view.len, from_offset)
+            return taken
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef Py_ssize_t _add_plain(self, const unsigned char *p, Py_ssize_t size, int64_t from_offset) noexcept nogil:
+        cdef Body body
+        cdef Py_ssize_t at = 0, one
+        cdef int64_t last
+        while True:
+            one = plain_at(p + at, size - at, &body)
+            if not one or self._add(&body, from_offset) != WHOLE:
+                return at
+            last = body.base_offset + get32(p + at + LAST_OFFSET_DELTA_AT)
+            if last >= from_offset:
+                self.latest_offset = last
+            at += one
+
+    cdef bint is_kept(self, RawRecord *r, int64_t offset, bint keeps_tombstones) noexcept nogil:
         if offset > self.latest_offset:
             return True
         if r.key_size < 0 or offset < self._slot(r.key, r.key_size).above - 1:
@@ -223,7 +228,7 @@ cdef void _choose(
         p = parse_record(p, body.end, &r)
         if p is NULL:
             return
-        kept[i] = all_of_them or keys._is_kept(&r, body.base_offset + r.offset_delta, keeps_tombstones)
+        kept[i] = all_of_them or keys.is_kept(&r, body.base_offset + r.offset_delta, keeps_tombstones)
         if kept[i]:
             choice.kept += 1
             if r.value_size < 0:
@@ -269,7 +274,7 @@ def retained(batch, OffsetMap keys, int64_t now_ms, int64_t horizon_ms, *, bint 
     cdef unsigned char *kept = NULL
     cdef bint keeps_tombstones, has_horizon, sets_horizon
     cdef object plain
-    keys._check()
+    keys.check()
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
         plain = _open(<const unsigned char *> view.buf, view.len, &body, max_decompressed_bytes)

@@ -14,10 +14,13 @@ from ottla.protocol.storage.segments import CLEANED_SUFFIX, SegmentFile
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
     from ottla.broker.log.log import Log
+    from ottla.broker.log.offset_map import PlainCopy
     from ottla.protocol.storage.indexes import AbortedTransaction
 
 _SMALLEST_BATCH: Final = 61
 _INDEX_ENTRY_BYTES: Final = 12
+_SMALL_PARTS: Final = 4
+"""Data of less than this part of a write waits for more."""
 
 
 class CleanedSegment:
@@ -34,6 +37,7 @@ class CleanedSegment:
         self._io_bytes = io_bytes
         self._written = written
         self._buffer = bytearray()
+        self._copied = bytearray()
         self._size = 0
         self._paths = [self.segment.path(kind) for kind in _KINDS]
         try:
@@ -48,15 +52,37 @@ class CleanedSegment:
     def add(self, entry: Buffer) -> None:
         """Add an entry of any format."""
         self._indexes.add(describe(self._size, memoryview(entry), verify=False))
-        self._buffer += entry
-        self._size += len(entry)
-        if len(self._buffer) >= self._io_bytes:
-            self._write()
+        self._append(entry)
+
+    def add_plain(self, copy: PlainCopy, entries: memoryview, *, spares_last: bool) -> int:
+        """Add what is kept of plain batches (see `PlainCopy`); returns the size of those that were taken."""
+        if len(self._copied) < len(entries):
+            self._copied = bytearray(len(entries))
+        self._indexes.begin_copy(copy, self._size)
+        taken, size, index_entries = copy.copy(entries, self._copied, spares_last=spares_last)
+        self._indexes.end_copy(copy, index_entries)
+        self.is_changed = self.is_changed or copy.is_changed
+        if size:
+            self._append(memoryview(self._copied)[:size])
+        return taken
+
+    def _append(self, data: Buffer) -> None:
+        if len(data) * _SMALL_PARTS < self._io_bytes:
+            self._buffer += data
+            self._size += len(data)
+            if len(self._buffer) >= self._io_bytes:
+                self._write()
+            return
+        self._write()
+        self._written(len(data))
+        self.segment.file.pwrite(data, self._size)
+        self._size += len(data)
 
     def _write(self) -> None:
-        self._written(len(self._buffer))
-        self.segment.file.pwrite(self._buffer, self._size - len(self._buffer))
-        self._buffer.clear()
+        if self._buffer:
+            self._written(len(self._buffer))
+            self.segment.file.pwrite(self._buffer, self._size - len(self._buffer))
+            self._buffer.clear()
 
     def finish(self, aborted: list[AbortedTransaction]) -> None:
         """Write the rest, complete the indexes, and bring the records to the disk. Blocks: for a thread."""

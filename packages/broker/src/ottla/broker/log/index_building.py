@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.log.files import File, Files
 from ottla.broker.log.index import OffsetIndex, TimeIndex
 from ottla.broker.log.segment_scan import Checked, check_entries
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.segments import SegmentFile
+
+if TYPE_CHECKING:
+    from ottla.broker.log.offset_map import PlainCopy
 
 _DEFAULT_INDEX_BYTES: Final = 10 * 1024 * 1024
 
@@ -61,6 +64,20 @@ class IndexBuilder:
             self._offsets.append(entry.last_offset, entry.position)
             self._times.maybe_append(*self._largest)
             self._indexed = entry.position
+
+    def begin_copy(self, copy: PlainCopy, position: int) -> None:
+        """Let batches be copied from a position of the segment on."""
+        copy.interval, copy.indexed, copy.position = self._interval, self._indexed, position
+        copy.first = self._first
+        copy.largest, copy.largest_at = self._largest
+
+    def end_copy(self, copy: PlainCopy, entries: list[tuple[int, int, int, int]]) -> None:
+        """Add the index entries of batches that were copied."""
+        for position, last_offset, largest, largest_at in entries:
+            self._offsets.append(last_offset, position)
+            self._times.maybe_append(largest, largest_at)
+        self._indexed, self._first = copy.indexed, copy.first
+        self._largest = copy.largest, copy.largest_at
 
     def finish(self) -> None:
         """Complete and close the indexes."""

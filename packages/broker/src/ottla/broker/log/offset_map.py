@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.log._offset_map import OffsetMap, retained
+from ottla.broker.log._plain_copy import PlainCopy
 
-__all__ = ["SLOT_BYTES", "OffsetMap", "retained", "slots_for"]
+__all__ = ["SLOT_BYTES", "OffsetMap", "PlainCopy", "retained", "slots_for"]
 
 SLOT_BYTES: Final = 24
 _FEWEST: Final = 64

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ottla.broker.log.cleaned_transactions import CleanedTransactions
 from ottla.broker.log.cleaning_pace import Pace
 from ottla.broker.log.emptied_batches import emptied, kept_of_legacy
-from ottla.broker.log.offset_map import OffsetMap, retained
+from ottla.broker.log.offset_map import OffsetMap, PlainCopy, retained
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import DEFAULT_MAX_DECOMPRESSED_BYTES, BatchHeader, Buffer, legacy, magic_at
 from ottla.protocol.records import validate_batch as validated
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.indexes import AbortedTransaction
-from ottla.protocol.storage.segments import iter_stored
+from ottla.protocol.storage.segments import Consume, iter_unconsumed
 
 if TYPE_CHECKING:
     from ottla.broker.log.cleaned_segment import CleanedSegment
@@ -66,6 +66,9 @@ class CleaningPass:
         self._facts = facts
         self._pace = pace
         self._transactions = CleanedTransactions(facts.aborted)
+        self._last_offsets = [
+            one.last_offset for one in facts.last_batches.values() if one.last_offset is not None
+        ]
 
     # ---- the newest offsets
 
@@ -73,10 +76,13 @@ class CleaningPass:
         """Put the keys of dirty segments into the map, until it is full. Raises CorruptStorage, OSError."""
         transactions = CleanedTransactions(self._facts.aborted)
         for segment in segments:
-            for position, entry in self._entries(segment):
+            for position, entry in self._entries(segment, self._index_plain):
                 with _Located(position):
                     if not self._index_entry(entry, transactions):
                         return
+
+    def _index_plain(self, entries: memoryview, _position: int) -> int:
+        return self.keys.add_plain(entries, self._facts.first_dirty)
 
     def _index_entry(self, entry: memoryview, transactions: CleanedTransactions) -> bool:
         if magic_at(entry) != 2:
@@ -111,11 +117,13 @@ class CleaningPass:
         The last batch is kept in any case, without records if need be: the new segment ends where the old
         ones do. Raises CorruptStorage and OSError.
         """
+        copy = PlainCopy(self.keys, self._facts.now_ms, self._last_offsets)
         for segment in segments:
             modified_ms = segment.last_modified_ms
             keeps_legacy = modified_ms > self._facts.legacy_horizon_ms
-            for position, entry in self._entries(segment):
-                is_last = segment is segments[-1] and position + len(entry) == segment.size
+            last_end = segment.size if segment is segments[-1] else -1
+            for position, entry in self._entries(segment, self._copying(copy, cleaned, last_end)):
+                is_last = position + len(entry) == last_end
                 with _Located(position):
                     kept = self._kept(entry, keeps_legacy)
                 if kept is None and is_last:
@@ -127,6 +135,15 @@ class CleaningPass:
             cleaned.modified_ms = modified_ms
         cleaned.finish(self._transactions.take_index())
         self.counts.bytes_written += cleaned.segment.size
+
+    @staticmethod
+    def _copying(copy: PlainCopy, cleaned: CleanedSegment, last_end: int) -> Consume:
+        """Copies plain batches but for the one that ends at `last_end`."""
+
+        def consume(entries: memoryview, position: int) -> int:
+            return cleaned.add_plain(copy, entries, spares_last=position + len(entries) == last_end)
+
+        return consume
 
     def _kept(self, entry: memoryview, keeps_legacy: bool) -> Buffer | None:
         """Return the kept part of an entry, None if it is dropped."""
@@ -173,14 +190,16 @@ class CleaningPass:
 
     # ---- reading
 
-    def _entries(self, segment: Segment) -> Iterator[tuple[int, memoryview]]:
+    def _entries(self, segment: Segment, consume: Consume) -> Iterator[tuple[int, memoryview]]:
+        """The entries that `consume` does not take."""
+
         def read(position: int, size: int) -> bytes:
             self._pace.take(size)
             self.counts.bytes_read += size
             return segment.file.pread(size, position)
 
         try:
-            yield from iter_stored(read, 0, segment.size, chunk_bytes=self._facts.io_bytes)
+            yield from iter_unconsumed(read, 0, segment.size, consume, chunk_bytes=self._facts.io_bytes)
         finally:
             segment.close()
 

@@ -7,6 +7,7 @@ from ottla.protocol.records._batch cimport CRC_AT, CRC_FROM, get32, put32
 
 
 cdef uint32_t checksum(uint32_t value, const unsigned char *p, Py_ssize_t size) noexcept
+cdef uint32_t checksum_without_gil(uint32_t value, const unsigned char *p, Py_ssize_t size) noexcept nogil
 
 
 cdef inline bint is_sound(const unsigned char *batch, Py_ssize_t size) noexcept:

@@ -92,6 +92,10 @@ cdef uint32_t checksum(uint32_t value, const unsigned char* p, Py_ssize_t size) 
     return value
 
 
+cdef uint32_t checksum_without_gil(uint32_t value, const unsigned char* p, Py_ssize_t size) noexcept nogil:
+    return ottla_crc32c(value, p, size)
+
+
 def crc32c(data, value=0):
     cdef Py_buffer view
     cdef uint32_t crc = value

@@ -27,6 +27,7 @@ __all__ = [
     "future_directory_name",
     "iter_headers",
     "iter_stored",
+    "iter_unconsumed",
     "parse_directory_name",
     "parse_file_name",
     "stray_directory_name",
@@ -163,6 +164,33 @@ def iter_stored(
             # larger than a chunk, or torn
             chunk_bytes = max(chunk_bytes, _size_of_entry(chunk, position, end))
         position += taken
+
+
+Consume = Callable[[memoryview, int], int]
+"""`consume(entries, position)`: how many bytes of whole entries it has dealt with, 0 for none."""
+
+
+def iter_unconsumed(
+    read_at: ReadAt, start: int, end: int, consume: Consume, *, chunk_bytes: int = 1 << 20
+) -> Iterator[tuple[int, memoryview]]:
+    """Yield as `iter_stored`, without the entries that `consume` takes.
+
+    It is asked at the begin of each chunk and behind each entry that was yielded, with the rest of the chunk,
+    whose last entry may be torn.
+    """
+    chunk_bytes = max(chunk_bytes, BATCH_HEADER_SIZE)
+    position = start
+    while position < end:
+        chunk, begin = memoryview(read_at(position, min(chunk_bytes, end - position))), position
+        while True:
+            position += consume(chunk[position - begin :], position)
+            entry = next(_whole_entries(chunk[position - begin :], position), None)
+            if entry is None:
+                break
+            yield position, entry
+            position += len(entry)
+        if position == begin:
+            chunk_bytes = max(chunk_bytes, _size_of_entry(chunk, position, end))
 
 
 def _whole_entries(chunk: memoryview, position: int) -> Iterator[memoryview]:
