@@ -257,7 +257,7 @@ def cluster_operations(session: nox.Session) -> None:
     """Kill the controller while partitions move, topics go, leaders change (`-- --rounds N --seed S`).
 
     `-- --figures` measures what else a cluster does, and `-- --hosts` runs the commands of the howto on hosts
-    that are network namespaces with an ssh server each.
+    that are network namespaces with an ssh server each; its upgrade begins with an earlier commit.
     """
     _install(session, *TESTING, *PEERS)
     scripts = {"--figures": "cluster_figures.py", "--hosts": "howto_on_hosts.py"}
