@@ -115,7 +115,7 @@ SPECULATION = {
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftKafka]:
-    """Apache Kafka, which has transactions."""
+    """A broker of Apache Kafka."""
     if missing := missing_tools():
         pytest.skip(missing)
     folder = tmp_path_factory.mktemp("kafka")

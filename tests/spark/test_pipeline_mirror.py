@@ -1,4 +1,4 @@
-"""The mirror on Spark: to a cluster of ours, and to Apache Kafka with transactions; killed on the way."""
+"""The mirror on Spark: to a broker of ours, and to one of Apache Kafka; killed on the way."""
 
 from __future__ import annotations
 

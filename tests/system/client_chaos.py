@@ -71,7 +71,6 @@ class Round:
     seed: int
     servers: str
     faults: Faults
-    transactions: bool = False
     wrong: list[str] = field(default_factory=list)
     writers: list[Writer] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
@@ -113,10 +112,8 @@ class Round:
 
     async def _load(self, tasks: asyncio.TaskGroup, admin: Admin) -> None:
         stopping, rng = asyncio.Event(), self._rng("load")
-        kinds = rng.sample([way for way in ways_to_send() if way != "transaction"], k=3)
-        if self.transactions:
-            kinds = ["transaction", *kinds[:2]]
-        for number, kind in enumerate(kinds):
+        others = [way for way in ways_to_send() if way != "transaction"]
+        for number, kind in enumerate(["transaction", *rng.sample(others, k=2)]):
             self._writer(kind, number)
         running = {writer.name: tasks.create_task(writer.run(stopping)) for writer in self.writers}
         for _ in range(rng.choice((1, 2, 3))):
@@ -322,9 +319,9 @@ def _descriptors() -> dict[str, str]:
     return {number: what for number, what in found.items() if what != "/dev/null"}  # uvloop keeps one open
 
 
-def one_round(seed: int, servers: str, faults: Faults, *, transactions: bool) -> Round:
+def one_round(seed: int, servers: str, faults: Faults) -> Round:
     """Run one round in an event loop of its own, asyncio's or uvloop's."""
-    this = Round(seed, servers, faults, transactions)
+    this = Round(seed, servers, faults)
 
     async def run() -> None:
         # A loop keeps resources open that it opens at first use.
@@ -359,6 +356,8 @@ def victim(kind: str, folder: Path, port: int) -> Iterator[Victim]:
         "group.initial.rebalance.delay.ms": "50",
         "group.min.session.timeout.ms": "100",
         "offsets.topic.num.partitions": "4",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     }
     if kind == "ottla":
         with BrokerProcess(folder, settings) as broker:
@@ -367,10 +366,6 @@ def victim(kind: str, folder: Path, port: int) -> Iterator[Victim]:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from peers.apache_kafka import ApacheKafka
 
-    settings |= {
-        "transaction.state.log.num.partitions": "4",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    }
     with ApacheKafka(folder, settings, heap="512m") as kafka:
         yield PausedOnly(kafka.port, kafka.pid)
 
@@ -383,7 +378,7 @@ def chaos(folder: Path, rounds: int, seed: int, kind: str) -> int:
         for number in range(seed, seed + rounds):
             begun = time.monotonic()
             faults = Faults(proxy, broker)
-            this = one_round(number, f"127.0.0.1:{port}", faults, transactions=kind == "kafka")
+            this = one_round(number, f"127.0.0.1:{port}", faults)
             seconds.append(time.monotonic() - begun)
             memory_mib.append(psutil.Process().memory_info().rss / 2**20)
             acknowledged += this.acknowledged
@@ -429,7 +424,7 @@ def main() -> int:
         "--broker",
         choices=("ottla", "kafka"),
         default="ottla",
-        help="kafka: Apache Kafka 3.9, with transactions, and paused where ours is killed",
+        help="kafka: Apache Kafka 3.9, which is paused where ours is killed",
     )
     options = parser.parse_args()
     logging.getLogger("ottla").addHandler(logging.NullHandler())  # clients log the faults as expected
