@@ -26,6 +26,8 @@ PID_FILE: Final = "broker.pid"
 LOG_FILE: Final = "broker.log"
 _DAEMON_START_S: Final = 60.0
 _POLL_S: Final = 0.05
+_GIL_WAIT_S: Final = 0.0005
+"""How long the event loop waits for a thread that holds the GIL before it asks for it; Python's is 5 ms."""
 
 
 @click.group()
@@ -187,6 +189,7 @@ def _read_properties(path: Path | None) -> dict[str, str] | None:
 def _run(config: BrokerConfig, *, uvloop: bool | None, ready_fd: int | None) -> None:
     import asyncio
 
+    sys.setswitchinterval(_GIL_WAIT_S)
     with asyncio.Runner(loop_factory=_loop_factory(uvloop)) as runner:
         runner.run(_serve(config, ready_fd))
 
