@@ -83,6 +83,13 @@ def test_a_replica_that_is_truncated_when_it_is_first_looked_at_has_its_records(
     assert done.returncode == 0, done.stdout
 
 
+def test_a_coordinator_that_was_replaced_in_its_sleep_answers_no_stable_offsets() -> None:
+    """Seed 721: it woke up, gave a worker an old offset, and its next transaction repeated records."""
+    done = simulation("--transactions", "--seeds", "721:721")
+
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_schedule_is_the_same_in_every_process() -> None:
     said = {
         tuple(re.findall(r"trace \w+", simulation("--seeds", "11:12", "--trace", **process).stdout))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.coordinators.internal_topic_log import AppendedBatch, ReplicatedStore
+from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.frozen_classes import replace
 from ottla.broker.groups.offsets_partition_state import GroupsState
 from ottla.broker.handlers import fetch_read
@@ -244,3 +245,13 @@ def offsets_visible_at_once() -> list[Patch]:
 def offsets_of_a_transaction_never_visible() -> list[Patch]:
     """The group coordinator does not hear that a transaction has ended."""
     return [(GroupsState, "end_transaction", lambda self, producer_id, commit: None)]
+
+
+@mutant(transactions=True, scenario="stopped in transactions")
+def stable_offsets_not_confirmed() -> list[Patch]:
+    """A group coordinator that another has replaced unnoticed answers OffsetFetch with its old offsets."""
+
+    async def confirm_leadership(self: Any, partition: Any, unused: Any) -> None:
+        return None
+
+    return [(RecordWriter, "confirm_leadership", confirm_leadership)]

@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.broker import busy_turn
+from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.coordinators.key_partitioning import partition_for
-from ottla.broker.coordinators.testing import LEDGER_TOPIC, LedgerCoordinator, Transition, TransitionCodec
+from ottla.broker.coordinators.record_writer import RecordWriter
+from ottla.broker.coordinators.testing import (
+    LEDGER_TOPIC,
+    LedgerCoordinator,
+    LedgerState,
+    Transition,
+    TransitionCodec,
+)
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.testing import DataPlane
 from ottla.broker.replication.partition import Assignment
@@ -71,6 +80,40 @@ async def test_a_read_that_waits_for_its_replicas_in_vain_says_so(tmp_path: Path
 
     with pytest.raises(RequestTimedOut):
         assert [chunk async for chunk in store.read(0, 3)]
+    plane.logs.close()
+
+
+async def test_a_leader_knows_whether_another_could_have_been_elected(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3, isr=(1, 2), replicas=(1, 2))
+    await plane.lead(LEDGER_TOPIC, 1, leader_epoch=3, isr=(1,), replicas=(1, 2))
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 2)
+
+    assert not store.is_alone(0, 3)
+    assert store.is_alone(1, 3)
+    with pytest.raises(FencedLeaderEpoch):
+        store.is_alone(1, 2)
+    plane.logs.close()
+
+
+@pytest.mark.parametrize("fetched_to", [1, 0])
+async def test_a_leader_is_confirmed_once_its_replicas_have_fetched_again(
+    tmp_path: Path, fetched_to: int
+) -> None:
+    plane = DataPlane(tmp_path)
+    replica = await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3, isr=(1, 2), replicas=(1, 2))
+    async with BackgroundTasks(plane.metrics, plane.environment.clock) as tasks:
+        store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1)
+        writer: RecordWriter[Any, Any] = RecordWriter(
+            store, TransitionCodec(), plane.environment.clock, tasks, 100
+        )
+        home = CoordinatorPartition(0, 3, LedgerState(0))
+        confirming = asyncio.create_task(writer.confirm_leadership(home, Transition(KEY, None)))
+        await asyncio.sleep(0)
+        replica.fetched(2, fetched_to, 0, plane.environment.clock.now_ms())
+
+        error = await confirming
+    assert error is None if fetched_to else isinstance(error, RequestTimedOut)
     plane.logs.close()
 
 

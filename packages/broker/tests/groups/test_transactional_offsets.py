@@ -22,7 +22,15 @@ from ottla.broker.groups.testing import (
     offset,
     settle,
 )
-from ottla.protocol.errors import ErrorCode, NotEnoughReplicas
+from ottla.protocol.errors import (
+    ErrorCode,
+    FencedLeaderEpoch,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+)
 from ottla.protocol.records import ControlType, end_transaction_marker, read_header
 
 PRODUCER = TransactionalProducer(7, 2)
@@ -281,3 +289,88 @@ async def test_a_member_of_a_group_that_is_gone_is_unknown() -> None:
     async with leading(MemoryStore(PARTITIONS)) as groups:
         assert await commit(groups, member_id="m", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
         assert groups.list_groups() == (ErrorCode.NONE, [])
+
+
+# ---- whether this broker still coordinates the group
+
+
+@in_virtual_time
+async def test_stable_offsets_wait_until_the_followers_still_follow() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+        await groups.offsets.commit("g", {TOPIC_0: offset(1)})
+        store.has_followers = store.hold = True
+
+        confirming = tasks.create_task(groups.offsets.confirm_coordinator("g"))
+        await asyncio.sleep(1)
+        assert not confirming.done()
+
+        store.release()
+        assert await confirming is ErrorCode.NONE
+        assert fetched(groups, stable=True) == offset(1)
+
+
+@in_virtual_time
+async def test_a_coordinator_without_followers_in_sync_appends_nothing() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.NONE
+
+    assert store.batches[NUMBER] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (NotLeaderOrFollower(), ErrorCode.NOT_COORDINATOR),
+        (FencedLeaderEpoch(), ErrorCode.NOT_COORDINATOR),
+        (KafkaStorageError(), ErrorCode.NOT_COORDINATOR),
+        (NotEnoughReplicasAfterAppend(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    ],
+)
+def test_a_coordinator_that_is_not_confirmed_has_an_error_that_clients_repeat(
+    error: KafkaError, answer: ErrorCode
+) -> None:
+    async def story() -> None:
+        store = MemoryStore(PARTITIONS)
+        async with leading(store) as groups, asyncio.TaskGroup() as tasks:
+            store.has_followers = store.hold = True
+            confirming = tasks.create_task(groups.offsets.confirm_coordinator("g"))
+            await asyncio.sleep(1)
+            store.release(error)
+
+            assert await confirming is answer
+
+    run_in_virtual_time(story())
+
+
+@in_virtual_time
+async def test_a_coordinator_whose_followers_stay_away_answers_in_time() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        store.has_followers = store.hold = True
+
+        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@in_virtual_time
+async def test_a_coordinator_that_has_resigned_confirms_nothing() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        store.led.clear()
+
+        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.NOT_COORDINATOR
+
+
+@in_virtual_time
+async def test_what_confirms_a_coordinator_is_no_group_after_a_load() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        await groups.offsets.commit("g", {TOPIC_0: offset(1)})
+        store.has_followers = True
+        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.NONE
+        assert len(store.batches[NUMBER]) == 2
+
+    async with leading(store) as groups:
+        assert fetched(groups) == offset(1)
+        assert [one.group_id for one in groups.list_groups()[1]] == ["g"]

@@ -51,22 +51,21 @@ async def errors(services: GroupServices, request: TxnOffsetCommitRequest, versi
     return [one.error_code for topic in answer.topics for one in topic.partitions]
 
 
-async def fetched(services: GroupServices, *, stable: bool, version: int = 7) -> list[tuple[int, int]]:
-    """The offset and error of partition 0."""
+def a_fetch(version: int, *, stable: bool) -> OffsetFetchRequest:
+    """Ask for the offset of partition 0."""
     if version < 8:
-        request = OffsetFetchRequest(
-            group_id="g",
-            topics=[OffsetFetchRequestTopic(name="topic", partition_indexes=[0])],
-            require_stable=stable,
-        )
-        answer = await ask(services, offset_fetch.handle, request, version)
-        return [(one.committed_offset, one.error_code) for topic in answer.topics for one in topic.partitions]
+        topic = OffsetFetchRequestTopic(name="topic", partition_indexes=[0])
+        return OffsetFetchRequest(group_id="g", topics=[topic], require_stable=stable)
     asked = OffsetFetchRequestGroup(
         group_id="g", topics=[OffsetFetchRequestTopics(name="topic", partition_indexes=[0])]
     )
-    request = OffsetFetchRequest(groups=[asked], require_stable=stable)
-    several = await ask(services, offset_fetch.handle, request, version)
-    topics = several.groups[0].topics
+    return OffsetFetchRequest(groups=[asked], require_stable=stable)
+
+
+async def fetched(services: GroupServices, *, stable: bool, version: int = 7) -> list[tuple[int, int]]:
+    """The offset and error of partition 0."""
+    answer = await ask(services, offset_fetch.handle, a_fetch(version, stable=stable), version)
+    topics = answer.topics if version < 8 else answer.groups[0].topics
     return [(one.committed_offset, one.error_code) for topic in topics for one in topic.partitions]
 
 
@@ -90,6 +89,21 @@ async def test_a_fetch_that_requires_stable_offsets_is_refused_while_the_transac
     assert await fetched(services, stable=False, version=version) == [(-1, ErrorCode.NONE)]
     services.groups.transaction_ended(HOME, 7, False)
     assert await fetched(services, stable=True, version=version) == [(-1, ErrorCode.NONE)]
+
+
+@pytest.mark.parametrize("version", [7, 8, 9])
+async def test_stable_offsets_come_from_a_confirmed_coordinator(
+    services: GroupServices, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_replaced(group_id: str) -> ErrorCode:
+        return ErrorCode.NOT_COORDINATOR
+
+    monkeypatch.setattr(services.groups.offsets, "confirm_coordinator", is_replaced)
+
+    answer = await ask(services, offset_fetch.handle, a_fetch(version, stable=True), version)
+    one = answer if version < 8 else answer.groups[0]
+    assert (one.error_code, one.topics) == (ErrorCode.NOT_COORDINATOR, [])
+    assert await fetched(services, stable=False, version=version) == [(-1, ErrorCode.NONE)]
 
 
 async def test_metadata_may_be_null_and_may_not_be_long(services: GroupServices) -> None:

@@ -68,6 +68,13 @@ class CoordinatorStore(Protocol):
         """Whether the log of the partition holds no records. Raises NotLeaderOrFollower."""
         ...
 
+    def is_alone(self, partition: int, leader_epoch: int) -> bool:
+        """Whether no other replica is in the ISR, so that no other broker can have been elected.
+
+        Raises NotLeaderOrFollower or FencedLeaderEpoch when this leadership is over.
+        """
+        ...
+
     def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
         """Stream whole batches from the start of the log to its present end.
 
@@ -152,6 +159,10 @@ class ReplicatedStore:
     def is_blank(self, partition: int) -> bool:
         log = self._replicas.leader(TopicPartition(self._topic, partition)).log
         return log.log_start_offset >= log.log_end_offset
+
+    def is_alone(self, partition: int, leader_epoch: int) -> bool:
+        leader = self._replicas.leader(TopicPartition(self._topic, partition), leader_epoch)
+        return len(leader.core.maximal_isr) <= 1
 
     async def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
         topic_partition = TopicPartition(self._topic, partition)

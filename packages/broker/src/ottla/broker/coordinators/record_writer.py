@@ -101,6 +101,22 @@ class RecordWriter(Generic[S, R]):
                 )
                 return
 
+    async def confirm_leadership(self, partition: CoordinatorPartition[S], unused: R) -> KafkaError | None:
+        """Return None once this broker is known to have led the partition since the call; else why not.
+
+        A broker that was paused or cut off may have a successor and not know it: its state is then old. The
+        successor was in the ISR, and has stopped to fetch from here before its first write. So `unused`, a
+        record that changes no state, is appended; when all in-sync replicas have fetched it, nobody had been
+        elected before. Nothing is appended where no other replica could have been elected.
+        """
+        try:
+            if self._store.is_alone(partition.number, partition.leader_epoch):
+                return None
+            appended = self._append(partition, [unused], required_acks=1)
+        except KafkaError as error:
+            return error
+        return None if appended.committed is None else await self._outcome_of(appended)
+
     def _append(
         self,
         partition: CoordinatorPartition[S],

@@ -47,6 +47,7 @@ class MemoryStore:
         self.batches: list[list[bytes]] = [[] for _ in range(partitions)]
         self.ends = [0] * partitions
         self.hold = False
+        self.has_followers = False
         self.fail_with: KafkaError | None = None
         self.led: set[int] = set(range(partitions))
         self.leader_epochs = [0] * partitions
@@ -105,6 +106,10 @@ class MemoryStore:
 
     def is_blank(self, partition: int) -> bool:
         return not self.batches[partition]
+
+    def is_alone(self, partition: int, leader_epoch: int) -> bool:
+        self._check(partition, leader_epoch)
+        return not self.has_followers
 
     async def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
         present = list(self.batches[partition])

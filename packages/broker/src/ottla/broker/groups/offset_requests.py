@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.groups.committed_offsets import CommittedOffset, expiry_rule
 from ottla.broker.groups.events import GroupState
 from ottla.broker.groups.records import OffsetRecord
-from ottla.broker.groups.response_errors import after_failed_commit
+from ottla.broker.groups.response_errors import after_failed_commit, after_failed_confirmation
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NO_OFFSET: Final = OffsetRecord("", TopicPartition("", 0), None)
+"""The tombstone of an offset that cannot be committed: compaction keeps one in a partition at most."""
 _GROUPS_BETWEEN_YIELDS: Final = 50
 """How many groups are checked for expired offsets before other tasks run."""
 
@@ -117,6 +119,19 @@ class OffsetRequests:
         return await answer
 
     # ---- fetching
+
+    async def confirm_coordinator(self, group_id: str) -> ErrorCode:
+        """Return NONE once no other broker can have committed offsets of the group before the call.
+
+        `fetch` answers at once from what this broker knows. Where another has taken over unnoticed, these
+        are old offsets, and a transaction that begins from them repeats what others have committed. So a
+        fetch of stable offsets comes after this.
+        """
+        partition = self._hosted.partition_for(group_id, empty_id_allowed=True)
+        if isinstance(partition, ErrorCode):
+            return partition
+        error = await self._hosted.writer.confirm_leadership(partition, _NO_OFFSET)
+        return ErrorCode.NONE if error is None else after_failed_confirmation(error.code)
 
     def fetch(
         self,

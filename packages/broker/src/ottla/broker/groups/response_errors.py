@@ -18,6 +18,11 @@ _COMMIT_ERRORS: Final[Mapping[int, ErrorCode]] = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
+_CONFIRMATION_ERRORS: Final[Mapping[int, ErrorCode]] = {
+    code: ErrorCode.NOT_COORDINATOR
+    for code, answer in _COMMIT_ERRORS.items()
+    if answer is ErrorCode.NOT_COORDINATOR
+}
 _GROUP_ERRORS: Final[Mapping[int, ErrorCode]] = {
     **_COMMIT_ERRORS,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
@@ -29,6 +34,14 @@ _GROUP_ERRORS: Final[Mapping[int, ErrorCode]] = {
 def after_failed_commit(code: ErrorCode) -> ErrorCode:
     """Return the error of OffsetCommit for a write that failed with `code`."""
     return _COMMIT_ERRORS.get(code, code)
+
+
+def after_failed_confirmation(code: ErrorCode) -> ErrorCode:
+    """Return the error of an OffsetFetch before which the coordinator was not confirmed to be the leader.
+
+    Clients of every version repeat OffsetFetch after these two.
+    """
+    return _CONFIRMATION_ERRORS.get(code, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 def after_failed_group_write(code: ErrorCode) -> ErrorCode:

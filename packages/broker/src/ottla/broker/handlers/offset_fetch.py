@@ -53,9 +53,7 @@ async def handle(
             groups=[await _group(services, one, request.require_stable, context) for one in request.groups]
         )
     asked = None if request.topics is None else await _partitions(request.topics, context)
-    error, fetched = services.groups.offsets.fetch(
-        request.group_id, asked, require_stable=request.require_stable
-    )
+    error, fetched = await _fetch(services, request.group_id, asked, request.require_stable)
     if error is ErrorCode.NONE:
         return await _response(fetched, context)
     if context.api_version >= GROUP_ERROR_FROM:
@@ -68,7 +66,7 @@ async def _group(
 ) -> OffsetFetchResponseGroup:
     """Respond for one of several groups (KIP-709)."""
     partitions = None if asked.topics is None else await _partitions(asked.topics, context)
-    error, fetched = services.groups.offsets.fetch(asked.group_id, partitions, require_stable=require_stable)
+    error, fetched = await _fetch(services, asked.group_id, partitions, require_stable)
     if error is not ErrorCode.NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
@@ -80,6 +78,17 @@ async def _group(
         group_id=asked.group_id,
         topics=[OffsetFetchResponseTopics(name=name, partitions=answers) for name, answers in topics.items()],
     )
+
+
+async def _fetch(
+    services: Needs, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
+) -> tuple[ErrorCode, Fetched]:
+    offsets = services.groups.offsets
+    if require_stable:
+        error = await offsets.confirm_coordinator(group_id)
+        if error is not ErrorCode.NONE:
+            return error, {}
+    return offsets.fetch(group_id, partitions, require_stable=require_stable)
 
 
 async def _partitions(
