@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.frozen_classes import frozen
+from ottla.broker.transactions.completion_waits import is_ending
 from ottla.broker.transactions.events import (
     UNREADABLE,
     AddPartitions,
@@ -167,10 +168,28 @@ class TransactionCoordinator:
     async def add_partitions(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
     ) -> ErrorCode:
-        """Make partitions part of the producer's transaction, which begins with the first of them."""
+        """Make partitions part of the producer's transaction, which begins with the first of them.
+
+        Waits a moment for the completion of the transaction before it.
+        """
+        added = frozenset(partitions)
+        error = await self._add_partitions(transactional_id, producer, added)
+        if error is ErrorCode.CONCURRENT_TRANSACTIONS and await self._completed(transactional_id):
+            error = await self._add_partitions(transactional_id, producer, added)
+        return error
+
+    async def _add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition]
+    ) -> ErrorCode:
         answer = self._new_answer()
-        event = AddPartitions(answer, producer, frozenset(partitions))
-        return await self._request(transactional_id, event, answer)
+        return await self._request(transactional_id, AddPartitions(answer, producer, partitions), answer)
+
+    async def _completed(self, transactional_id: str) -> bool:
+        """Wait for the completion of a transaction that is ending; tells whether it came in time."""
+        found = self._find(transactional_id)
+        if isinstance(found, ErrorCode) or not is_ending(found[1]):
+            return False
+        return await self._hosted.completion_waits.wait(found[1])
 
     async def end(self, transactional_id: str, producer: Producer, *, commit: bool) -> ErrorCode:
         """Commit or abort. Once this returns NONE the decision is final; the markers follow."""

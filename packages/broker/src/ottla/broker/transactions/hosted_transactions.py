@@ -11,6 +11,7 @@ from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.limited_warnings import LimitedWarnings
+from ottla.broker.transactions.completion_waits import CompletionWaits
 from ottla.broker.transactions.events import (
     UNREADABLE,
     Complete,
@@ -76,6 +77,7 @@ class HostedTransactions:
         self.sender = MarkerSender(
             cluster, clock, tasks, is_hosted=self._is_current, written=self._markers_written
         )
+        self.completion_waits = CompletionWaits()
         self._tasks = tasks
         self._warnings = LimitedWarnings(log, clock.monotonic_ms)
         self._completions = 0
@@ -124,6 +126,7 @@ class HostedTransactions:
             self._tasks.spawn(self._complete_later(partition, transaction), "transaction-completion")
         if outcome.write is not None:
             self._write(partition, transaction, outcome.write)
+        self.completion_waits.stepped(transaction)
         return outcome
 
     def _write(self, partition: TransactionPartition, transaction: Transaction, write: Write) -> None:
