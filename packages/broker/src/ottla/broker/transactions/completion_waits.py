@@ -29,19 +29,19 @@ class CompletionWaits:
     """The transactions that requests wait for."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Transaction, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[Transaction, dict[asyncio.Future[None], None]] = {}
 
     async def wait(self, transaction: Transaction) -> bool:
         """Wait for the completion of a transaction that is ending; tells whether it came in time."""
         completed = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(transaction, set())
-        waiting.add(completed)
+        waiting = self._waiting.setdefault(transaction, {})
+        waiting[completed] = None  # in the order of their arrival
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MOST_S):
                     await completed
         finally:
-            waiting.discard(completed)
+            waiting.pop(completed, None)
             if not waiting and self._waiting.get(transaction) is waiting:
                 del self._waiting[transaction]
         return completed.done() and not completed.cancelled()
