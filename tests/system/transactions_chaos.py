@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -216,15 +216,23 @@ class Run:
         """Wait until the groups have committed the ends of the source."""
         ends = {partition: max(records, default=-1) + 1 for partition, records in source.items()}
         for kind in self.kinds:
-
-            def is_drained(group: str = f"g-{kind}") -> bool:
-                found = committed(self._admin, group, SOURCE, PARTITIONS)
-                return all(max(0, found[partition]) >= end for partition, end in ends.items())
-
-            if complaint := wait_for(f"the end of the copies of {kind}", is_drained, DRAIN_BOUND_S):
-                found = committed(self._admin, f"g-{kind}", SOURCE, PARTITIONS)
+            if complaint := self._until_committed(f"g-{kind}", ends):
                 last = {each.name: each.lines()[-2:] for each in self.workers.of(kind)}
-                self.wrong.append(f"{complaint}: committed are {found} of {ends}; said last: {last}")
+                self.wrong.append(f"{complaint}; said last: {last}")
+
+    def _until_committed(self, group: str, ends: Mapping[int, int]) -> str:
+        """Wait for a group to commit these offsets; complain once it commits nothing any more."""
+        found: dict[int, int] = {}
+        deadline = 0.0
+        while True:
+            before, found = found, committed(self._admin, group, SOURCE, PARTITIONS)
+            if all(max(0, found[partition]) >= end for partition, end in ends.items()):
+                return ""
+            if found != before:
+                deadline = time.monotonic() + DRAIN_BOUND_S
+            elif time.monotonic() > deadline:
+                return f"{group} has committed nothing for {DRAIN_BOUND_S:g} s: {found} of {ends}"
+            time.sleep(0.05)
 
     def _await_readers(self, target: str, copy: Log) -> None:
         total = sum(map(len, copy.values()))
