@@ -108,6 +108,10 @@ SCENARIOS: Final[Mapping[str, Sequence[Fault]]] = {
             Fault(4.7 + 3.0 * number, "preferred", 0, 0, 0.0),
         )
     ],
+    # Coordinators of groups lose their sessions, have successors, and are asked for offsets as before.
+    "replaced unnoticed": [
+        Fault(2.0 + 6.5 * number, "cut zookeeper", broker, 0, 6.0) for number, broker in enumerate((2, 0, 1))
+    ],
 }
-OF_TRANSACTIONS: Final = frozenset({"late markers", "stopped in transactions"})
+OF_TRANSACTIONS: Final = frozenset({"late markers", "stopped in transactions", "replaced unnoticed"})
 """Scenarios that show something only with clients of transactions."""

@@ -247,7 +247,7 @@ def offsets_of_a_transaction_never_visible() -> list[Patch]:
     return [(GroupsState, "end_transaction", lambda self, producer_id, commit: None)]
 
 
-@mutant(transactions=True, scenario="stopped in transactions")
+@mutant(transactions=True, scenario="replaced unnoticed")
 def stable_offsets_not_confirmed() -> list[Patch]:
     """A group coordinator that another has replaced unnoticed answers OffsetFetch with its old offsets."""
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -110,6 +111,19 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def _lag(topic: str, servers: str) -> list[dict[str, Any]]:
+    """What `ottla replica lag` prints, once the broker that it asks has heard of the new topic."""
+    deadline_s = time.monotonic() + BOUND_S
+    while True:
+        lag = CliRunner().invoke(main, ["replica", "lag", "--topic", topic, "--json", "-b", servers])
+        if lag.exit_code == 0:
+            found: list[dict[str, Any]] = json.loads(lag.output)
+            return found
+        assert lag.output == f"Error: topic '{topic}' does not exist\n"
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
 def test_a_cluster_over_hosts_starts_spreads_replicas_and_stops(
     hosts: Hosts, record_property: Callable[[str, object], None]
 ) -> None:
@@ -126,9 +140,8 @@ def test_a_cluster_over_hosts_starts_spreads_replicas_and_stops(
     assert racks == {101: "127.0.0.1", 102: "127.0.0.1", 201: "127.0.0.2", 301: "127.0.0.3"}
     made = CliRunner().invoke(main, ["topic", "create", "t", "--partitions", "8", "-b", servers])
     assert made.exit_code == 0, made.output
-    lag = CliRunner().invoke(main, ["replica", "lag", "--topic", "t", "--json", "-b", servers])
     replicas: dict[int, list[str]] = {}
-    for each in json.loads(lag.output):
+    for each in _lag("t", servers):
         replicas.setdefault(each["partition"], []).append(racks[each["broker"]])
     assert [sorted(each) for each in replicas.values()] == [["127.0.0.1", "127.0.0.2", "127.0.0.3"]] * 8
 
