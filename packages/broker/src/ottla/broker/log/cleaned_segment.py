@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.index_building import IndexBuilder
@@ -24,9 +24,9 @@ _SMALL_PARTS: Final = 4
 
 
 class CleanedSegment:
-    """One cleaned segment: its files are made on the event loop, written on a thread.
+    """One cleaned segment: its files are made on the event loop (`creation`), written on a thread.
 
-    `written` is told of bytes before they are written. Raises OSError; what was made is removed then.
+    `written` is told of bytes before they are written.
     """
 
     def __init__(self, log: Log, old: list[Segment], io_bytes: int, written: Callable[[int], None]) -> None:
@@ -40,14 +40,17 @@ class CleanedSegment:
         self._copied = bytearray()
         self._size = 0
         self._paths = [self.segment.path(kind) for kind in _KINDS]
-        try:
-            self.segment.create()
-            self._indexes = _indexes(self.segment, log.config, sum(one.size for one in old))
-            if any(one.transactions.entries for one in old):
-                self.segment.transactions.create()
-        except OSError:
-            self.discard()
-            raise
+        self._old, self._config = old, log.config
+        self.end_offset = -1
+        """The offset behind the last entry, once the segment is finished."""
+
+    def creation(self) -> Iterator[None]:
+        """Make the files, some with each step. Raises OSError."""
+        self.segment.create()
+        yield
+        self._indexes = _indexes(self.segment, self._config, sum(one.size for one in self._old))
+        if any(one.transactions.entries for one in self._old):
+            self.segment.transactions.create()
 
     def add(self, entry: Buffer) -> None:
         """Add an entry of any format."""
@@ -93,6 +96,7 @@ class CleanedSegment:
             self.segment.transactions.append(one)
         self.segment.file.sync()
         self.segment.files.set_modified_ms(self.segment.path(SegmentFile.LOG), self.modified_ms)
+        self.end_offset = self.segment.read_end()
         self.segment.close()
         if not aborted:
             self.segment.files.unlink(self.segment.path(SegmentFile.TRANSACTION_INDEX))

@@ -7,6 +7,7 @@ leaves nothing behind and raises `CleaningStopped`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,17 +102,20 @@ class Cleaning:
         self._pace.check()
         cleaned = CleanedSegment(self._log, old, self._io_bytes, self._pace.take)
         try:
+            for _ in cleaned.creation():
+                await asyncio.sleep(0)  # to make a file takes 0.1 ms
+                self._pace.check()
             await on_thread(lambda: self._pass.write(copies, cleaned))
             self._pace.check()
             if not self._are_current(old):
                 raise CleaningStopped
             if len(old) == 1 and not cleaned.is_changed:
-                cleaned.discard()
+                await on_thread(cleaned.discard)  # to unlink a large file takes milliseconds
                 return
         except BaseException:
             self._discard(cleaned)
             raise
-        await self._replace(old, cleaned.segment, on_thread)
+        await self._replace(old, cleaned, on_thread)
 
     def _discard(self, cleaned: CleanedSegment) -> None:
         if self._log.offline is None:
@@ -124,9 +128,9 @@ class Cleaning:
         first = segments.all.index(old[0])
         return segments.all[first : first + len(old)] == old
 
-    async def _replace(self, old: list[Segment], new: Segment, on_thread: OnThread) -> None:
+    async def _replace(self, old: list[Segment], new: CleanedSegment, on_thread: OnThread) -> None:
         log = self._log
-        plan = log.segments.begin_replace(old, [new])
+        plan = log.segments.begin_replace(old, [new.segment], new.end_offset)
         try:
             with log.segments.being_replaced():
                 try:

@@ -97,14 +97,16 @@ class ReplacementPlan:
         self.files.sync_dir(self.directory)
 
 
-def check_replacement(old: Sequence[Segment], new: Sequence[Segment], following: int | None) -> None:
+def check_replacement(
+    old: Sequence[Segment], new: Sequence[Segment], following: int | None, new_end: int | None
+) -> None:
     """Raise ValueError unless `new` can replace `old`; `following` is the base offset of the next segment."""
     if not old or not new or following is None:
         raise ValueError("only sealed segments can be replaced, and by at least one")
     if new[0].base_offset != old[0].base_offset:
         raise ValueError(f"the new segments begin at {new[0].base_offset}, the old at {old[0].base_offset}")
     bases = [one.base_offset for one in new]
-    end = new[-1].read_end()
+    end = new[-1].read_end() if new_end is None else new_end
     if bases != sorted(set(bases)) or not old[-1].base_offset < end <= following:
         raise ValueError(f"segments {bases} that end at {end} cannot stand for {list(old)}")
 

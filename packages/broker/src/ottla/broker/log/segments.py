@@ -142,10 +142,13 @@ class Segments:
         """How many of the oldest segments no replacement is working on."""
         return len(self.all) if self.replacing is None else self.all.index(self.replacing.old[0])
 
-    def begin_replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> ReplacementPlan:
+    def begin_replace(
+        self, old: Sequence[Segment], new: Sequence[Segment], new_end: int | None = None
+    ) -> ReplacementPlan:
         """Plan to put cleaned segments in the place of old ones: to be run on a thread, then `end_replace`.
 
-        After a run that failed, `abort_replace`.
+        After a run that failed, `abort_replace`. `new_end` is the offset behind the last entry of `new`, read
+        here without it.
 
         `old` are sealed segments in a row whose records are on the disk; `new` are complete, closed and named
         `.cleaned`. The old ones are read until the end. Raises ValueError for segments that cannot stand for
@@ -155,7 +158,7 @@ class Segments:
         behind = first + len(old)
         if self.replacing is not None or self.all[first:behind] != list(old):
             raise ValueError(f"{list(old)} cannot be replaced now")
-        check_replacement(old, new, self.bases[behind] if behind < len(self.all) else None)
+        check_replacement(old, new, self.bases[behind] if behind < len(self.all) else None, new_end)
         self.replacing = plan = ReplacementPlan(self.files, self.directory, list(old), list(new))
         for segment in old:
             segment.pin()
