@@ -12,6 +12,7 @@ from ottla.broker.transactions.coordinator import TransactionCoordinator, Transa
 from ottla.broker.transactions.events import NO_PRODUCER, Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.records import decode_record
 from ottla.broker.transactions.testing import (
+    ALL,
     BROKER,
     MINUTE_MS,
     OTHER_0,
@@ -20,47 +21,20 @@ from ottla.broker.transactions.testing import (
     TOPIC_1,
     MemoryCluster,
     WrittenMarker,
+    begun,
+    described,
     elect,
     in_virtual_time,
+    initialized,
     leading,
     memory_store,
     resign,
+    until,
 )
 from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
 from ottla.protocol.records import iter_records
 
 NONE = ErrorCode.NONE
-ALL = [TOPIC_0, TOPIC_1, OTHER_0]
-
-
-async def initialized(
-    coordinator: TransactionCoordinator, transactional_id: str = "t", timeout_ms: int = MINUTE_MS
-) -> Producer:
-    result = await coordinator.initialize(transactional_id, timeout_ms)
-    assert result.error is NONE
-    return result.producer
-
-
-async def begun(coordinator: TransactionCoordinator, transactional_id: str = "t", **more: Any) -> Producer:
-    producer = await initialized(coordinator, transactional_id, **more)
-    assert await coordinator.add_partitions(transactional_id, producer, ALL) is NONE
-    return producer
-
-
-def described(coordinator: TransactionCoordinator, transactional_id: str = "t") -> TransactionSnapshot:
-    found = coordinator.describe(transactional_id)
-    assert isinstance(found, TransactionSnapshot)
-    return found
-
-
-async def until(
-    coordinator: TransactionCoordinator, state: TransactionState, transactional_id: str = "t"
-) -> None:
-    for _ in range(60_000):
-        if described(coordinator, transactional_id).state is state:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"still {described(coordinator, transactional_id).state}")
 
 
 def names(coordinator: TransactionCoordinator, **filters: Any) -> list[str]:
@@ -95,63 +69,6 @@ async def test_a_commit_writes_a_marker_into_each_partition() -> None:
     marker = WrittenMarker(producer.id, producer.epoch, True, 3)
     assert cluster.written == {TOPIC_0: [marker], TOPIC_1: [marker], OTHER_0: [marker]}
     assert {broker for broker, _ in cluster.requests} == {1, 2, BROKER}
-
-
-@in_virtual_time
-async def test_the_next_transaction_waits_for_the_markers_of_the_one_before() -> None:
-    cluster = MemoryCluster()
-    async with leading(memory_store(), cluster) as coordinator:
-        producer = await begun(coordinator)
-        cluster.gate.clear()
-        assert await coordinator.end("t", producer, commit=True) is NONE
-        began = asyncio.get_running_loop().time()
-
-        adding = asyncio.create_task(coordinator.add_partitions("t", producer, [TOPIC_1]))
-        await asyncio.sleep(0.05)
-        assert not adding.done()
-        cluster.gate.set()
-
-        assert await adding is NONE
-        assert asyncio.get_running_loop().time() - began < 0.06
-        assert described(coordinator).state is TransactionState.ONGOING
-        assert described(coordinator).partitions == {TOPIC_1}
-
-
-@in_virtual_time
-async def test_the_next_transaction_is_refused_while_markers_are_missing_for_long() -> None:
-    cluster = MemoryCluster()
-    async with leading(memory_store(), cluster) as coordinator:
-        producer = await begun(coordinator)
-        cluster.gate.clear()
-        assert await coordinator.end("t", producer, commit=True) is NONE
-        began = asyncio.get_running_loop().time()
-
-        refused = await asyncio.gather(
-            *(coordinator.add_partitions("t", producer, [TOPIC_1]) for _ in range(3))
-        )
-
-        assert refused == [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
-        assert asyncio.get_running_loop().time() - began == pytest.approx(0.1, abs=0.01)
-        cluster.gate.set()
-        await until(coordinator, TransactionState.COMPLETE_COMMIT)
-        assert await coordinator.add_partitions("t", producer, [TOPIC_1]) is NONE
-
-
-@in_virtual_time
-async def test_a_request_that_waits_for_markers_learns_that_another_broker_coordinates_now() -> None:
-    cluster, store = MemoryCluster(), memory_store()
-    async with leading(store, cluster) as coordinator:
-        producer = await begun(coordinator)
-        cluster.gate.clear()
-        assert await coordinator.end("t", producer, commit=True) is NONE
-
-        adding = asyncio.create_task(coordinator.add_partitions("t", producer, [TOPIC_1]))
-        await asyncio.sleep(0.01)
-        resign(coordinator)
-        cluster.gate.set()
-
-        assert await adding in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR)
-        assert await coordinator.add_partitions("t", producer, [TOPIC_1]) is ErrorCode.NOT_COORDINATOR
 
 
 @in_virtual_time

@@ -15,6 +15,7 @@ from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
 from ottla.broker.transactions.coordinator import TransactionCoordinator
+from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.marker_sender import Destination
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
@@ -31,6 +32,7 @@ from ottla.zookeeper.testing import MemoryEnsemble
 PARTITIONS = 4
 BROKER = 7
 TOPIC_0, TOPIC_1, OTHER_0 = TopicPartition("topic", 0), TopicPartition("topic", 1), TopicPartition("other", 0)
+ALL = (TOPIC_0, TOPIC_1, OTHER_0)
 MINUTE_MS = 60_000
 SETTINGS = {"log.dirs": "/nowhere"}
 
@@ -203,3 +205,40 @@ def in_virtual_time(story: Story) -> Callable[[], None]:
 async def _bounded(story: Story) -> None:
     async with asyncio.timeout(30 * 24 * 3600):
         await story()
+
+
+# ---- requests of a producer
+
+
+async def initialized(
+    coordinator: TransactionCoordinator, transactional_id: str = "t", timeout_ms: int = MINUTE_MS
+) -> Producer:
+    """Initialize the producer id of a transactional id."""
+    result = await coordinator.initialize(transactional_id, timeout_ms)
+    assert result.error is ErrorCode.NONE
+    return result.producer
+
+
+async def begun(coordinator: TransactionCoordinator, transactional_id: str = "t", **more: Any) -> Producer:
+    """Initialize a producer id and begin a transaction with three partitions."""
+    producer = await initialized(coordinator, transactional_id, **more)
+    assert await coordinator.add_partitions(transactional_id, producer, ALL) is ErrorCode.NONE
+    return producer
+
+
+def described(coordinator: TransactionCoordinator, transactional_id: str = "t") -> TransactionSnapshot:
+    """Return the state of a transactional id."""
+    found = coordinator.describe(transactional_id)
+    assert isinstance(found, TransactionSnapshot)
+    return found
+
+
+async def until(
+    coordinator: TransactionCoordinator, state: TransactionState, transactional_id: str = "t"
+) -> None:
+    """Wait until a transactional id is in a state."""
+    for _ in range(60_000):
+        if described(coordinator, transactional_id).state is state:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"still {described(coordinator, transactional_id).state}")
