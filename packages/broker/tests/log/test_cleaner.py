@@ -5,26 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from threading import Event, current_thread
+from threading import Event
 from typing import Any
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
+from ottla.broker.config import LogConfig
 from ottla.broker.log.background_passes import LogPasses
 from ottla.broker.log.cleaner import Cleaner
+from ottla.broker.log.cleaner_testing import DIRECTORY, clean, fill, registry, until
 from ottla.broker.log.cleaning_pace import CleaningStopped, Pace, Throttle
-from ottla.broker.log.fake_files import MemoryFile, MemoryFiles
-from ottla.broker.log.files import DiskFiles, Files
+from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.offset_map import OffsetMap
-from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import batch, commit, idempotent, records_of, truncate_to
 from ottla.broker.metrics import Metrics
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker, read_headers
@@ -32,53 +26,6 @@ from ottla.protocol.storage.checkpoints import CLEANER_OFFSETS_FILE, decode_offs
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("compacted", 0)
-DIRECTORY = Path("/logs")
-
-
-@asynccontextmanager
-async def registry(
-    files: Files | None = None, directory: Path = DIRECTORY, **settings: Any
-) -> AsyncIterator[LogRegistry]:
-    defaults: dict[str, Any] = {
-        "log_dirs": (str(directory),),
-        "log_segment_bytes": 1_000,
-        "log_index_interval_bytes": 200,
-        "log_cleanup_policy": ("compact",),
-        "log_segment_delete_delay_ms": 0,
-        "log_cleaner_backoff_ms": 10,
-    }
-    config = BrokerConfig(**defaults | settings)
-    logs = LogRegistry(config, Environment(), files=files or MemoryFiles())
-    await logs.lock()
-    await logs.open(lambda _: LogConfig.from_broker(config))
-    try:
-        yield logs
-    finally:
-        await logs.close()
-        await logs.unlock()
-
-
-def fill(log: Log, records: int, *, keys: int = 5, start: int = 0) -> None:
-    """Append records of few keys, one a batch; the values are their numbers."""
-    for number in range(start, start + records):
-        data = batch(b"%d" % number, keys=[b"key %d" % (number % keys)], timestamp_ms=1_000 + number)
-        log.append(data, leader_epoch=number // 40, now_ms=0)
-    commit(log)
-    log.flush()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - threads work meanwhile
-            await asyncio.sleep(0.01)
-
-
-async def clean(logs: LogRegistry, now_ms: int = 10_000) -> int:
-    """Clean until nothing is due; returns how many cleanings there were."""
-    cleaner, count = Cleaner(logs), 0
-    while await cleaner.clean_next(now_ms):
-        count += 1
-    return count
 
 
 def names(log: Log) -> list[str]:
@@ -426,118 +373,3 @@ def test_a_cleaning_that_is_not_wanted_any_more_stops_while_it_waits() -> None:
 
     with pytest.raises(CleaningStopped):
         pace.take(1_000_000)
-
-
-class _PriorityOfRenames(MemoryFiles):
-    """Notes which threads rename files, and their niceness."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[bool, int]] = set()
-
-    def rename(self, source: Path, target: Path) -> None:
-        is_cleaner = current_thread().name.startswith("log-cleaner")
-        self.seen.add((is_cleaner, os.getpriority(os.PRIO_PROCESS, 0)))
-        super().rename(source, target)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux alone")
-async def test_the_threads_of_the_cleaner_let_those_that_serve_requests_go_first() -> None:
-    files, own = _PriorityOfRenames(), os.getpriority(os.PRIO_PROCESS, 0)
-    async with registry(files) as logs:
-        fill(logs.create(PARTITION), 100)
-        files.seen.clear()
-
-        assert await clean(logs) == 1
-
-    assert (True, min(own + 10, 19)) in files.seen
-    assert {niceness for is_cleaner, niceness in files.seen if not is_cleaner} <= {own}
-
-
-async def test_the_memory_of_the_offset_map_is_given_back_on_a_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    released: list[str] = []
-
-    class Noting(OffsetMap):
-        def release(self) -> None:
-            released.append(current_thread().name)
-            super().release()
-
-    monkeypatch.setattr("ottla.broker.log.cleaner.OffsetMap", Noting)
-    async with registry() as logs:
-        fill(logs.create(PARTITION), 100)
-        assert await clean(logs) == 1
-
-    assert [name.startswith("log-cleaner") for name in released] == [True]
-
-
-class _ThreadsOfUnlinks(MemoryFiles):
-    """Notes whether threads of the cleaner unlink cleaned segments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_cleaner: list[bool] = []
-
-    def unlink(self, path: Path) -> None:
-        if path.name.endswith(".log.cleaned"):
-            self.by_cleaner.append(current_thread().name.startswith("log-cleaner"))
-        super().unlink(path)
-
-
-async def test_copies_of_segments_that_lose_nothing_are_unlinked_on_a_thread() -> None:
-    files = _ThreadsOfUnlinks()
-    async with registry(files) as logs:
-        fill(logs.create(PARTITION), 100, keys=100)
-
-        assert await clean(logs) == 1
-
-        assert files.by_cleaner
-        assert all(files.by_cleaner)
-        assert not [name for name in files.list(DIRECTORY / str(PARTITION)) if name.endswith(".cleaned")]
-
-
-class _CreatedFiles(MemoryFiles):
-    """Notes the kinds of the cleaned files that are made, and tells of each."""
-
-    def __init__(self, made: Callable[[str], None]) -> None:
-        super().__init__()
-        self._made = made
-
-    def open(self, path: Path, *, create: bool = False) -> MemoryFile:
-        opened = super().open(path, create=create)
-        if create and path.name.endswith(".cleaned"):
-            self._made(path.name.split(".")[1])
-        return opened
-
-
-async def test_requests_have_their_turn_while_the_files_of_a_cleaned_segment_are_made() -> None:
-    made: list[str] = []
-    async with registry(_CreatedFiles(made.append)) as logs:
-        fill(logs.create(PARTITION), 100)
-        cleaning, turns = asyncio.create_task(clean(logs)), []
-        while not cleaning.done():
-            before = len(made)
-            await asyncio.sleep(0)
-            turns.append(made[before:])
-
-    assert made.count("log") > 1
-    assert ["log", "index", "timeindex"] not in turns
-
-
-async def test_a_cleaning_that_is_stopped_between_its_files_leaves_none() -> None:
-    made: list[str] = []
-
-    def stop(kind: str) -> None:
-        made.append(kind)
-        log.flushing.truncated_to(log.log_end_offset)
-
-    files = _CreatedFiles(stop)
-    async with registry(files) as logs:
-        log = logs.create(PARTITION)
-        fill(log, 100)
-
-        await Cleaner(logs).clean_next(10_000)
-
-        assert made == ["log"]
-        assert not [name for name in files.list(log.directory) if name.endswith(".cleaned")]
