@@ -96,16 +96,16 @@ async def test_a_leader_knows_whether_another_could_have_been_elected(tmp_path: 
     plane.logs.close()
 
 
-@pytest.mark.parametrize("fetched_to", [1, 0])
+@pytest.mark.parametrize(("fetched_to", "timeout_ms"), [(1, 60_000), (0, 100)])
 async def test_a_leader_is_confirmed_once_its_replicas_have_fetched_again(
-    tmp_path: Path, fetched_to: int
+    tmp_path: Path, fetched_to: int, timeout_ms: int
 ) -> None:
     plane = DataPlane(tmp_path)
     replica = await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3, isr=(1, 2), replicas=(1, 2))
     async with BackgroundTasks(plane.metrics, plane.environment.clock) as tasks:
         store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1)
         writer: RecordWriter[Any, Any] = RecordWriter(
-            store, TransitionCodec(), plane.environment.clock, tasks, 100
+            store, TransitionCodec(), plane.environment.clock, tasks, timeout_ms
         )
         home = CoordinatorPartition(0, 3, LedgerState(0))
         confirming = asyncio.create_task(writer.confirm_leadership(home, Transition(KEY, None)))

@@ -7,17 +7,19 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import current_thread
+from threading import Event, current_thread
 
 import pytest
 
 from ottla.broker.log.cleaner import Cleaner
 from ottla.broker.log.cleaner_testing import DIRECTORY, clean, fill, registry
+from ottla.broker.log.cleaner_threads import CleanerThreads
 from ottla.broker.log.fake_files import MemoryFile, MemoryFiles
 from ottla.broker.log.offset_map import OffsetMap
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("compacted", 0)
+BOUND_S = 60.0
 
 
 class _PriorityOfRenames(MemoryFiles):
@@ -133,3 +135,25 @@ async def test_a_cleaning_that_is_stopped_between_its_files_leaves_none() -> Non
 
         assert made == ["log"]
         assert not [name for name in files.list(log.directory) if name.endswith(".cleaned")]
+
+
+async def test_a_wait_that_is_cancelled_twice_ends_with_the_work() -> None:
+    threads, begun, goes_on = CleanerThreads(), Event(), Event()
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(BOUND_S)
+
+    waiting = asyncio.create_task(threads.run(work))
+    await asyncio.to_thread(begun.wait, BOUND_S)
+    for _ in range(3):
+        waiting.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert threads.stopping.is_set()
+    assert not waiting.done()
+
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    threads.close()

