@@ -294,6 +294,10 @@ async def test_a_member_of_a_group_that_is_gone_is_unknown() -> None:
 # ---- whether this broker still coordinates the group
 
 
+async def confirmed(groups: GroupCoordinator, group_id: str = "g") -> ErrorCode:
+    return (await groups.offsets.confirm_coordinators([group_id]))[group_id]
+
+
 @in_virtual_time
 async def test_stable_offsets_wait_until_the_followers_still_follow() -> None:
     store = MemoryStore(PARTITIONS)
@@ -301,7 +305,7 @@ async def test_stable_offsets_wait_until_the_followers_still_follow() -> None:
         await groups.offsets.commit("g", {TOPIC_0: offset(1)})
         store.has_followers = store.hold = True
 
-        confirming = tasks.create_task(groups.offsets.confirm_coordinator("g"))
+        confirming = tasks.create_task(confirmed(groups))
         await asyncio.sleep(1)
         assert not confirming.done()
 
@@ -314,7 +318,7 @@ async def test_stable_offsets_wait_until_the_followers_still_follow() -> None:
 async def test_a_coordinator_without_followers_in_sync_appends_nothing() -> None:
     store = MemoryStore(PARTITIONS)
     async with leading(store) as groups:
-        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.NONE
+        assert await confirmed(groups) is ErrorCode.NONE
 
     assert store.batches[NUMBER] == []
 
@@ -335,7 +339,7 @@ def test_a_coordinator_that_is_not_confirmed_has_an_error_that_clients_repeat(
         store = MemoryStore(PARTITIONS)
         async with leading(store) as groups, asyncio.TaskGroup() as tasks:
             store.has_followers = store.hold = True
-            confirming = tasks.create_task(groups.offsets.confirm_coordinator("g"))
+            confirming = tasks.create_task(confirmed(groups))
             await asyncio.sleep(1)
             store.release(error)
 
@@ -350,7 +354,7 @@ async def test_a_coordinator_whose_followers_stay_away_answers_in_time() -> None
     async with leading(store) as groups:
         store.has_followers = store.hold = True
 
-        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await confirmed(groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @in_virtual_time
@@ -359,7 +363,7 @@ async def test_a_coordinator_that_has_resigned_confirms_nothing() -> None:
     async with leading(store) as groups:
         store.led.clear()
 
-        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.NOT_COORDINATOR
+        assert await confirmed(groups) is ErrorCode.NOT_COORDINATOR
 
 
 @in_virtual_time
@@ -368,9 +372,25 @@ async def test_what_confirms_a_coordinator_is_no_group_after_a_load() -> None:
     async with leading(store) as groups:
         await groups.offsets.commit("g", {TOPIC_0: offset(1)})
         store.has_followers = True
-        assert await groups.offsets.confirm_coordinator("g") is ErrorCode.NONE
+        assert await confirmed(groups) is ErrorCode.NONE
         assert len(store.batches[NUMBER]) == 2
 
     async with leading(store) as groups:
         assert fetched(groups) == offset(1)
         assert [one.group_id for one in groups.list_groups()[1]] == ["g"]
+
+
+@in_virtual_time
+async def test_many_groups_wait_no_longer_than_one_for_followers_that_stay_away() -> None:
+    store, asked = MemoryStore(PARTITIONS), [f"group {number}" for number in range(50)]
+    async with leading(store) as groups:
+        store.has_followers = store.hold = True
+        began_s = asyncio.get_running_loop().time()
+        await confirmed(groups)
+        one_s = asyncio.get_running_loop().time() - began_s
+
+        answers = await groups.offsets.confirm_coordinators(asked)
+
+        assert answers == dict.fromkeys(asked, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        assert asyncio.get_running_loop().time() - began_s < 2.5 * one_s
+        assert sum(map(len, store.batches)) <= 1 + PARTITIONS

@@ -1,5 +1,6 @@
 """TxnOffsetCommit in every version it is served in, and OffsetFetch of stable offsets."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -95,10 +96,10 @@ async def test_a_fetch_that_requires_stable_offsets_is_refused_while_the_transac
 async def test_stable_offsets_come_from_a_confirmed_coordinator(
     services: GroupServices, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def is_replaced(group_id: str) -> ErrorCode:
-        return ErrorCode.NOT_COORDINATOR
+    async def are_replaced(group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        return dict.fromkeys(group_ids, ErrorCode.NOT_COORDINATOR)
 
-    monkeypatch.setattr(services.groups.offsets, "confirm_coordinator", is_replaced)
+    monkeypatch.setattr(services.groups.offsets, "confirm_coordinators", are_replaced)
 
     answer = await ask(services, offset_fetch.handle, a_fetch(version, stable=True), version)
     one = answer if version < 8 else answer.groups[0]

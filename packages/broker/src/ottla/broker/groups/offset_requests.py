@@ -120,16 +120,24 @@ class OffsetRequests:
 
     # ---- fetching
 
-    async def confirm_coordinator(self, group_id: str) -> ErrorCode:
-        """Return NONE once no other broker can have committed offsets of the group before the call.
+    async def confirm_coordinators(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        """Return NONE for a group once no other broker can have committed offsets of it before the call.
 
         `fetch` answers at once from what this broker knows. Where another has taken over unnoticed, these
         are old offsets, and a transaction that begins from them repeats what others have committed. So a
-        fetch of stable offsets comes after this.
+        fetch of stable offsets comes after this. All partitions are confirmed at once: many groups wait no
+        longer than one.
         """
-        partition = self._hosted.partition_for(group_id, empty_id_allowed=True)
-        if isinstance(partition, ErrorCode):
-            return partition
+        found = {one: self._hosted.partition_for(one, empty_id_allowed=True) for one in group_ids}
+        partitions = {one for one in found.values() if not isinstance(one, ErrorCode)}
+        ordered = sorted(partitions, key=lambda one: one.number)
+        codes = await asyncio.gather(*map(self._confirm, ordered))
+        confirmed = dict(zip(ordered, codes, strict=True))
+        return {
+            group_id: one if isinstance(one, ErrorCode) else confirmed[one] for group_id, one in found.items()
+        }
+
+    async def _confirm(self, partition: GroupPartition) -> ErrorCode:
         error = await self._hosted.writer.confirm_leadership(partition, _NO_OFFSET)
         return ErrorCode.NONE if error is None else after_failed_confirmation(error.code)
 

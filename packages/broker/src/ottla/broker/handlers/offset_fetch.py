@@ -49,11 +49,10 @@ async def handle(
     if context.api_version == 0:
         return await _response(await _fetch_from_zookeeper(services, request, context), context)
     if context.api_version >= SEVERAL_GROUPS_FROM:
-        return OffsetFetchResponse(
-            groups=[await _group(services, one, request.require_stable, context) for one in request.groups]
-        )
+        return await _several(services, request, context)
+    refused = await _refused(services, [request.group_id], request.require_stable)
     asked = None if request.topics is None else await _partitions(request.topics, context)
-    error, fetched = await _fetch(services, request.group_id, asked, request.require_stable)
+    error, fetched = _fetch(services, request.group_id, asked, request.require_stable, refused)
     if error is ErrorCode.NONE:
         return await _response(fetched, context)
     if context.api_version >= GROUP_ERROR_FROM:
@@ -61,12 +60,26 @@ async def handle(
     return await _response(dict.fromkeys(asked or (), error), context)
 
 
+async def _several(
+    services: Needs, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Respond for several groups (KIP-709)."""
+    stable = request.require_stable
+    refused = await _refused(services, [one.group_id for one in request.groups], stable)
+    return OffsetFetchResponse(
+        groups=[await _group(services, one, stable, refused, context) for one in request.groups]
+    )
+
+
 async def _group(
-    services: Needs, asked: OffsetFetchRequestGroup, require_stable: bool, context: RequestContext
+    services: Needs,
+    asked: OffsetFetchRequestGroup,
+    require_stable: bool,
+    refused: Mapping[str, ErrorCode],
+    context: RequestContext,
 ) -> OffsetFetchResponseGroup:
-    """Respond for one of several groups (KIP-709)."""
     partitions = None if asked.topics is None else await _partitions(asked.topics, context)
-    error, fetched = await _fetch(services, asked.group_id, partitions, require_stable)
+    error, fetched = _fetch(services, asked.group_id, partitions, require_stable, refused)
     if error is not ErrorCode.NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
@@ -80,15 +93,26 @@ async def _group(
     )
 
 
-async def _fetch(
-    services: Needs, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
+async def _refused(
+    services: Needs, group_ids: Sequence[str], require_stable: bool
+) -> Mapping[str, ErrorCode]:
+    """Return the groups whose offsets nobody gets from here, because another broker may coordinate them."""
+    if not require_stable:
+        return {}
+    confirmed = await services.groups.offsets.confirm_coordinators(group_ids)
+    return {group_id: error for group_id, error in confirmed.items() if error is not ErrorCode.NONE}
+
+
+def _fetch(
+    services: Needs,
+    group_id: str,
+    partitions: Sequence[TopicPartition] | None,
+    require_stable: bool,
+    refused: Mapping[str, ErrorCode],
 ) -> tuple[ErrorCode, Fetched]:
-    offsets = services.groups.offsets
-    if require_stable:
-        error = await offsets.confirm_coordinator(group_id)
-        if error is not ErrorCode.NONE:
-            return error, {}
-    return offsets.fetch(group_id, partitions, require_stable=require_stable)
+    if group_id in refused:
+        return refused[group_id], {}
+    return services.groups.offsets.fetch(group_id, partitions, require_stable=require_stable)
 
 
 async def _partitions(
