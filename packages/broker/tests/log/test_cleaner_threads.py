@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, current_thread
@@ -20,32 +18,6 @@ from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("compacted", 0)
 BOUND_S = 60.0
-
-
-class _PriorityOfRenames(MemoryFiles):
-    """Notes which threads rename files, and their niceness."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[bool, int]] = set()
-
-    def rename(self, source: Path, target: Path) -> None:
-        is_cleaner = current_thread().name.startswith("log-cleaner")
-        self.seen.add((is_cleaner, os.getpriority(os.PRIO_PROCESS, 0)))
-        super().rename(source, target)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux alone")
-async def test_the_threads_of_the_cleaner_let_those_that_serve_requests_go_first() -> None:
-    files, own = _PriorityOfRenames(), os.getpriority(os.PRIO_PROCESS, 0)
-    async with registry(files) as logs:
-        fill(logs.create(PARTITION), 100)
-        files.seen.clear()
-
-        assert await clean(logs) == 1
-
-    assert (True, min(own + 10, 19)) in files.seen
-    assert {niceness for is_cleaner, niceness in files.seen if not is_cleaner} <= {own}
 
 
 async def test_the_memory_of_the_offset_map_is_given_back_on_a_thread(
