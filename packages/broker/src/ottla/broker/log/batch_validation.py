@@ -98,7 +98,8 @@ def check_keys(batches: memoryview, headers: Sequence[BatchHeader]) -> None:
             continue
         batch = _bytes_of(batches, header)
         if count := scan_records(batch, max_decompressed_bytes=MAX_OPENED_BYTES).keyless_count:
-            error = KeylessRecords(f"{count} records have no key, which a compacted topic needs")
+            records = "record has" if count == 1 else "records have"
+            error = KeylessRecords(f"{count} {records} no key, which a compacted topic needs")
             error.record_errors = _refused(
                 batch, lambda record: "a compacted topic needs a key" if record.key is None else None
             )
