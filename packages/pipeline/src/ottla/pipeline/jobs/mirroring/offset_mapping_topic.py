@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from ottla.client.admin import LATEST, TOPIC, Admin
+from ottla.client.admin import LATEST, TOPIC, Admin, ConfigEntry
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.consumer import Consumer, ConsumerConfig
@@ -25,6 +25,9 @@ from ottla.protocol.topics import TopicPartition
 READ_TIMEOUT_S = 120.0
 """How long an open transaction may hide the end of the topic: the default transaction timeout of brokers, and
 some more."""
+KNOWN_WITHIN_S = 30.0
+"""How long brokers may take to hear of a new topic."""
+_PAUSE_S = 0.05
 _WAIT_MS = 500
 
 
@@ -45,13 +48,23 @@ async def make_mapping_topic(target: Admin, name: str) -> None:
     except NoSuchTopic:
         with suppress(TopicAlreadyExists):
             await target.topics.create(name, partitions=1, configs=MAPPING_SETTINGS)
-    entries = await target.configs.describe(TOPIC, name)
+    entries = await _settings(target, name)
     policy = next((each.value for each in entries if each.name == "cleanup.policy"), None) or ""
     if "compact" not in policy or "delete" in policy:
         raise MappingUnreadable(
             f"topic {name!r} has cleanup.policy={policy}, so the offset mapping would be lost; set "
             "it to compact, or name another topic (mapping_topic)"
         )
+
+
+async def _settings(target: Admin, name: str) -> list[ConfigEntry]:
+    """Return the settings of a topic that is there; a broker may hear later of one that was just created."""
+    tries = round(KNOWN_WITHIN_S / _PAUSE_S)
+    for _ in range(tries):
+        with suppress(NoSuchTopic):
+            return await target.configs.describe(TOPIC, name)
+        await asyncio.sleep(_PAUSE_S)
+    return await target.configs.describe(TOPIC, name)
 
 
 class MappingReader:
