@@ -19,7 +19,7 @@ checkpoint, transactions with their topic and markers, the batches that a produc
 between log directories that survive a failed one, and the requests of Kafka's levels above 2.8.
 """
 PACKAGES: Final = ("protocol", "zookeeper", "client", "broker")
-"""What a machine with brokers needs, each after those that it depends on."""
+"""Packages of a machine with brokers, each after those that it depends on."""
 _BOUND_S: Final = 1_800
 
 

@@ -124,7 +124,7 @@ class Run:
         self.wrong: list[str] = []
         self.kills: Counter[tuple[str, str]] = Counter()
         self.controllers: Counter[str] = Counter()
-        """Which kind of broker had the controller at each kill."""
+        """The kind of the controller at each kill."""
         self.waits_s: dict[str, list[float]] = defaultdict(list)
         """By victim, the seconds from a kill until the kind has committed again."""
         self._admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})

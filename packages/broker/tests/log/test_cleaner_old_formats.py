@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
 from ottla.broker.log.cleaner import Cleaner
+from ottla.broker.log.cleaner_testing import registry
 from ottla.broker.log.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
 from ottla.broker.log.registry import LogRegistry
@@ -34,26 +31,6 @@ PARTITION = TopicPartition("compacted", 0)
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 KEYS = 6
 DAY_MS = 86_400_000
-
-
-@asynccontextmanager
-async def registry(files: MemoryFiles, **settings: Any) -> AsyncIterator[LogRegistry]:
-    config = BrokerConfig(
-        log_dirs=("/logs",),
-        log_segment_bytes=1_000,
-        log_index_interval_bytes=200,
-        log_cleanup_policy=("compact",),
-        log_segment_delete_delay_ms=0,
-        **settings,
-    )
-    logs = LogRegistry(config, Environment(), files=files)
-    await logs.lock()
-    await logs.open(lambda _: LogConfig.from_broker(config))
-    try:
-        yield logs
-    finally:
-        await logs.close()
-        await logs.unlock()
 
 
 def follow(log: Log, sets: Iterator[bytes]) -> None:

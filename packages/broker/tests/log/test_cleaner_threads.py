@@ -1,4 +1,4 @@
-"""What the cleaner does on threads of its own, and what it leaves to the event loop meanwhile."""
+"""Cleanings: the work on threads of the cleaner, and the event loop meanwhile."""
 
 from __future__ import annotations
 

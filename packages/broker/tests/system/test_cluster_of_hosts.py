@@ -112,7 +112,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def _lag(topic: str, servers: str) -> list[dict[str, Any]]:
-    """What `ottla replica lag` prints, once the broker that it asks has heard of the new topic."""
+    """Replica lag as the command prints it, once the broker that it asks has heard of the new topic."""
     deadline_s = time.monotonic() + BOUND_S
     while True:
         lag = CliRunner().invoke(main, ["replica", "lag", "--topic", topic, "--json", "-b", servers])
