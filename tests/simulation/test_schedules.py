@@ -83,9 +83,9 @@ def test_a_replica_that_is_truncated_when_it_is_first_looked_at_has_its_records(
     assert done.returncode == 0, done.stdout
 
 
-def test_a_coordinator_that_was_replaced_in_its_sleep_answers_no_stable_offsets() -> None:
-    """Seed 721: it woke up, gave a worker an old offset, and its next transaction repeated records."""
-    done = simulation("--transactions", "--seeds", "721:721")
+def test_a_coordinator_that_was_replaced_unnoticed_answers_no_stable_offsets() -> None:
+    """Without the confirmation, a worker gets an old offset here, and its transaction repeats records."""
+    done = simulation("--transactions", "--scenario", "replaced unnoticed", "--seeds", "56:56")
 
     assert done.returncode == 0, done.stdout
 
