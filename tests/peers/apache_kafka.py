@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,10 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ottla.protocol.api import ApiKey
+from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from peers.maven import kafka_3_server
 from peers.processes import Process, free_port
 
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_START_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -112,8 +119,21 @@ class ApacheKafka:
             "-cp", kafka_3_server(), "kafka.Kafka", str(properties),
         ]  # fmt: skip
         self._process = self._stack.enter_context(Process(command, self.data_dir / "kafka.out"))
-        self._process.wait_for_port(self.port, 120)
+        self._wait_until_it_serves(self._process)
         return self
+
+    def _wait_until_it_serves(self, process: Process) -> None:
+        """Return once Metadata names a broker, or raise with the end of the broker's output.
+
+        The port is open before the controller has told the broker which brokers are alive. Until then each
+        topic is refused, for its replication factor is larger than the number of brokers, 0.
+        """
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        process.wait_for_port(self.port, _START_TIMEOUT_S)
+        while not brokers_known_to(self.port):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the broker knows of no broker:\n{process.last_words()}")
+            time.sleep(0.05)
 
     def _properties(self) -> dict[str, str]:
         assert self._zookeeper is not None
@@ -138,7 +158,7 @@ class ApacheKafka:
         assert self._process is not None, "the broker is not running"
         self._process.stop(timeout_s=60)
         self._process.start()
-        self._process.wait_for_port(self.port, 120)
+        self._wait_until_it_serves(self._process)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -147,6 +167,17 @@ class ApacheKafka:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def brokers_known_to(port: int) -> list[int]:
+    """Return the ids of the live brokers that the broker at a local port knows of."""
+    header = RequestHeader(api_key=ApiKey.METADATA, api_version=1, correlation_id=1, client_id="test")
+    frame = encode_request(header, MetadataRequest(topics=[]))
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as wire, wire.makefile("rb") as received:
+        wire.sendall(struct.pack(">i", len(frame)) + frame)
+        body = received.read(struct.unpack(">i", received.read(4))[0])
+    _, offset = decode_response_header(body, ApiKey.METADATA, 1)
+    return [broker.node_id for broker in MetadataResponse.decode(body[offset:], 1).brokers]
 
 
 def run_tool(main_class: str, *arguments: str, timeout_s: float = 120, stdin: str | None = None) -> str:
