@@ -4,9 +4,9 @@ python tests/system/transactions_worker.py --kind confluent --servers … --sour
 
 Each transaction takes the records that one poll returns, writes each to the same partition of the target with
 the worker's name before it, and commits the offsets of the group with it. The worker prints `ready`, then
-`begun COUNT` and `committed COUNT` for each transaction. At an error it prints `failed ERROR`, aborts where
-the client allows it, and ends with status 3: whoever runs it starts it again. SIGTERM ends it with status 0
-after the transaction under way.
+`begun COUNT` and `committed COUNT` for each transaction; kafka-python's prints `initializing` and
+`initialized` before. At an error it prints `failed ERROR`, aborts where the client allows it, and ends with
+status 3: whoever runs it starts it again. SIGTERM ends it with status 0 after the transaction under way.
 
 `--commit-outside` breaks it on purpose: it commits offsets with the consumer, before the transaction.
 """
@@ -151,7 +151,9 @@ def kafka_python(options: argparse.Namespace, stopping: threading.Event) -> None
         isolation_level="read_committed", session_timeout_ms=options.session_ms, heartbeat_interval_ms=500,
         max_poll_records=MAX_RECORDS, fetch_max_wait_ms=100,
     )  # fmt: skip
+    say("initializing")
     producer.init_transactions()
+    say("initialized")
     consumer.subscribe([options.source], listener=Listener())
     is_open = False
     try:

@@ -56,11 +56,11 @@ class Worker:
     def tend(self) -> None:
         """Start it again if it has ended by itself, or hangs as kafka-python and librdkafka do.
 
-        kafka-python 3.0.12 may wait for ever in `send_offsets_to_transaction` after a broker has died, on
-        brokers of Apache Kafka too: its sender drops the request that it has taken from its queue when
-        `await_ready` raises, and never settles it (state of such a process: in a transaction, nothing queued
-        or in flight, no error). So may librdkafka, past its timeout, if the group's coordinator was missing
-        in the metadata for a while (confluentinc/librdkafka, issues 5511 and 5456).
+        kafka-python 3.0.12 may wait for ever in `send_offsets_to_transaction` after a broker has died, and
+        until its timeout in `init_transactions`, on brokers of Apache Kafka too: its sender drops the request
+        that it has taken from its queue when `await_ready` raises, and never settles it (state of such a
+        process: nothing queued or in flight, no error). So may librdkafka, past its timeout, if the group's
+        coordinator was missing in the metadata for a while (confluentinc/librdkafka, issues 5511 and 5456).
         """
         with self._lock:
             if self.kind in HANGING and self._process is not None and not self._is_held and self._hangs():
@@ -71,7 +71,8 @@ class Worker:
                 self._start()
 
     def _hangs(self) -> bool:
-        return self.is_amid() and time.time() - self.output.stat().st_mtime > HANGING_S
+        is_quiet = time.time() - self.output.stat().st_mtime > HANGING_S
+        return is_quiet and (self.is_amid() or self.is_initializing())
 
     def kill(self) -> None:
         """Kill it with SIGKILL; it is away until `start`."""
@@ -105,7 +106,14 @@ class Worker:
 
     def is_amid(self) -> bool:
         """Whether a transaction is open, as far as it has said."""
-        return self.lines()[-1:] != [] and self.lines()[-1].startswith("begun ")
+        return self._last_line().startswith("begun ")
+
+    def is_initializing(self) -> bool:
+        """Whether it waits for `init_transactions`, as far as it has said."""
+        return self._last_line() == "initializing"
+
+    def _last_line(self) -> str:
+        return (self.lines() or [""])[-1]
 
 
 class Workers:
@@ -149,11 +157,18 @@ class Workers:
         return sum(each.commits() for each in self.of(kind))
 
     def stop(self) -> list[str]:
-        """Ask all to finish; return those that did not."""
+        """Ask all to finish; return those that did not.
+
+        One that hangs in `init_transactions` would end with that failure: it is started again before.
+        """
+        initialized = wait_for("init_transactions", self._are_initialized, 3 * HANGING_S)
         self._stop_tending()
         for each in self.all:
             each.terminate()
-        return [wrong for each in self.all if (wrong := each.wait())]
+        return [wrong for wrong in (initialized, *(each.wait() for each in self.all)) if wrong]
+
+    def _are_initialized(self) -> bool:
+        return not any(each.is_initializing() for each in self.all)
 
     def failures(self, kind: str) -> Counter[str]:
         """Return how often workers of a kind have ended with an error, by its name or confluent's code."""
