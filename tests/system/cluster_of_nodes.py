@@ -158,12 +158,17 @@ class Cluster:
     def wait_until_served(self, topic: str) -> None:
         """Wait until the leaders of a topic answer: those of a new one are told later than the metadata.
 
-        An Apache broker in between refuses an idempotent producer's first batch and takes its second one.
+        An Apache broker in between refuses an idempotent producer's first batch and takes its second one. The
+        broker that is asked for the metadata may not have heard of the topic either.
         """
+        deadline = time.monotonic() + HEALING_BOUND_S
+        while not (partitions := self.describe(topic)):
+            if time.monotonic() > deadline:
+                raise NodeFailed(f"nobody describes {topic}")
+            time.sleep(0.1)
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "none", "log_level": 0})
         try:
-            for index in self.describe(topic):
-                deadline = time.monotonic() + HEALING_BOUND_S
+            for index in partitions:
                 while not _answers(consumer, TopicPartition(topic, index)):
                     if time.monotonic() > deadline:
                         raise NodeFailed(f"nobody serves {topic}-{index}")

@@ -119,7 +119,7 @@ class Moving:
         self.run.report()
         assert self.keyed.failure == ""
         latest, count = read_latest(self.cluster.servers, COMPACTED, KEYED_PARTITIONS)
-        assert self.run.wrong == []
+        assert self.run.wrong == [], "\n".join(self.run.wrong)
         assert latest == self.keyed.latest
         assert count < self.keyed.written / 2, "nothing was cleaned"
 
