@@ -109,6 +109,13 @@ class ApacheKafka:
         return self._process.pid
 
     def start(self) -> Self:
+        try:
+            return self._started()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _started(self) -> Self:
         if self._zookeeper is None:
             self._zookeeper = self._stack.enter_context(ZooKeeper(self.data_dir / "zookeeper"))
         self.data_dir.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from ottla.zookeeper.apache_server import free_port as free_port
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -359,11 +361,3 @@ def settings_for_tests(data_dir: Path, host: str, port: int, settings: Mapping[s
         "group.min.session.timeout.ms": "100",
         **settings,
     }
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -24,6 +25,9 @@ NEEDED = ("zookeeper", "slf4j-api")
 WELCOME = ("zookeeper-jute", "metrics-core", "slf4j-simple", "snappy-java")
 """Servers since 3.5 and 3.6 also need the first two; the others are used when found."""
 _VERSION = re.compile(r"-(\d+(?:\.\d+)*)(?:[.-][A-Za-z]\w*)?\.jar\Z")
+_PORTS = range(10_000, 32_000)
+_MOST_PORTS = 100
+_next_port = count(os.getpid() * 1_009)  # processes that start servers at the same time try different ones
 _MAVEN_GROUPS = {
     "zookeeper": "org/apache/zookeeper",
     "zookeeper-jute": "org/apache/zookeeper",
@@ -109,10 +113,23 @@ def _version_of(jar: Path) -> tuple[int, ...]:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free, and stays so while a server starts that takes it.
+
+    Outgoing connections and binds to port 0 get ports above 32767, so this one is below: a JVM listens
+    seconds after its port was chosen, and a server that starts again wants the port that it had. Raises
+    OSError.
+    """
+    for _ in range(_MOST_PORTS):
+        port = _PORTS[next(_next_port) % len(_PORTS)]
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                refused = error
+            else:
+                return port
+    raise refused
 
 
 class RealZooKeeper:
