@@ -4,8 +4,9 @@ Run `python benchmarks/groups_together.py`; `--contenders ottla` leaves Apache K
 measures with fewer. Members are requests on connections: JoinGroup, SyncGroup, Heartbeat. Each has a
 connection of its own, as a broker answers the requests of one connection in order and holds back an answer
 to JoinGroup. A process of its own asks the broker for its API versions every 20 ms: the slowest answer
-shows how long its event loop was busy at most, together with what the machine's load adds. After a restart,
-that begins when the port is open.
+shows how long a request waits at most behind those of the members, and what the machine's load adds. After a
+restart, that begins when the port is open. The longest stall is what Ottla's own metrics say of its event
+loop: how much later than due a timer fired, in the last minute or two.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from contenders import kafka_is_here, show
-from ottla.broker.testing import BrokerProcess
+from ottla.broker.testing import BrokerProcess, free_port
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
@@ -44,6 +48,8 @@ from ottla.protocol.messages.sync_group import (
 from peers.apache_kafka import ApacheKafka
 
 _BOUND_S = 180.0
+# Of the samples of two minutes, 1,200, the largest but one at most.
+_LAG = re.compile(r'^ottla_broker_eventloop_lagms\{quantile="0.999"\} (\S+)$', re.MULTILINE)
 _EVERY_S = 0.02
 _HEARTBEAT_S = 3.0
 Figures = dict[str, float]
@@ -134,10 +140,19 @@ class Member:
         return not answer.error_code
 
 
+@dataclass(frozen=True)
+class Contender:
+    """A running broker; `stall_ms` returns the longest stall of its event loop, where it has one."""
+
+    port: int
+    restart: Callable[[], object]
+    stall_ms: Callable[[], float] | None = None
+
+
 @contextmanager
-def probing(port: int, what: str, into: Figures) -> Iterator[None]:
-    """Note how long it took, and the slowest answer of the broker meanwhile."""
-    command = [sys.executable, __file__, "--probe", str(port)]
+def probing(contender: Contender, what: str, into: Figures) -> Iterator[None]:
+    """Note how long it took, the slowest answer of the broker meanwhile, and its longest stall so far."""
+    command = [sys.executable, __file__, "--probe", str(contender.port)]
     begun, load = time.perf_counter(), os.getloadavg()[0]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
         try:
@@ -146,7 +161,8 @@ def probing(port: int, what: str, into: Figures) -> Iterator[None]:
         finally:
             said, _ = probe.communicate("", timeout=30)
     loads = f"load {load:.1f} to {os.getloadavg()[0]:.1f}"
-    print(f"  {what}: {took_s:.2f} s; slowest answer {said.strip()} ms; {loads}", flush=True)
+    stalled = "" if contender.stall_ms is None else f"longest stall {contender.stall_ms():.0f} ms; "
+    print(f"  {what}: {took_s:.2f} s; slowest answer {said.strip()} ms; {stalled}{loads}", flush=True)
     into[f"{what}: stable after s"], into[f"{what}: slowest answer ms"] = took_s, float(said)
 
 
@@ -201,25 +217,26 @@ async def coordinator_is_there(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def measure(port: int, restart: Callable[[], object], count: int, size: int) -> Figures:
+async def measure(contender: Contender, count: int, size: int) -> Figures:
     """All groups start, live through a restart, and get one more member each."""
+    port = contender.port
     await coordinator_is_there(port)
     found: Figures = {}
     groups = [Group(f"group-{number}", size) for number in range(count)]
     async with asyncio.TaskGroup() as tasks:
-        with probing(port, "start", found):
+        with probing(contender, "start", found):
             running = [
                 tasks.create_task(Member(group, number, port).run())
                 for group in groups
                 for number in range(size)
             ]
             await all_stable(groups)
-        await asyncio.to_thread(restart)
+        await asyncio.to_thread(contender.restart)
         for group in groups:
             group.generations.clear()
-        with probing(port, "restart", found):
+        with probing(contender, "restart", found):
             await all_stable(groups)
-        with probing(port, "one more member", found):
+        with probing(contender, "one more member", found):
             for group in groups:
                 running.append(tasks.create_task(Member(group, group.size, port).run()))
                 group.size += 1
@@ -246,8 +263,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in args.contenders:
             print(name, flush=True)
-            with _broker(name, Path(folder) / name) as (port, restart):
-                found[name] = asyncio.run(measure(port, restart, args.groups, args.members))
+            with _broker(name, Path(folder) / name) as contender:
+                found[name] = asyncio.run(measure(contender, args.groups, args.members))
     report(f"{args.groups:,} groups of {args.members} members", found)
 
 
@@ -262,13 +279,22 @@ def report(title: str, found: dict[str, Figures]) -> None:
 
 
 @contextmanager
-def _broker(name: str, folder: Path) -> Iterator[tuple[int, Callable[[], object]]]:
+def _broker(name: str, folder: Path) -> Iterator[Contender]:
     if name == "ottla":
-        with BrokerProcess(folder, _SETTINGS) as broker:
-            yield broker.port, broker.restart
+        metrics_port = free_port()
+        with BrokerProcess(folder, {**_SETTINGS, "metrics.port": str(metrics_port)}) as broker:
+            yield Contender(broker.port, broker.restart, partial(loop_stall_ms, metrics_port))
         return
     with ApacheKafka(folder, _SETTINGS) as kafka:
-        yield kafka.port, kafka.restart
+        yield Contender(kafka.port, kafka.restart)
+
+
+def loop_stall_ms(metrics_port: int) -> float:
+    """Return how much later than due a timer of Ottla's loop fired at most, in the last minute or two."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=30) as answer:
+        found = _LAG.search(answer.read().decode())
+    assert found is not None, "the broker does not tell the lag of its event loop"
+    return float(found[1])
 
 
 if __name__ == "__main__":
