@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import logging
 import multiprocessing
+import os
 import sys
 import time
 from functools import partial
@@ -23,6 +24,7 @@ IN_A_PROCESS: Final = 10
 """Schedules of one process: what they leave behind goes with it, which is faster than to look for it."""
 PATIENCE_S: Final = 600.0
 """A schedule that takes longer has a process that was killed, or a loop without end."""
+_HASH_SEED: Final = "PYTHONHASHSEED"
 WITH_MUTANTS = (controller_mutants, follower_mutants, replica_mutants, transaction_mutants)
 
 
@@ -85,7 +87,8 @@ def _report(outcomes: IMapIterator[Outcome], seeds: range, *, shows_traces: bool
 
 def _show(outcome: Outcome, *, shrinks: bool, transactions: bool) -> None:
     print(f"seed {outcome.seed}: {outcome.violation}")
-    print(f"trace {outcome.trace_hash}; the same again: --seeds {outcome.seed} --trace", flush=True)
+    again = f"PYTHONHASHSEED={os.environ[_HASH_SEED]} ... --seeds {outcome.seed} --trace"
+    print(f"trace {outcome.trace_hash}; the same again: {again}", flush=True)
     if not shrinks:
         print(*outcome.trace[-60:], sep="\n")
         return
@@ -93,5 +96,12 @@ def _show(outcome: Outcome, *, shrinks: bool, transactions: bool) -> None:
     print(f"with {len(short.faults)} of {len(outcome.faults)} faults:", *short.trace, sep="\n")
 
 
+def _fix_hash_seed() -> None:
+    """Start anew with a hash seed: the order of a set of strings depends on it, and so may a schedule."""
+    if not os.environ.get(_HASH_SEED, "").isdecimal():
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, _HASH_SEED: "0"})
+
+
 if __name__ == "__main__":
+    _fix_hash_seed()
     sys.exit(main())

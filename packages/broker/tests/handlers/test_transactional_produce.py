@@ -163,6 +163,35 @@ async def test_a_transaction_does_not_begin_behind_its_first_sequence_number(pla
     assert partition.log.log_end_offset == 1
 
 
+async def test_a_late_batch_of_an_earlier_epoch_is_fenced_while_its_successor_begins(plane: DataPlane) -> None:
+    """Sequence numbers of different epochs are not compared."""
+    partition = await plane.lead()
+    assert await code_of(plane, transactional(b"a", epoch=1)) == 0
+    end(partition, ControlType.ABORT, epoch=2)
+    partition.log.producers.begin_verification(7, 3, 0, 1)
+
+    late = await code_of(plane, transactional(b"b", epoch=1, sequence=1))
+
+    assert late == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await code_of(plane, transactional(b"c", epoch=3)) == 0
+    assert partition.log.log_end_offset == 3
+
+
+async def test_a_verified_batch_is_late_once_the_successor_of_its_producer_begins(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    gate = plane.services.verification.gate = asyncio.Event()
+    late = asyncio.ensure_future(code_of(plane, transactional(b"late", epoch=1, sequence=1)))
+    await plane.services.verification.arrived.wait()
+    end(partition, ControlType.ABORT, epoch=2)
+    partition.log.producers.begin_verification(7, 3, 0, 1)
+
+    gate.set()
+
+    assert await late == ErrorCode.INVALID_TXN_STATE
+    assert await code_of(plane, transactional(b"c", epoch=3)) == 0
+    assert partition.log.log_end_offset == 2
+
+
 async def test_a_transactional_batch_needs_a_transactional_id(plane: DataPlane) -> None:
     await plane.lead()
 

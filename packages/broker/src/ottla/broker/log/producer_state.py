@@ -281,7 +281,9 @@ class ProducerStates:
 
     def _check_guard(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
         verified = self._guards.get(header.producer_id)
-        if verified is not None and header.base_sequence > verified.lowest_sequence >= 0:
+        # A batch of an earlier epoch has sequence numbers of its own: it is fenced, not out of order.
+        is_same = verified is not None and verified.epoch == header.producer_epoch
+        if verified is not None and is_same and header.base_sequence > verified.lowest_sequence >= 0:
             raise OutOfOrderSequenceNumber(
                 f"producer {header.producer_id} began a transaction with sequence "
                 f"{verified.lowest_sequence}, {header.base_sequence} came first"
