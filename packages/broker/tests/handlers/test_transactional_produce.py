@@ -163,7 +163,7 @@ async def test_a_transaction_does_not_begin_behind_its_first_sequence_number(pla
     assert partition.log.log_end_offset == 1
 
 
-async def test_a_late_batch_of_an_earlier_epoch_is_fenced_while_its_successor_begins(plane: DataPlane) -> None:
+async def test_a_late_batch_of_an_earlier_epoch_is_fenced_while_another_begins(plane: DataPlane) -> None:
     """Sequence numbers of different epochs are not compared."""
     partition = await plane.lead()
     assert await code_of(plane, transactional(b"a", epoch=1)) == 0
