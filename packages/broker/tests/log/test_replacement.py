@@ -48,9 +48,19 @@ class Cleaning:
     """Places of the old segments at whose base offsets the new ones begin."""
     step: int
     """Every how many batches one is kept."""
+    keeps_aborted: bool = True
+    """Whether the first new segment has an index of aborted transactions."""
 
 
-CLEANINGS = (Cleaning(3, (0,), 3), Cleaning(1, (0,), 2), Cleaning(4, (0, 2), 4), Cleaning(5, (0, 2, 3), 2))
+CLEANINGS = (
+    Cleaning(3, (0,), 3),
+    Cleaning(1, (0,), 2),
+    Cleaning(3, (0,), 3, keeps_aborted=False),
+    Cleaning(1, (0,), 2, keeps_aborted=False),
+    Cleaning(4, (0, 2), 4),
+    Cleaning(4, (0, 2), 4, keeps_aborted=False),
+    Cleaning(5, (0, 2, 3), 2),
+)
 
 
 def opened(files: Files, directory: Path = DIRECTORY, recovery_point: int = 0) -> Log:
@@ -104,8 +114,9 @@ def cleaned(log: Log, how: Cleaning) -> list[Segment]:
         log_end.seal()
         segment.close()
         new.append(segment)
-    new[0].transactions.append(AbortedTransaction(11, 0, 1, 2))
-    new[0].transactions.close()
+    if how.keeps_aborted:
+        new[0].transactions.append(AbortedTransaction(11, 0, 1, 2))
+        new[0].transactions.close()
     return new
 
 

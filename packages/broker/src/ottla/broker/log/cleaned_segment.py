@@ -88,13 +88,12 @@ class CleanedSegment:
             self._buffer.clear()
 
     def finish(self, aborted: list[AbortedTransaction]) -> None:
-        """Write the rest, complete the indexes, and bring the records to the disk. Blocks: for a thread."""
+        """Write the rest and complete the indexes; the replacement brings them to the disk. Blocks."""
         self._write()
         self.segment.size = self._size
         self._indexes.finish()
         for one in aborted:
             self.segment.transactions.append(one)
-        self.segment.file.sync()
         self.segment.files.set_modified_ms(self.segment.path(SegmentFile.LOG), self.modified_ms)
         self.end_offset = self.segment.read_end()
         self.segment.close()

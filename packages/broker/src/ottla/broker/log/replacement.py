@@ -57,10 +57,14 @@ class ReplacementPlan:
 
     def run(self) -> None:
         """Put the new segments in the place of the old ones. Blocks: for a thread."""
+        # Once the new log file has its name, nothing of a single new segment can be missing but indexes
+        # that recovery builds again. An index of aborted transactions it cannot build.
+        is_rebuilt = len(self.new) == 1 and not self._has_transactions()
         for segment in self.new:
             for path in self._paths(segment, CLEANED_SUFFIX, (SegmentFile.LOG, *_INDEXES)):
                 self.files.open(path).sync()
-        self._sync_names()
+        if not is_rebuilt:
+            self._sync_names()
         for segment in reversed(self.new):
             self._rename(segment, CLEANED_SUFFIX, SWAP_SUFFIX, (*_INDEXES, SegmentFile.LOG))
             self._sync_names()
@@ -70,8 +74,12 @@ class ReplacementPlan:
             self._rename(segment, SWAP_SUFFIX, "", (SegmentFile.LOG,))
             self._sync_names()
             self._rename(segment, SWAP_SUFFIX, "", _INDEXES)
-        self._sync_names()
+        if not is_rebuilt:
+            self._sync_names()
         self.is_done = True
+
+    def _has_transactions(self) -> bool:
+        return any(self._paths(one, CLEANED_SUFFIX, (SegmentFile.TRANSACTION_INDEX,)) for one in self.new)
 
     def _mark_old_deleted(self) -> None:
         kept = {one.base_offset for one in self.new}

@@ -116,7 +116,7 @@ class CleaningPass:
     # ---- the segments anew
 
     def write(self, segments: list[Segment], cleaned: CleanedSegment) -> None:
-        """Write what is kept of some segments into one, and bring it to the disk.
+        """Write what is kept of some segments into one.
 
         The last batch is kept in any case, without records if need be: the new segment ends where the old
         ones do. Raises CorruptStorage and OSError.
