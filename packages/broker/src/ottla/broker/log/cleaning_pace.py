@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from threading import Event, Lock
 from typing import Final
@@ -51,8 +52,13 @@ class Pace:
             raise CleaningStopped
 
     def take(self, size: int) -> None:
-        """Note bytes that were read or written, and wait as long as the limit asks. Raises as `check`."""
+        """Note bytes that were read or written, and wait as long as the limit asks. Raises as `check`.
+
+        The processor is given to who waits for it: an event loop that was woken on the processor of this
+        thread waited for the end of its time slice, milliseconds, with a producer's batch.
+        """
         self.check()
+        os.sched_yield()
         left_ms = self._throttle.delay_ms(size, self._monotonic_ms())
         while left_ms > 0:
             self._stopping.wait(min(left_ms, _LONGEST_WAIT_MS) / 1000)
