@@ -87,7 +87,7 @@ def _report(outcomes: IMapIterator[Outcome], seeds: range, *, shows_traces: bool
 
 def _show(outcome: Outcome, *, shrinks: bool, transactions: bool) -> None:
     print(f"seed {outcome.seed}: {outcome.violation}")
-    again = f"PYTHONHASHSEED={os.environ[_HASH_SEED]} ... --seeds {outcome.seed} --trace"
+    again = f"--seeds {outcome.seed} --trace, with PYTHONHASHSEED={os.environ[_HASH_SEED]}"
     print(f"trace {outcome.trace_hash}; the same again: {again}", flush=True)
     if not shrinks:
         print(*outcome.trace[-60:], sep="\n")
