@@ -33,11 +33,13 @@ from confluent_kafka import Producer
 from contenders import Contender, apache_kafka, kafka_is_here, ottla, show, touch_free_memory
 from ottla.client.admin import Admin
 from ottla.client.admin.configs import TOPIC
+from paced_producer import latencies_ms
 
 _BOUND_S: Final = 600.0
 _PER_S: Final = 1_000
 _WATCHED_TOPICS: Final = 5
 """One compaction takes half a second: the 99th percentile would be the fifth longest of 500 times."""
+_SETTLES_S: Final = 3.0
 _WARM_RECORDS: Final = 500
 """They are not counted: connections are made with them."""
 _SETTINGS: Final = {
@@ -95,7 +97,9 @@ def fill(contender: Contender, topic: str, case: Case, megabytes: int) -> None:
                 producer.poll(0.01)
         producer.poll(0)
     assert producer.flush(_BOUND_S) == 0
-    os.sync()  # what the kernel has still to write would be measured with the compaction
+    # What is still to be written would be measured with the compaction.
+    os.sync()
+    time.sleep(_SETTLES_S)
 
 
 def size_bytes(contender: Contender, topic: str) -> int:
@@ -147,33 +151,15 @@ def watch_memory(contender: Contender, into: Sampling) -> Callable[[threading.Ev
 
 
 def write_at_a_rate(bootstrap_servers: str, topic: str, warm: Event, stop: Event, into: Connection) -> None:
-    """Send how long each acknowledgement took after its record was due, in ms, once `stop` is set.
+    """Send how long each acknowledgement took after its record was due, in ms, once `stop` is set."""
 
-    Acknowledgements have a thread of their own: `poll` for less than a millisecond does not wait, and a
-    producer that turns until the next record is due takes one of the processors from the broker.
-    """
-    latencies_ms: list[float] = []
+    def goes_on(number: int) -> bool:
+        if number == _WARM_RECORDS:
+            warm.set()
+        return not stop.is_set()
+
     producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": 1, "linger.ms": 0})
-
-    def take_acknowledgements(ended: threading.Event) -> None:
-        while not ended.is_set():
-            producer.poll(0.1)
-
-    with in_thread(take_acknowledgements):
-        begun, number = time.perf_counter(), 0
-        while not stop.is_set():
-            due = begun + number / _PER_S
-            time.sleep(max(due - time.perf_counter(), 0.0))
-            producer.produce(
-                topic,
-                b"x" * 100,
-                on_delivery=lambda *_, due=due: latencies_ms.append((time.perf_counter() - due) * 1000),
-            )
-            number += 1
-            if number == _WARM_RECORDS:
-                warm.set()
-    assert producer.flush(_BOUND_S) == 0
-    into.send(latencies_ms[_WARM_RECORDS:])
+    into.send(latencies_ms(producer, topic, b"x" * 100, _PER_S, goes_on)[_WARM_RECORDS:])
 
 
 def latencies_while(contender: Contender, topic: str, work: Callable[[], object]) -> list[float]:

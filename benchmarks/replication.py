@@ -28,6 +28,7 @@ from contenders import Contender, kafka_is_here, show, touch_free_memory
 from ottla.broker.testing import BrokerProcess
 from ottla.client.admin import Admin
 from ottla.protocol.topics import TopicPartition
+from paced_producer import latencies_ms
 from peers.apache_kafka import ApacheKafka, ZooKeeper
 
 _BOUND_S: Final = 600.0
@@ -103,20 +104,11 @@ def produce(servers: str, topic: str, megabytes: int) -> float:
     return megabytes / (time.perf_counter() - begun)
 
 
-def latency_ms(servers: str, topic: str, per_s: float, seconds: float) -> float:
+def p99_ms(servers: str, topic: str, per_s: float, seconds: float) -> float:
     """Write at a fixed rate; return the 99th percentile from the call to the acknowledgement."""
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 0})
-    took: list[float] = []
-    begun = time.perf_counter()
-    for number in range(int(per_s * seconds)):
-        due = begun + number / per_s
-        while (left := due - time.perf_counter()) > 0:
-            producer.poll(min(left, 0.001))
-        producer.produce(
-            topic, _RECORD, on_delivery=lambda *_, due=due: took.append(time.perf_counter() - due)
-        )
-    assert producer.flush(_BOUND_S) == 0
-    return statistics.quantiles(took, n=100)[98] * 1000
+    took_ms = latencies_ms(producer, topic, _RECORD, per_s, lambda number: number < per_s * seconds)
+    return statistics.quantiles(took_ms, n=100)[98]
 
 
 async def _create(servers: str, topic: str, assignments: Mapping[int, list[int]]) -> None:
@@ -151,7 +143,7 @@ def measure(cluster: Cluster, number: int, args: argparse.Namespace) -> Figures:
     before = cluster.cpu_s()
     rate = produce(cluster.servers, topic, args.megabytes)
     cpu_ms = (cluster.cpu_s() - before) * 1000 / args.megabytes
-    p99 = latency_ms(cluster.servers, topic, min(2_000, rate * 100), args.seconds)
+    p99 = p99_ms(cluster.servers, topic, min(2_000, rate * 100), args.seconds)
     asyncio.run(_create(cluster.servers, copied, {0: [1]}))
     produce(cluster.servers, copied, args.catch_up)
     before = cluster.cpu_s()
