@@ -223,6 +223,20 @@ async def test_tasks_that_wait_for_an_attempt_to_connect_share_it() -> None:
     assert await failed_attempts(callers=5) == await failed_attempts(callers=1)
 
 
+async def test_a_close_that_is_cancelled_leaves_no_connection_open() -> None:
+    async with ScriptedBroker() as one, ScriptedBroker() as other:
+        pool = Pool(IMPATIENT)
+        opened = [await pool.get(Address(broker.host, broker.port)) for broker in (one, other)]
+
+        closing = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)  # it waits for the end of the first
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+        assert [each.is_open for each in opened] == [False, False]
+
+
 async def _accept_and_stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
     writer.close()

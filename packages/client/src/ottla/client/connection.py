@@ -162,6 +162,11 @@ class Connection:
         frame = await self._ask(request, version, None)
         return self.decode(frame, request.API_KEY, response_type, version)
 
+    def abort(self) -> None:
+        """Fail the waiting requests with ConnectionClosed and let the event loop close the socket."""
+        if self._wire is not None:
+            self._wire.abort()
+
     async def close(self) -> None:
         """Close the connection; waiting requests fail with ConnectionClosed."""
         wire, self._wire = self._wire, None

@@ -93,10 +93,13 @@ class Pool:
     async def close(self) -> None:
         """Close all connections; `get` raises ClientClosed until `open`."""
         self._closed = True
-        pooled_connections, self._pooled = self._pooled, {}
-        for pooled in pooled_connections.values():
-            if pooled.connection is not None:
-                await pooled.connection.close()
+        pooled, self._pooled = self._pooled.values(), {}
+        connections = [each.connection for each in pooled if each.connection is not None]
+        # All of them before the first wait: nobody knows the rest when it is cancelled.
+        for connection in connections:
+            connection.abort()
+        for connection in connections:
+            await connection.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -158,10 +158,13 @@ class WireProtocol(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abort(self) -> None:
+        """End the connection; the transport closes in the loop's next turn."""
+        self.fail(ConnectionClosed(*self.address, "the connection was closed"))
+
     async def close(self) -> None:
         """End the connection and wait until the transport is closed."""
-        if self.failure is None:
-            self.fail(ConnectionClosed(*self.address, "the connection was closed"))
+        self.abort()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await asyncio.shield(self._closed)
