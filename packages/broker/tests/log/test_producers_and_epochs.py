@@ -119,6 +119,26 @@ def test_a_marker_above_the_high_watermark_holds_the_last_stable_offset() -> Non
     assert log.last_stable_offset == 2
 
 
+def test_transactions_below_the_high_watermark_are_forgotten_by_a_log_that_nobody_reads() -> None:
+    log = log_in(AT)
+    for number in range(10):
+        log.append(idempotent(number, transactional=True), leader_epoch=0, now_ms=0)
+        end(log, ControlType.COMMIT)
+        log.watermark.offset = log.log_end_offset - 1  # the marker is not replicated yet
+
+    assert [one.last_offset for one in log.producers.unreplicated] == [17, 19]
+
+
+def test_the_earliest_of_open_transactions_holds_the_last_stable_offset_after_a_restart() -> None:
+    states = ProducerStates()
+    for offset, producer_id in enumerate([9, 7, 8]):
+        states.apply(read_header(idempotent(0, producer_id=producer_id, transactional=True)), offset)
+
+    restored = ProducerStates(reversed(states.entries()), 3)
+
+    assert (states.first_unstable_offset(3), restored.first_unstable_offset(3)) == (0, 0)
+
+
 def test_aborted_transactions_of_a_range_are_found() -> None:
     log = log_in(AT, segment_bytes=250)
     log.append(idempotent(0, 2, transactional=True), leader_epoch=0, now_ms=0)

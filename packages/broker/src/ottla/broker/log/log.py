@@ -323,6 +323,7 @@ class Log:
             self.producers.apply(header, base_offset)
             return
         batch = memoryview(batches)[header.position : header.position + header.size_in_bytes]
+        self.producers.forget_replicated(self.watermark.offset)
         aborted = self.producers.apply_marker(header, base_offset, batch)
         if aborted is not None:
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from ottla.protocol.errors import (
@@ -170,23 +171,23 @@ class Producer:
 class ProducerStates:
     """All producers of one partition, with their open transactions."""
 
-    __slots__ = ("_guards", "_open", "_producers", "_unreplicated", "end_offset")
+    __slots__ = ("_guards", "_open", "_producers", "end_offset", "unreplicated")
 
     def __init__(self, entries: Iterable[ProducerEntry] = (), end_offset: int = 0) -> None:
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}
-        """Producer id -> first offset of its open transaction."""
-        self._unreplicated: deque[CompletedTransaction] = deque()
-        """Completed transactions whose marker may still be above the high watermark."""
+        """Producer id -> first offset of its open transaction, the lowest offset first."""
+        self.unreplicated: deque[CompletedTransaction] = deque()
+        """Completed transactions whose marker may still be above the high watermark (`forget_replicated`)."""
         self._guards: dict[int, VerificationGuard] = {}
         """Producer id -> its verification that no append has used yet."""
         self.end_offset = end_offset
         """All batches below it were applied."""
         for entry in entries:
-            producer = Producer.restored(entry)
-            self._producers[producer.producer_id] = producer
-            if producer.transaction_start != _NONE:
-                self._open[producer.producer_id] = producer.transaction_start
+            self._producers[entry.producer_id] = Producer.restored(entry)
+        open_ones = [one for one in self if one.transaction_start != _NONE]
+        open_ones.sort(key=lambda one: one.transaction_start)
+        self._open.update((one.producer_id, one.transaction_start) for one in open_ones)
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -353,7 +354,7 @@ class ProducerStates:
         producer.transaction_start = _NONE
         del self._open[producer.producer_id]
         completed = CompletedTransaction(producer.producer_id, first_offset, base_offset, not committed)
-        self._unreplicated.append(completed)
+        self.unreplicated.append(completed)
         return completed
 
     def apply_marker(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedTransaction | None:
@@ -381,21 +382,28 @@ class ProducerStates:
 
     def stable_offset_after(self, completed: CompletedTransaction) -> int:
         """The last stable offset after `completed`, for the transaction index."""
-        starts = [start for producer, start in self._open.items() if producer != completed.producer_id]
-        return min(starts, default=completed.last_offset + 1)
+        return next(iter(self._open.values()), completed.last_offset + 1)
 
     @property
     def has_transactions(self) -> bool:
         """Whether the last stable offset may be below the high watermark."""
-        return bool(self._open or self._unreplicated)
+        return bool(self._open or self.unreplicated)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset of a transaction that is open, or whose marker is above the high watermark."""
-        unreplicated = self._unreplicated
+        self.forget_replicated(high_watermark)
+        starts = [one.first_offset for one in self.unreplicated]
+        starts += islice(self._open.values(), 1)
+        return min(starts, default=None)
+
+    def forget_replicated(self, high_watermark: int) -> None:
+        """Forget the completed transactions whose markers are below the high watermark.
+
+        Call it before a marker is applied, too: nobody asks a follower for its first unstable offset.
+        """
+        unreplicated = self.unreplicated
         while unreplicated and unreplicated[0].last_offset < high_watermark:
             unreplicated.popleft()
-        starts = [*self._open.values(), *(one.first_offset for one in unreplicated)]
-        return min(starts, default=None)
 
     # ---- forgetting
 
@@ -424,7 +432,7 @@ def _check_epoch(header: BatchHeader, epoch: int) -> None:
 def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None:
     _check_epoch(header, epoch)
     expected = 0 if header.producer_epoch != epoch else (last_sequence + 1) & _MAX_SEQUENCE
-    # A producer without an epoch is known from a marker alone: any sequence number may begin.
+    # An entry of a snapshot may lack an epoch; then any sequence number may be the first.
     if header.base_sequence != expected and epoch != _NONE:
         raise OutOfOrderSequenceNumber(
             f"producer {header.producer_id} sent sequence {header.base_sequence}, {expected} is next"
