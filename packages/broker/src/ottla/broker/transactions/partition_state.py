@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final
 
 from ottla.broker.transactions.events import PREPARED, TransactionState
@@ -82,4 +83,4 @@ class TransactionsState:
 
 def _size(transaction: Transaction) -> int:
     partitions = 0 if transaction.snapshot is None else len(transaction.snapshot.partitions)
-    return _BYTES_PER_ID + len(transaction.transactional_id) + partitions * _BYTES_PER_PARTITION
+    return _BYTES_PER_ID + getsizeof(transaction.transactional_id) + partitions * _BYTES_PER_PARTITION
