@@ -11,7 +11,7 @@ from ottla.producer.transactions.state import (
     TransactionFailed,
     TransactionState,
 )
-from ottla.protocol.errors import MessageTooLarge, ProducerFenced
+from ottla.protocol.errors import ErrorCode, MessageTooLarge, ProducerFenced
 from ottla.protocol.topics import TopicPartition
 
 
@@ -98,6 +98,41 @@ def test_an_ended_transaction_forgets_its_partitions() -> None:
         TopicPartition("t", 0),
         TopicPartition("t", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_in_doubt"),
+    [
+        ([None], True),
+        ([ErrorCode.CONCURRENT_TRANSACTIONS], False),
+        ([None, ErrorCode.TOPIC_AUTHORIZATION_FAILED], True),
+        ([ErrorCode.COORDINATOR_NOT_AVAILABLE], True),  # a write that failed may be in the log
+        ([None, ErrorCode.NOT_COORDINATOR, ErrorCode.NONE], False),
+    ],
+)
+@pytest.mark.parametrize("what", [TopicPartition("t", 0), "group"])
+def test_a_registration_is_in_doubt_while_one_of_its_requests_may_have_been_executed(
+    what: TopicPartition | str, codes: list[ErrorCode | None], *, is_in_doubt: bool
+) -> None:
+    state = opened()
+
+    for code in codes:  # None: the answer is lost
+        state.asked([what])
+        if code is not None:
+            state.answered([what], code)
+
+    is_begun = codes[-1] is ErrorCode.NONE
+    assert (bool(state.in_doubt), state.is_begun) == (is_in_doubt, is_begun)
+    assert state.is_empty == (not is_in_doubt and not is_begun)
+
+
+def test_an_ended_transaction_leaves_nothing_in_doubt() -> None:
+    state = opened()
+    state.asked(["group"])
+    state.to(Phase.ABORTING, "abort")
+    state.to(Phase.IDLE, "abort")
+
+    assert state.is_empty
 
 
 @given(st.lists(st.sampled_from([*Phase, "lost record", "fenced"]), max_size=30))

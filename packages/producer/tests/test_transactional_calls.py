@@ -8,7 +8,7 @@ import pytest
 
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
-from ottla.client.testing import NODE_ID, ScriptedBroker
+from ottla.client.testing import ScriptedBroker
 from ottla.producer import (
     DeliveryTimeout,
     PreparedTransaction,
@@ -21,44 +21,16 @@ from ottla.producer import (
 from ottla.producer.transactions.state import TransactionError, TransactionFailed
 from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, ProducerFenced
 from ottla.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
 )
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.records import read_header
 from ottla.protocol.topics import TopicPartition
-from peers.accepting_broker import acknowledged, batches, serving
-
-
-def coordinating(broker: ScriptedBroker) -> ScriptedBroker:
-    """Make a broker coordinate transactions, and accept every request."""
-    broker.on(
-        FindCoordinatorRequest,
-        lambda _: FindCoordinatorResponse(node_id=NODE_ID, host=broker.host, port=broker.port),
-    )
-    broker.on(AddPartitionsToTxnRequest, lambda request: added(request, 0))
-    broker.on(EndTxnRequest, lambda _: EndTxnResponse())
-    return serving(broker)
-
-
-def added(request: AddPartitionsToTxnRequest, error: int) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
-                    for index in topic.partitions
-                ],
-            )
-            for topic in request.v3_and_below_topics
-        ]
-    )
+from peers.accepting_broker import acknowledged, batches
+from peers.scripted_coordinator import added, coordinating
 
 
 async def test_no_partition_is_registered_with_a_transaction_that_is_aborted() -> None:

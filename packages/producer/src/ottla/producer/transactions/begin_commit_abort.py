@@ -68,7 +68,7 @@ class Transactions:
         self._admission.close_fast_path()
         coordinator.state.to(Phase.FLUSHING, "prepare")
         await self._flush()
-        return coordinator.prepare()
+        return await coordinator.prepare()
 
     async def abort(self) -> None:
         """Fail the records that are not in flight, wait for the others, and have the coordinator abort."""

@@ -2,14 +2,15 @@
 
 Partitions and groups are registered with the coordinator before anything is written to them, so that it knows
 where to write the transaction's end. A request is repeated while the coordinator is busy, loading or moved;
-each may be repeated safely.
+each may be repeated safely. An abort repeats the registrations that were not answered, and then ends the
+transaction: without that, one that the coordinator has begun would stay open until it fences the producer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from ottla.client.cluster import GROUP, TRANSACTION, Cluster
@@ -25,14 +26,17 @@ from ottla.producer.transactions.prepared_transaction import (
 from ottla.producer.transactions.state import (
     Phase,
     ProducerFenced,
+    Registrable,
     TransactionError,
     TransactionState,
     is_fatal,
 )
 from ottla.protocol.errors import (
     ErrorCode,
+    InvalidTxnState,
     KafkaError,
     TransactionAbortable,
+    UnknownTopicOrPartition,
 )
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.protocol.messages.add_partitions_to_txn import (
@@ -118,7 +122,9 @@ class TransactionCoordinatorClient:
 
     async def commit(self) -> None:
         """Have the coordinator commit. The caller has flushed before, and may call again after a failure."""
-        self.state.to(Phase.COMMITTING, "commit")
+        # Until another task's AddOffsetsToTxn is answered, it is not known whether there is anything to end.
+        async with self._registering:
+            self.state.to(Phase.COMMITTING, "commit")
         try:
             await self._end(committed=True)
         except (ClientError, KafkaError) as error:
@@ -128,9 +134,10 @@ class TransactionCoordinatorClient:
         self.state.to(Phase.IDLE, "commit")
         self._metrics.txn_commit_total += 1
 
-    def prepare(self) -> PreparedTransaction:
+    async def prepare(self) -> PreparedTransaction:
         """Return the transaction for `end_prepared`. The caller has flushed before."""
-        self.state.to(Phase.PREPARED, "prepare")
+        async with self._registering:
+            self.state.to(Phase.PREPARED, "prepare")
         return PreparedTransaction(
             self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
         )
@@ -141,7 +148,7 @@ class TransactionCoordinatorClient:
         try:
             # A partition that is registered after the end would begin a transaction that nothing ends.
             async with self._registering:
-                await self._end(committed=False)
+                await self._end_aborted()
             if self.state.gap:
                 await self._obtain_epoch(keep=True)
                 self.state.gap = False
@@ -170,7 +177,6 @@ class TransactionCoordinatorClient:
                 return
             bound_ms = min(self._cluster.config.default_api_timeout_ms, self._delivery_timeout_ms)
             await self._retrying("adding partitions to the transaction", lambda: self._add(new), bound_ms)
-            self.state.partitions.update(new)
 
     async def meaning_of(self, rejection: KafkaError) -> Exception:
         """Return ProducerFenced for the rejection of a leader if the coordinator says so, else itself.
@@ -211,12 +217,24 @@ class TransactionCoordinatorClient:
         answer = await self._retrying(f"obtaining an epoch for {self.transactional_id!r}", ask)
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
 
-    async def _add(self, partitions: list[TopicPartition]) -> None:
-        if self.state.phase not in (
-            Phase.OPEN,
-            Phase.FLUSHING,
-        ):  # the transaction may have failed between two attempts
-            self.state.refuse("send records")
+    async def _add(self, partitions: Collection[TopicPartition]) -> None:
+        self._refuse_at_the_end("send records")
+        await self._add_partitions(partitions)
+
+    async def _add_group(self, group: GroupMetadata) -> None:
+        async def add() -> None:
+            self._refuse_at_the_end("send offsets")
+            await self._add_offsets(group.group_id)
+
+        async with self._registering:
+            await self._retrying(f"adding group {group.group_id!r} to the transaction", add)
+
+    def _refuse_at_the_end(self, doing: str) -> None:
+        # The transaction may have failed, or its abort begun, between two attempts.
+        if self.state.phase not in (Phase.OPEN, Phase.FLUSHING):
+            self.state.refuse(doing)
+
+    async def _add_partitions(self, partitions: Collection[TopicPartition]) -> None:
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, index in partitions:
             topics[topic].append(index)
@@ -228,28 +246,38 @@ class TransactionCoordinatorClient:
                 AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
             ],
         )
-        answer = await self._ask(request, AddPartitionsToTxnResponse, max_version=_ADD_PARTITIONS_FOR_CLIENTS)
-        codes = {
-            part.partition_error_code
-            for topic in answer.results_by_topic_v3_and_below
-            for part in topic.results_by_partition
-        }
-        # OPERATION_NOT_ATTEMPTED only accompanies the error of another partition.
-        for code in sorted(codes - {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}):
-            self._raise(code)
+        answer = await self._ask(
+            request, AddPartitionsToTxnResponse, max_version=_ADD_PARTITIONS_FOR_CLIENTS, registers=partitions
+        )
+        self._answered(partitions, _error_of_partitions(answer))
 
-    async def _add_group(self, group: GroupMetadata) -> None:
-        async def ask() -> None:
-            request = AddOffsetsToTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                group_id=group.group_id,
-            )
-            self._raise((await self._ask(request, AddOffsetsToTxnResponse)).error_code)
+    async def _add_offsets(self, group_id: str) -> None:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            group_id=group_id,
+        )
+        answer = await self._ask(request, AddOffsetsToTxnResponse, registers=[group_id])
+        self._answered([group_id], answer.error_code)
 
-        await self._retrying(f"adding group {group.group_id!r} to the transaction", ask)
-        self.state.has_offsets = True
+    def _answered(self, what: Collection[Registrable], code: int) -> None:
+        self.state.answered(what, code)
+        self._raise(code)
+
+    async def _settle(self) -> None:
+        """Repeat the registrations that are in doubt until the coordinator accepts or refuses them."""
+        if self.state.in_doubt:
+            await self._retrying("repeating what was added to the transaction", self._add_again)
+
+    async def _add_again(self) -> None:
+        in_doubt = self.state.in_doubt
+        partitions = sorted(one for one in in_doubt if not isinstance(one, str))
+        groups = sorted(one for one in in_doubt if isinstance(one, str))
+        if partitions:
+            await _unless_refused(self._add_partitions(partitions))
+        for group_id in groups:
+            await _unless_refused(self._add_offsets(group_id))
 
     async def _store_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         request = TxnOffsetCommitRequest(
@@ -276,16 +304,35 @@ class TransactionCoordinatorClient:
 
         await self._retrying(f"sending offsets of {group.group_id!r}", ask)
 
+    async def _end_aborted(self) -> None:
+        await self._settle()
+        try:
+            await self._end(committed=False)
+        except InvalidTxnState:
+            if self.state.is_begun:
+                raise
+            # The repetition was refused, and no earlier request was executed: no transaction is open.
+
     async def _end(self, *, committed: bool) -> None:
         known = PreparedTransaction(
             self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
         )
         await end_prepared(self._cluster, known, committed=committed, backoff=self._backoff)
 
-    async def _ask(self, request: Message, response: type[R], *, max_version: int | None = None) -> R:
+    async def _ask(
+        self,
+        request: Message,
+        response: type[R],
+        *,
+        max_version: int | None = None,
+        registers: Collection[Registrable] = (),
+    ) -> R:
+        """Ask the coordinator. What the request `registers` is in doubt from when it is sent."""
         node_id = await self._cluster.coordinator(self.transactional_id, TRANSACTION)
         try:
-            return await self._cluster.send(node_id, request, response, max_version=max_version)
+            connection = await self._cluster.connection(node_id)
+            self.state.asked(registers)
+            return await connection.send(request, response, max_version=max_version)
         except ClientError:
             self._cluster.forget_coordinator(self.transactional_id, TRANSACTION)
             raise
@@ -296,6 +343,29 @@ class TransactionCoordinatorClient:
     async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]], bound_ms: int | None = None) -> T:
         timeout_ms = self._cluster.config.default_api_timeout_ms if bound_ms is None else bound_ms
         return await retrying(what, ask, timeout_s=timeout_ms / 1_000, backoff=self._backoff)
+
+
+async def _unless_refused(registering: Awaitable[None]) -> None:
+    """Await the repetition of a registration, which the coordinator may refuse: EndTxn tells what is open.
+
+    A topic that was deleted meanwhile is refused, too: it is not waited for.
+    """
+    try:
+        await registering
+    except KafkaError as error:
+        may_succeed = error.retriable and not isinstance(error, UnknownTopicOrPartition)
+        if may_succeed or is_fatal(error):
+            raise
+
+
+def _error_of_partitions(answer: AddPartitionsToTxnResponse) -> int:
+    """Return the error of the answer; OPERATION_NOT_ATTEMPTED only accompanies that of another partition."""
+    codes = {
+        part.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    }
+    return min(codes - {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}, default=ErrorCode.NONE)
 
 
 def _offset_topics(offsets: Offsets) -> list[TxnOffsetCommitRequestTopic]:

@@ -14,7 +14,8 @@ rejects its epoch proves neither (KIP-588): the abort finds out, and obtains a n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NoReturn
@@ -23,6 +24,7 @@ from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.protocol import errors
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
+    ErrorCode,
     InvalidProducerIdMapping,
     InvalidTxnState,
     TransactionalIdAuthorizationFailed,
@@ -71,6 +73,14 @@ _FATAL = (
     UnsupportedByBroker,
 )
 
+# Answers after a write to the log of the coordinator that failed: the record may be in it nevertheless.
+_LEAVES_IN_DOUBT = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_SERVER_ERROR}
+)
+
+Registrable = TopicPartition | str
+"""A partition, or a group by its id."""
+
 
 class TransactionError(ClientError):
     """A call that is not allowed in the current phase of the producer."""
@@ -112,6 +122,9 @@ class TransactionState:
     partitions: set[TopicPartition] = field(default_factory=set)
     """The partitions that are registered with the coordinator."""
     has_offsets: bool = False
+    """Whether a group is registered with the coordinator."""
+    in_doubt: Counter[Registrable] = field(default_factory=Counter)
+    """How many requests to register each of these may or may not have been executed."""
     cause: BaseException | None = None
     """Why it is FAILED or LOST."""
     gap: bool = False
@@ -128,9 +141,14 @@ class TransactionState:
         return Phase.ABORTING in _ALLOWED[self.phase]
 
     @property
+    def is_begun(self) -> bool:
+        """Whether the coordinator has certainly begun the transaction: something is registered."""
+        return bool(self.partitions) or self.has_offsets
+
+    @property
     def is_empty(self) -> bool:
-        """Whether nothing was registered with the coordinator: then there is nothing for it to end."""
-        return not self.partitions and not self.has_offsets
+        """Whether nothing can be registered with the coordinator: then there is nothing for it to end."""
+        return not self.is_begun and not self.in_doubt
 
     def to(self, phase: Phase, doing: str) -> None:
         """Change the phase. Raises TransactionError, TransactionFailed or ProducerLost if not allowed."""
@@ -138,6 +156,7 @@ class TransactionState:
             self.refuse(doing)
         if phase in (Phase.IDLE, Phase.OPEN):
             self.partitions.clear()
+            self.in_doubt.clear()
             self.has_offsets, self.cause = False, None
         self.phase = phase
 
@@ -165,3 +184,17 @@ class TransactionState:
     def unregistered(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that are not registered yet, sorted."""
         return sorted(set(partitions) - self.partitions)
+
+    def asked(self, what: Iterable[Registrable]) -> None:
+        """Note that a request to register partitions or groups is about to be sent."""
+        self.in_doubt.update(one for one in what if one not in self.partitions)
+
+    def answered(self, what: Collection[Registrable], code: int) -> None:
+        """Note the coordinator's answer to such a request."""
+        if code == ErrorCode.NONE:
+            self.partitions.update(one for one in what if not isinstance(one, str))
+            self.has_offsets = self.has_offsets or any(isinstance(one, str) for one in what)
+            for one in what:
+                self.in_doubt.pop(one, None)
+        elif code not in _LEAVES_IN_DOUBT:
+            self.in_doubt -= Counter(what)  # an earlier request may have been executed nevertheless
