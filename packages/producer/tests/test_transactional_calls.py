@@ -8,6 +8,7 @@ import pytest
 
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
+from ottla.client.errors import DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import (
     DeliveryTimeout,
@@ -223,6 +224,55 @@ async def test_records_fail_after_the_delivery_timeout_while_the_coordinator_loa
                 with pytest.raises(DeliveryTimeout):
                     await producer.send_and_wait("t", b"x")
             await producer.abort_transaction()
+
+
+async def test_an_abort_whose_new_epoch_was_not_answered_asks_for_the_epoch_only_when_it_is_repeated() -> (
+    None
+):
+    client = ClientConfig(default_api_timeout_ms=200, request_timeout_ms=100, retry_backoff_ms=5)
+    config = ProducerConfig(client=client, transactional_id="once")
+    epoch = 0
+
+    def ended(request: EndTxnRequest) -> EndTxnResponse:
+        is_current = request.producer_epoch == epoch
+        return EndTxnResponse(error_code=0 if is_current else ErrorCode.PRODUCER_FENCED)
+
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(EndTxnRequest, ended)
+        broker.on(ProduceRequest, lambda request: acknowledged(request, ErrorCode.INVALID_PRODUCER_EPOCH))
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            await producer.begin_transaction()
+            with pytest.raises(InvalidProducerEpoch):
+                await producer.send_and_wait("t", b"x")
+            broker.ignore(InitProducerIdRequest)
+            with pytest.raises(DeadlineExceeded, match="obtaining an epoch"):
+                await producer.abort_transaction()
+
+            epoch = 1  # the coordinator executed the request, and repeats its answer
+            broker.on(
+                InitProducerIdRequest, lambda _: InitProducerIdResponse(producer_id=9, producer_epoch=1)
+            )
+            broker.on(ProduceRequest, lambda request: acknowledged(request, 0))
+            broker.drop_connections()
+            await producer.abort_transaction()
+            async with producer.transaction():
+                await producer.send("t", b"y")
+
+    ends = [(request.producer_epoch, request.committed) for request in broker.seen(EndTxnRequest)]
+    assert ends == [(0, False), (1, True)]
+    again = broker.seen(InitProducerIdRequest)[-1]
+    assert (again.producer_id, again.producer_epoch) == (9, 0)
+
+
+async def test_each_transaction_that_is_aborted_is_ended() -> None:
+    async with coordinating(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
+            for _ in range(2):
+                await producer.begin_transaction()
+                await producer.send_and_wait("t", b"x")
+                await producer.abort_transaction()
+
+    assert [request.committed for request in broker.seen(EndTxnRequest)] == [False, False]
 
 
 class Recording(Producer):

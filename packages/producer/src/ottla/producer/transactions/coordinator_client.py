@@ -148,7 +148,7 @@ class TransactionCoordinatorClient:
         try:
             # A partition that is registered after the end would begin a transaction that nothing ends.
             async with self._registering:
-                await self._end_aborted()
+                await self._end_aborted_once()
             if self.state.gap:
                 await self._obtain_epoch(keep=True)
                 self.state.gap = False
@@ -303,6 +303,13 @@ class TransactionCoordinatorClient:
                 self._raise(code, group=group.group_id)
 
         await self._retrying(f"sending offsets of {group.group_id!r}", ask)
+
+    async def _end_aborted_once(self) -> None:
+        # The coordinator may have raised the epoch though its answer was lost. InitProducerId may be repeated
+        # in the old epoch, but EndTxn in it would find this producer fenced.
+        if not self.state.is_aborted:
+            await self._end_aborted()
+            self.state.is_aborted = True
 
     async def _end_aborted(self) -> None:
         await self._settle()

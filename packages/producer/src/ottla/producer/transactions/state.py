@@ -125,6 +125,8 @@ class TransactionState:
     """Whether a group is registered with the coordinator."""
     in_doubt: Counter[Registrable] = field(default_factory=Counter)
     """How many requests to register each of these may or may not have been executed."""
+    is_aborted: bool = False
+    """Whether the coordinator has aborted the transaction, while the new epoch is still missing."""
     cause: BaseException | None = None
     """Why it is FAILED or LOST."""
     gap: bool = False
@@ -157,7 +159,8 @@ class TransactionState:
         if phase in (Phase.IDLE, Phase.OPEN):
             self.partitions.clear()
             self.in_doubt.clear()
-            self.has_offsets, self.cause = False, None
+            self.has_offsets = self.is_aborted = False
+            self.cause = None
         self.phase = phase
 
     def refuse(self, doing: str) -> NoReturn:
