@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Any
 
@@ -16,7 +17,7 @@ from ottla.broker.log.background_passes import LogPasses
 from ottla.broker.log.cleaner import Cleaner
 from ottla.broker.log.cleaner_testing import DIRECTORY, clean, fill, registry, until
 from ottla.broker.log.cleaning_pace import CleaningStopped, Pace, Throttle
-from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.fake_files import Loss, MemoryFiles
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.testing import batch, commit, idempotent, records_of, truncate_to
@@ -56,6 +57,22 @@ async def test_the_last_value_of_each_key_is_left_where_it_was() -> None:
         assert again.cleaned_offset == active
         assert records_of(again)[: len(left)] == left
         assert again.log_end_offset == end
+
+
+async def test_a_cleaned_log_that_is_not_compacted_any_more_is_whole_after_a_crash() -> None:
+    files = MemoryFiles()
+    async with registry(files) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 100)
+        await clean(logs)
+        left = records_of(log)
+        files = files.crash(Random(0), Loss.KEPT)
+
+    async with registry(files, log_cleanup_policy=("delete",)) as logs:
+        again = logs.get(PARTITION)
+        assert again is not None
+        assert records_of(again) == left
+        assert again.log_end_offset == 100
 
 
 async def test_positions_times_and_epochs_are_found_across_gaps() -> None:

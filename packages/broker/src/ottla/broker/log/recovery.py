@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ottla.broker.config import LogConfig
@@ -33,6 +33,9 @@ from ottla.protocol.storage.segments import (
 from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
+
+_OFFSET_BYTES: Final = 8
+"""An entry begins with its offset."""
 
 
 def _ignore(error: OSError) -> None:
@@ -72,7 +75,7 @@ def open_log(
 
     Unless the broker was stopped cleanly (`clean`), all entries from the segment of the recovery point on are
     checked, their indexes are built again, and the log is cut at the first entry that is not intact; segments
-    behind that are deleted. Raises OSError.
+    behind that are deleted, and so are those behind offsets that a crash may have lost. Raises OSError.
     """
     is_empty = files.make_dirs(directory)
     if topic_id is not None and is_new:
@@ -235,8 +238,7 @@ def _check_all(
         following = segments[number + 1].base_offset if number + 1 < len(segments) else None
         # A segment that ends at the recovery point may have been flushed before it was sealed: no indexes.
         flushed = clean or (following is not None and following < recovery_point)
-        if kept and not flushed and segment.base_offset != end_offset and not config.compact:
-            # A segment in between, or the end of the one before, did not reach the disk.
+        if kept and not flushed and not _is_next(segment, end_offset, recovery_point, config):
             cut_bytes.drop(segments[number:], end_offset)
             break
         kept.append(segment)
@@ -258,6 +260,19 @@ def _check_all(
             cut_bytes.drop(segments[number + 1 :], end_offset)
             break
     return Found(kept, end_offset, replay.states if replay else None)
+
+
+def _is_next(segment: Segment, end_offset: int, recovery_point: int, config: LogConfig) -> bool:
+    """Whether nothing is lost between `end_offset`, where the segments before it end, and a segment.
+
+    A crash may lose a segment in between, or the end of the one before, where that was not on the disk. What
+    compaction has dropped leaves no such gap: a segment begins at the log's end, and a cleaned one keeps its
+    last batch. Only logs of Apache Kafka have them: accepted below the recovery point, and in a topic that is
+    compacted now.
+    """
+    if segment.base_offset == end_offset or config.compact:
+        return True
+    return end_offset < segment.base_offset <= recovery_point
 
 
 def _replay_up_to(segment: Segment, segments: list[Segment], log_start_offset: int) -> Replay:
@@ -319,15 +334,14 @@ def recover_segment(
     """
     segment.close()
     replay.begin(segment)
-    end, position, gaps = segment.base_offset, 0, config.compact
+    end, position = segment.base_offset, 0
     reason = "it ends within an entry"
     building = IndexBuilder(segment, config.index_interval_bytes, config.segment_index_bytes)
     try:
         for entry in check_entries(segment.file, 0, segment.size):
-            if not _goes_on(entry, segment.base_offset, end, position, gaps):
+            if not _goes_on(segment, entry, end):
                 reason = f"offsets {entry.base_offset} to {entry.last_offset} do not belong there"
                 break
-            gaps = gaps or entry.base_offset > end
             building.add(entry)
             if entry.header is not None:
                 _assign(epochs, entry)
@@ -339,17 +353,27 @@ def recover_segment(
     return end, cut_bytes.cut_off(segment, position, end, reason) > 0
 
 
-def _goes_on(entry: Checked, base_offset: int, end: int, position: int, gaps: bool) -> bool:
-    """Whether an entry may follow where `end` is the next offset of the segment at `base_offset`.
+def _goes_on(segment: Segment, entry: Checked, end: int) -> bool:
+    """Whether an intact entry may stand where `end` is the next offset of its segment.
 
-    No checksum covers the base offset: without compaction, one that leaves a gap is damaged. `gaps` says that
-    the topic is compacted, or that the segment has had a gap before.
+    There may be a gap in front of it, whatever the topic's policy is now: the log, or the leader that it was
+    copied from, was compacted once. A crash leaves no such gap: of what was not on the disk it leaves a part
+    from the front, or bytes that are no intact entry where one should begin.
     """
-    if not base_offset <= entry.last_offset <= base_offset + MAX_RELATIVE_OFFSET:
+    if not segment.base_offset <= entry.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
         return False
-    if position and entry.base_offset < end:
+    if entry.position and entry.base_offset < end:
         return False
-    return gaps or entry.header is None or entry.base_offset <= end
+    return entry.base_offset <= end or not _is_displaced(segment, entry, end)
+
+
+def _is_displaced(segment: Segment, entry: Checked, end: int) -> bool:
+    """Whether the entry behind one with a gap in front continues as if there were no gap.
+
+    No checksum covers the base offset: that of the entry is damaged then.
+    """
+    following = segment.file.pread(_OFFSET_BYTES, entry.position + entry.size)
+    return int.from_bytes(following, "big") == end + entry.last_offset - entry.base_offset + 1
 
 
 def _assign(epochs: LeaderEpochs, entry: Checked) -> None:

@@ -64,11 +64,19 @@ def idempotent(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: in
     return batch(*values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **how)
 
 
-def log_in(directory: Path, files: Files | None = None, *, clean: bool = True, **settings: Any) -> Log:
+def log_in(
+    directory: Path,
+    files: Files | None = None,
+    *,
+    clean: bool = True,
+    recovery_point: int = 0,
+    **settings: Any,
+) -> Log:
     """Open a log in a directory, in memory unless `files` says otherwise."""
     at = directory / "topic-0"
     files = files or MemoryFiles()
-    return open_log(files, at, PARTITION, LogConfig(**settings), clean=clean, is_new=not files.exists(at))
+    config, is_new = LogConfig(**settings), not files.exists(at)
+    return open_log(files, at, PARTITION, config, clean=clean, recovery_point=recovery_point, is_new=is_new)
 
 
 def append(log: Log, *values: bytes, now_ms: int = 1_000, leader_epoch: int = 0, **how: Any) -> int:
