@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.file_slices import Slice
 from ottla.broker.log.offset_lookup import whole_end
-from ottla.broker.log.timestamp_search import Readable, Search, TimestampOffset, at_once, newest, search
+from ottla.broker.log.timestamp_search import (
+    Readable,
+    Search,
+    TimestampOffset,
+    at_once,
+    end_of,
+    newest,
+    search,
+)
 from ottla.protocol.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
@@ -56,7 +64,7 @@ class Reading:
             if start < 0:
                 return Slice(log_end.segment.file, 0, 0)
         stop = self._position_of(segment, up_to, wait)
-        end, end_offset = stop, min(up_to, self._end_of(segment))
+        end, end_offset = stop, min(up_to, end_of(self._log, segment))
         if stop - start > max_bytes:
             limit = start + max_bytes
             end, next_offset = whole_end(
@@ -66,12 +74,6 @@ class Reading:
                 self._remember(segment, next_offset, end)
                 end_offset = next_offset
         return Slice(segment.file, start, end - start if end > start else 0, end_offset)
-
-    def _end_of(self, segment: Segment) -> int:
-        """The offset where the next segment begins, or the log ends."""
-        bases = self._log.segments.bases
-        number = bisect_right(bases, segment.base_offset)
-        return bases[number] if number < len(bases) else self._log.log_end.next_offset
 
     def _find(self, segment: Segment, offset: int, wait: bool) -> tuple[Segment, int]:
         """The batch that holds `offset`, or the first one behind it where compaction dropped that."""
@@ -93,7 +95,7 @@ class Reading:
                 return segment.size
             if (hint := log_end.hints.get(up_to)) is not None:
                 return hint
-        elif up_to >= self._end_of(segment):
+        elif up_to >= end_of(self._log, segment):
             return segment.size
         found = segment.locate(up_to, wait=wait)
         return segment.size if found is None else found.position

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.log.batch_validation import MAX_OPENED_BYTES
@@ -13,6 +14,7 @@ from ottla.protocol.records import iter_records
 if TYPE_CHECKING:
     from ottla.broker.log.log_end import LogEnd
     from ottla.broker.log.segment import Segment
+    from ottla.broker.log.segment_scan import Checked
     from ottla.broker.log.segments import Segments
     from ottla.protocol.records import BatchHeader
 
@@ -75,16 +77,25 @@ Where batches are too old it yields None now and then, so that others have their
 nothing about those behind the batch of a producer whose clock was ahead, which may be a whole segment.
 """
 
+_SearchOfSegment = Generator[
+    "Candidate | None", "TimestampOffset | None", "tuple[TimestampOffset | None, int]"
+]
+"""As `Search`; returns also the offset to go on at."""
+
 
 def search(log: Readable, timestamp_ms: int) -> Search:
-    """Search the segments of a log, in order. Other work may go on between two candidates."""
-    for segment in tuple(log.segments.all):
-        newest = log.log_end if segment is log.log_end.segment else segment
-        if newest.max_timestamp >= timestamp_ms:
-            log.segments.opening(segment)
-            found = yield from _in_segment(log, segment, timestamp_ms)
-            if found is not None:
-                return found
+    """Search a log, segment after segment. Other work may go on between two candidates.
+
+    In between, the cleaner may exchange segments, retention may drop some, and a truncation may replace the
+    last: their files may be others then, or none. So a segment is looked up by an offset, and left where it
+    is not the log's any more; the search goes on at the next offset. Records that are appended meanwhile need
+    not be found.
+    """
+    offset, end = log.log_start_offset, log.log_end.next_offset
+    while offset < min(end, log.log_end.next_offset):
+        found, offset = yield from _in_segment(log, log.segments.find(offset), timestamp_ms, offset)
+        if found is not None:
+            return found
     return None
 
 
@@ -96,22 +107,42 @@ def newest(log: Readable) -> int:
     )
 
 
-def _in_segment(log: Readable, segment: Segment, timestamp_ms: int) -> Search:
-    near = segment.times.lookup(timestamp_ms)
-    start = segment.offsets.lookup(max(near.offset, segment.base_offset)).position
+def _in_segment(log: Readable, segment: Segment, timestamp_ms: int, offset: int) -> _SearchOfSegment:
+    """Search a segment of the log from an offset on."""
     passed = 0
-    for entry in check_entries(segment.file, start, segment.size):
-        if entry.max_timestamp < timestamp_ms or entry.last_offset < log.log_start_offset:
-            passed += 1
-            if passed % _PASSED_AT_ONCE == 0:
-                yield None
+    for entry in _entries(log, segment, timestamp_ms, offset):
+        is_old = entry.max_timestamp < timestamp_ms or entry.last_offset < log.log_start_offset
+        passed += is_old
+        if is_old and passed % _PASSED_AT_ONCE:
             continue
-        found = yield Candidate(
-            entry.data, entry.header, entry.base_offset, timestamp_ms, log.log_start_offset
-        )
-        if found is not None:
-            return found
-    return None
+        found = yield None if is_old else _candidate(log, entry, timestamp_ms)
+        if found is not None or log.segments.find(segment.base_offset) is not segment:
+            return found, entry.last_offset + 1
+    return None, end_of(log, segment)
+
+
+def _entries(log: Readable, segment: Segment, timestamp_ms: int, offset: int) -> Iterator[Checked]:
+    """The entries of a segment from an offset on, from the first one that may be new enough."""
+    newest = log.log_end if segment is log.log_end.segment else segment
+    if newest.max_timestamp < timestamp_ms:
+        return
+    log.segments.opening(segment)
+    near = segment.times.lookup(timestamp_ms)
+    start = segment.offsets.lookup(max(near.offset, offset, segment.base_offset)).position
+    for entry in check_entries(segment.file, start, segment.size):
+        if entry.last_offset >= offset:
+            yield entry
+
+
+def _candidate(log: Readable, entry: Checked, timestamp_ms: int) -> Candidate:
+    return Candidate(entry.data, entry.header, entry.base_offset, timestamp_ms, log.log_start_offset)
+
+
+def end_of(log: Readable, segment: Segment) -> int:
+    """Return the offset where the segment behind one begins, or the log ends."""
+    bases = log.segments.bases
+    number = bisect_right(bases, segment.base_offset)
+    return bases[number] if number < len(bases) else log.log_end.next_offset
 
 
 def at_once(steps: Search) -> TimestampOffset | None:
