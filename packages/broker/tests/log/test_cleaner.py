@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import LogConfig
+from ottla.broker.log import retention
 from ottla.broker.log.background_passes import LogPasses
 from ottla.broker.log.cleaner import Cleaner
 from ottla.broker.log.cleaner_testing import DIRECTORY, clean, fill, registry, until
@@ -279,6 +280,45 @@ async def test_a_log_that_changes_meanwhile_is_left_as_it_is(meddle: str) -> Non
         assert names(found) == []
         expected = {"truncate": 30, "recreate": 10, "policy": 100}[meddle]
         assert [one.offset for one in records_of(found)] == list(range(expected))
+
+
+async def test_a_log_that_is_truncated_after_it_was_chosen_keeps_its_committed_records() -> None:
+    async with registry() as logs:
+        log = logs.create(PARTITION)
+        log.append(batch(b"committed", keys=[b"solo"]), leader_epoch=0, now_ms=0)
+        fill(log, 60)
+        for number in range(100):  # others have their turn after a look at so many logs
+            logs.create(TopicPartition("empty", number))
+
+        def meddle() -> None:
+            truncate_to(log, 30)
+            commit(log)
+            log.append(batch(b"not committed", keys=[b"solo"]), leader_epoch=9, now_ms=0)
+
+        asyncio.get_running_loop().call_soon(meddle)
+        await Cleaner(logs).clean_next(10_000)
+
+        assert log.log_end_offset == 31
+        truncate_to(log, log.high_watermark)
+        assert [one.value for one in records_of(log) if one.key == b"solo"] == [b"committed"]
+        assert names(log) == []
+
+
+async def test_a_log_that_retention_empties_after_it_was_chosen_is_compacted_later() -> None:
+    async with registry(log_cleanup_policy=("compact", "delete"), log_retention_ms=60_000) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 60)
+        for number in range(100):
+            logs.create(TopicPartition("empty", number))
+        cleaner = Cleaner(logs)
+
+        asyncio.get_running_loop().call_soon(lambda: retention.expire(log, 10**9))
+        await cleaner.clean_next(10_000)
+
+        assert records_of(log) == []
+        assert cleaner.figures.uncleanable == {}
+        fill(log, 60)
+        assert await cleaner.clean_next(10_000) == PARTITION
 
 
 async def test_a_truncation_below_what_was_cleaned_makes_it_dirty_again() -> None:

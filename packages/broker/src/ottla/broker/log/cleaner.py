@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log import cleaner_metrics
 from ottla.broker.log.cleaner_metrics import CleanerFigures
@@ -35,11 +35,6 @@ _log = logging.getLogger("log-cleaner")
 _SMALLEST_READ_BYTES: Final = 16 << 10
 _LOOKED_AT_ONCE: Final = 100
 """Logs that are looked at before other tasks have their turn."""
-
-
-class _Chosen(NamedTuple):
-    log: Log
-    dirty: DirtyRange
 
 
 class Cleaner:
@@ -81,14 +76,14 @@ class Cleaner:
             chosen = await self._choose(self._clock.now_ms())
             if chosen is None:
                 return
-            self._busy.add(chosen.log.topic_partition)
-            tasks.create_task(self._clean_and_wake(chosen), name=f"clean-{chosen.log.topic_partition}")
+            self._busy.add(chosen.topic_partition)
+            tasks.create_task(self._clean_and_wake(chosen), name=f"clean-{chosen.topic_partition}")
 
-    async def _clean_and_wake(self, chosen: _Chosen) -> None:
+    async def _clean_and_wake(self, log: Log) -> None:
         try:
-            await self._clean(chosen, self._clock.now_ms())
+            await self._clean(log, self._clock.now_ms())
         finally:
-            self._busy.discard(chosen.log.topic_partition)
+            self._busy.discard(log.topic_partition)
             self._woken.set()
 
     async def clean_next(self, now_ms: int) -> TopicPartition | None:
@@ -97,34 +92,38 @@ class Cleaner:
         if chosen is None:
             return None
         await self._clean(chosen, now_ms)
-        return chosen.log.topic_partition
+        return chosen.topic_partition
 
     # ---- choosing
 
-    async def _choose(self, now_ms: int) -> _Chosen | None:
-        """The dirtiest log that is due and that nobody cleans."""
+    async def _choose(self, now_ms: int) -> Log | None:
+        """The dirtiest log that is due and that nobody cleans; it may change until its cleaning begins."""
         self._begin_look()
         found = []
         for number, log in enumerate(self._logs):
             if number % _LOOKED_AT_ONCE == _LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if log.config.compact and self._may_clean(log):
+            if log.topic_partition not in self._busy and self._may_clean(log):
                 with suppress(OSError, KafkaError):
                     found.append((log.topic_partition, self._dirty_range(log, now_ms), log.config))
         self.figures.dirty_ratio = max((dirty.ratio for _, dirty, _ in found), default=0.0)
         self.figures.overdue_ms = max((dirty.overdue_ms for _, dirty, _ in found), default=0)
         best = dirtiest(found)
-        chosen = self._logs.get(best[0]) if best else None
-        if best is None or chosen is None or not self._may_clean(chosen):
-            return None
-        return _Chosen(chosen, best[1])
+        return self._logs.get(best[0]) if best else None
 
     def _may_clean(self, log: Log) -> bool:
         partition = log.topic_partition
-        if not log.takes_appends or log.segments.replacing is not None or partition in self._busy:
+        if not (log.config.compact and log.takes_appends) or log.segments.replacing is not None:
             return False
         paused = self._paused_until_ms.get(partition, 0) > self._clock.monotonic_ms()
         return not paused and self._uncleanable.get(partition) is not log
+
+    def _due(self, log: Log, now_ms: int) -> DirtyRange | None:
+        """The dirty range of a log that should be cleaned now."""
+        if not self._may_clean(log):
+            return None
+        dirty = self._dirty_range(log, now_ms)
+        return dirty if dirty.is_due(log.config) else None
 
     def _dirty_range(self, log: Log, now_ms: int) -> DirtyRange:
         settled = min(log.last_stable_offset, log.recovery_point)
@@ -142,11 +141,19 @@ class Cleaner:
 
     # ---- cleaning
 
-    async def _clean(self, chosen: _Chosen, now_ms: int) -> None:
-        log, took_ms = chosen.log, self._stopwatch()
+    async def _clean(self, log: Log, now_ms: int) -> None:
+        """Clean a log if that is due.
+
+        A truncation or retention may have changed the log since it was chosen. The dirty range is therefore
+        that of the turn in which `IsWanted` is made: a truncation from there on stops the cleaning.
+        """
+        took_ms = self._stopwatch()
         try:
-            keys = self._map_for(chosen.dirty)
-            cleaned = await self._cleaned(chosen, keys, now_ms)
+            dirty = self._due(log, now_ms)
+            if dirty is None:
+                return
+            keys = self._map_for(dirty)
+            cleaned = await self._cleaned(log, dirty, keys, now_ms)
         except CleaningStopped:
             self._pause(log)
         except OSError as error:
@@ -159,11 +166,11 @@ class Cleaner:
             self._leave_alone(log, str(error))
         else:
             await self._settle(log, cleaned, now_ms)
-            self._tell(log, chosen.dirty, cleaned, keys, took_ms())
+            self._tell(log, dirty, cleaned, keys, took_ms())
 
-    async def _cleaned(self, chosen: _Chosen, keys: OffsetMap, now_ms: int) -> Cleaned:
+    async def _cleaned(self, log: Log, dirty: DirtyRange, keys: OffsetMap, now_ms: int) -> Cleaned:
         try:
-            return await self._cleaning(chosen, keys, now_ms).run(self._threads.run)
+            return await self._cleaning(log, dirty, keys, now_ms).run(self._threads.run)
         finally:
             # Not here on the loop: 14 ms for the 128 MiB of the default log.cleaner.dedupe.buffer.size.
             await self._threads.run(keys.release)
@@ -180,14 +187,14 @@ class Cleaner:
         hash_key = self._logs.environment.random.getrandbits(128).to_bytes(16, "little")
         return OffsetMap(slots, load_factor, hash_key)
 
-    def _cleaning(self, chosen: _Chosen, keys: OffsetMap, now_ms: int) -> Cleaning:
-        config, log = self._logs.config, chosen.log
+    def _cleaning(self, log: Log, dirty: DirtyRange, keys: OffsetMap, now_ms: int) -> Cleaning:
+        config = self._logs.config
         self._throttle.bytes_per_second = config.log_cleaner_io_max_bytes_per_second
         is_wanted = IsWanted(log, lambda: self._logs.get(log.topic_partition) is log)
         io_bytes = config.log_cleaner_io_buffer_size // max(config.log_cleaner_threads, 1) // 2
         return Cleaning(
             log,
-            chosen.dirty,
+            dirty,
             keys,
             Pace(self._throttle, self._threads.stopping, self._clock.monotonic_ms, is_wanted),
             io_bytes=max(io_bytes, _SMALLEST_READ_BYTES),
