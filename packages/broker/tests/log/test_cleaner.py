@@ -321,6 +321,46 @@ async def test_a_log_that_retention_empties_after_it_was_chosen_is_compacted_lat
         assert await cleaner.clean_next(10_000) == PARTITION
 
 
+class Renamed(MemoryFiles):
+    """A disk on which something happens once on the loop, when a thread renames files of one segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base_offset = -1
+        self.act: Any = None
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name.endswith(".swap") and int(target.name[:20]) == self.base_offset:
+            self.base_offset = -1
+            self.act()
+        super().rename(source, target)
+
+
+async def test_a_truncation_that_waits_for_the_last_exchange_lowers_the_cleaner_offset() -> None:
+    files, loop = Renamed(), asyncio.get_running_loop()
+    async with registry(files) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 60)
+
+        async def truncate() -> int:
+            await log.truncation.idle()
+            return await log.truncation.run_on_thread(log.truncation.begin(20))
+
+        truncating = loop.create_future()
+        files.act = lambda: loop.call_soon_threadsafe(
+            lambda: truncating.set_result(asyncio.ensure_future(truncate()))
+        )
+        files.base_offset = log.segments[-2].base_offset
+        await Cleaner(logs).clean_next(10_000)
+        end = await (await truncating)
+
+        assert end == log.log_end_offset <= 20
+        assert log.cleaned_offset is not None
+        assert log.cleaned_offset <= end
+        written = decode_offset_checkpoint(files.read(DIRECTORY / CLEANER_OFFSETS_FILE))
+        assert written[PARTITION] <= end
+
+
 async def test_a_truncation_below_what_was_cleaned_makes_it_dirty_again() -> None:
     files = MemoryFiles()
     async with registry(files) as logs:

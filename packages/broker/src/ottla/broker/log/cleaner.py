@@ -205,7 +205,6 @@ class Cleaner:
         if self._logs.get(log.topic_partition) is not log:
             return
         directory = self._logs.log_directories.of(log)
-        log.cleaned_offset = cleaned.end_offset
         self._logs.deletions.add(now_ms + log.config.file_delete_delay_ms, cleaned.deleted, directory)
         try:
             await self._threads.run(directory.write_cleaner_offsets)

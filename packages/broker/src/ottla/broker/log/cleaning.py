@@ -79,7 +79,9 @@ class Cleaning:
     async def run(self, on_thread: OnThread) -> Cleaned:
         """Clean. Raises `CleaningStopped`, `MapTooSmall`, CorruptStorage, and OSError.
 
-        A log whose segments could not be exchanged is offline after the OSError.
+        A log whose segments could not be exchanged is offline after the OSError. The cleaner offset is set in
+        the turn of the last check: a truncation that waited for the last exchange begins after it and lowers
+        the offset.
         """
         dirty, keys = self._dirty, self._pass.keys
         copies = {one: one.copy() for one in self._old}
@@ -92,6 +94,8 @@ class Cleaning:
         last_end = dict(self._with_ends())[read[-1]] if read else end_offset
         for group in groups(read, last_end, self._log.config.segment_bytes):
             await self._clean_group(group, [copies[one] for one in group], on_thread)
+        self._pace.check()
+        self._log.cleaned_offset = end_offset
         return Cleaned(end_offset, self._deleted, self._pass.counts)
 
     def _with_ends(self) -> list[tuple[Segment, int]]:
