@@ -7,7 +7,7 @@ import errno
 import logging
 from pathlib import Path
 from random import Random
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -359,6 +359,41 @@ async def test_a_truncation_that_waits_for_the_last_exchange_lowers_the_cleaner_
         assert log.cleaned_offset <= end
         written = decode_offset_checkpoint(files.read(DIRECTORY / CLEANER_OFFSETS_FILE))
         assert written[PARTITION] <= end
+
+
+class Written(MemoryFiles):
+    """A disk on which something happens once when the cleaner offsets are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act: Any = None
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == CLEANER_OFFSETS_FILE and self.act is not None:
+            act, self.act = self.act, None
+            act()
+        super().rename(source, target)
+
+
+async def test_a_cleaner_offset_that_is_lowered_while_it_is_written_is_written_again() -> None:
+    files = Written()
+    async with registry(files) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 60)
+        log.cleaned_offset = 52
+        directory = logs.log_directories.of(log)
+        lowering = Thread(target=directory.write_lowered)
+
+        def lower() -> None:
+            log.cleaned_offset = 20
+            lowering.start()
+            lowering.join(0.1)
+
+        files.act = lower
+        directory.write_cleaner_offsets()
+        lowering.join(10)
+
+        assert decode_offset_checkpoint(files.read(DIRECTORY / CLEANER_OFFSETS_FILE)) == {PARTITION: 20}
 
 
 async def test_a_truncation_below_what_was_cleaned_makes_it_dirty_again() -> None:

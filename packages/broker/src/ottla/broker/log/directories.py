@@ -137,20 +137,23 @@ class LogDirectory:
     def write_cleaner_offsets(self) -> None:
         """Write where the last cleaning of each compacted log ended. Blocks."""
         with self._cleaner_lock:
-            offsets = {
-                tp: one.cleaned_offset
-                for tp, one in list(self.logs.items())
-                if one.cleaned_offset is not None
-            }
-            write_offsets(self.files, self.path / CLEANER_OFFSETS_FILE, offsets)
-            self.cleaner_offsets = offsets
+            self._write_cleaner_offsets()
+
+    def _write_cleaner_offsets(self) -> None:
+        offsets = {
+            tp: one.cleaned_offset for tp, one in list(self.logs.items()) if one.cleaned_offset is not None
+        }
+        write_offsets(self.files, self.path / CLEANER_OFFSETS_FILE, offsets)
+        self.cleaner_offsets = offsets
 
     def write_lowered(self) -> None:
         """Write the offsets that a truncation has lowered. Blocks."""
         self.write_recovery_points()
         logs = self.logs
-        if any(tp in logs and (logs[tp].cleaned_offset or 0) < at for tp, at in self.cleaner_offsets.items()):
-            self.write_cleaner_offsets()
+        with self._cleaner_lock:  # what another thread writes may have been read before the truncation
+            written = self.cleaner_offsets.items()
+            if any(tp in logs and (logs[tp].cleaned_offset or 0) < at for tp, at in written):
+                self._write_cleaner_offsets()
 
     # ---- deleted partitions
 
