@@ -462,6 +462,42 @@ async def test_a_full_disk_only_delays(tmp_path: Path, caplog: pytest.LogCapture
         fill(log, 1, start=500)
 
 
+class WithoutDescriptors(MemoryFiles):
+    """A disk that opens only some more offset indexes."""
+
+    left = 1 << 30
+
+    def open(self, path: Path, *, create: bool = False) -> Any:
+        if path.suffix == ".index" and not create:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.EMFILE, "Too many open files")
+        return super().open(path, create=create)
+
+
+async def test_old_segments_that_cannot_be_opened_only_delay_a_cleaning() -> None:
+    files = WithoutDescriptors()
+    async with registry(files) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 60)
+        log.config = log.config.with_overrides({"segment.bytes": "10000"})  # all of them in one group
+        before = records_of(log)
+        for segment in log.segments.all[:-1]:
+            segment.close()
+
+        files.left = 2
+        await Cleaner(logs).clean_next(10_000)
+
+        assert files.left < 0
+        files.left = 1 << 30
+        assert records_of(log) == before
+        assert log.segments.replacing is None
+        assert [one for one in log.segments if one.is_pinned] == []
+        assert names(log) == []
+        assert await clean(logs) == 1
+        assert truncate_to(log, 50) <= 50
+
+
 async def test_the_cleaner_runs_until_it_is_cancelled(tmp_path: Path) -> None:
     async with registry(DiskFiles(), tmp_path, log_cleaner_threads=3) as logs:
         cleaned = [logs.create(TopicPartition("topic", number)) for number in range(5)]

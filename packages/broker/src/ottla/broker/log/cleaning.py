@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.compaction_rules import DirtyRange
     from ottla.broker.log.log import Log
     from ottla.broker.log.offset_map import OffsetMap
+    from ottla.broker.log.replacement import ReplacementPlan
     from ottla.broker.log.segment import Segment
 
 R = TypeVar("R")
@@ -116,10 +117,11 @@ class Cleaning:
             if len(old) == 1 and not cleaned.is_changed:
                 await on_thread(cleaned.discard)  # to unlink a large file takes milliseconds
                 return
+            plan = self._log.segments.begin_replace(old, [cleaned.segment], cleaned.end_offset)
         except BaseException:
             self._discard(cleaned)
             raise
-        await self._replace(old, cleaned, on_thread)
+        await self._replace(plan, on_thread)
 
     def _discard(self, cleaned: CleanedSegment) -> None:
         if self._log.offline is None:
@@ -132,9 +134,8 @@ class Cleaning:
         first = segments.all.index(old[0])
         return segments.all[first : first + len(old)] == old
 
-    async def _replace(self, old: list[Segment], new: CleanedSegment, on_thread: OnThread) -> None:
+    async def _replace(self, plan: ReplacementPlan, on_thread: OnThread) -> None:
         log = self._log
-        plan = log.segments.begin_replace(old, [new.segment], new.end_offset)
         try:
             with log.segments.being_replaced():
                 try:
@@ -142,7 +143,7 @@ class Cleaning:
                 finally:
                     if plan.is_done:
                         self._deleted += log.segments.end_replace(plan)
-                        log.flushing.segments_dropped(old)
+                        log.flushing.segments_dropped(plan.old)
                     else:
                         log.segments.abort_replace(plan)
         except OSError as error:

@@ -152,17 +152,31 @@ class Segments:
 
         `old` are sealed segments in a row whose records are on the disk; `new` are complete, closed and named
         `.cleaned`. The old ones are read until the end. Raises ValueError for segments that cannot stand for
-        the old ones (see `replacement`), and while another replacement is under way.
+        the old ones (see `replacement`), and while another replacement is under way; OSError and
+        CorruptStorage when the old ones cannot be opened. Nothing was begun then.
         """
         first = self.all.index(old[0]) if old and old[0] in self.all else 0
         behind = first + len(old)
         if self.replacing is not None or self.all[first:behind] != list(old):
             raise ValueError(f"{list(old)} cannot be replaced now")
         check_replacement(old, new, self.bases[behind] if behind < len(self.all) else None, new_end)
+        self._pin(old)
         self.replacing = plan = ReplacementPlan(self.files, self.directory, list(old), list(new))
-        for segment in old:
-            segment.pin()
         return plan
+
+    def _pin(self, segments: Sequence[Segment]) -> None:
+        """Pin all segments or none."""
+        try:
+            for segment in segments:
+                segment.pin()
+        except BaseException:
+            self._unpin(segments)
+            raise
+
+    def _unpin(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            segment.unpin()
+            segment.close()
 
     def end_replace(self, plan: ReplacementPlan) -> list[Path]:
         """Settle a plan that was run: reads use the new segments; returns the paths to unlink later."""
@@ -170,9 +184,7 @@ class Segments:
         first = self.all.index(plan.old[0])
         new = [Segment(self.files, self.directory, one.base_offset, one.size) for one in plan.new]
         self._set([*self.all[:first], *new, *self.all[first + len(plan.old) :]])
-        for segment in plan.old:
-            segment.unpin()
-            segment.close()
+        self._unpin(plan.old)
         return plan.deleted
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> list[Path]:
