@@ -462,6 +462,32 @@ async def test_a_full_disk_only_delays(tmp_path: Path, caplog: pytest.LogCapture
         fill(log, 1, start=500)
 
 
+class FullLater(MemoryFiles):
+    """A disk on which there is room for some cleaned segments only."""
+
+    left = 2
+
+    def open(self, path: Path, *, create: bool = False) -> Any:
+        if create and path.name.endswith(".log.cleaned"):
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return super().open(path, create=create)
+
+
+async def test_what_a_failed_cleaning_has_replaced_is_deleted() -> None:
+    files = FullLater()
+    async with registry(files) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 100)
+
+        await Cleaner(logs).clean_next(10_000)
+
+        assert log.cleaned_offset is None
+        assert await LogPasses(logs).delete_due(10_000) > 0
+        assert not [name for name in files.list(log.directory) if name.endswith(".deleted")]
+
+
 class WithoutDescriptors(MemoryFiles):
     """A disk that opens only some more offset indexes."""
 

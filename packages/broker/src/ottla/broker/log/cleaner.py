@@ -165,7 +165,7 @@ class Cleaner:
         except (CorruptStorage, KafkaError, MemoryError, ValueError) as error:
             self._leave_alone(log, str(error))
         else:
-            await self._settle(log, cleaned, now_ms)
+            await self._settle(log)
             self._tell(log, dirty, cleaned, keys, took_ms())
 
     async def _cleaned(self, log: Log, dirty: DirtyRange, keys: OffsetMap, now_ms: int) -> Cleaned:
@@ -197,15 +197,17 @@ class Cleaner:
             dirty,
             keys,
             Pace(self._throttle, self._threads.stopping, self._clock.monotonic_ms, is_wanted),
+            lambda paths: self._delete_later(log, paths, now_ms),
             io_bytes=max(io_bytes, _SMALLEST_READ_BYTES),
             now_ms=now_ms,
         )
 
-    async def _settle(self, log: Log, cleaned: Cleaned, now_ms: int) -> None:
-        if self._logs.get(log.topic_partition) is not log:
-            return
+    def _delete_later(self, log: Log, paths: list[Path], now_ms: int) -> None:
         directory = self._logs.log_directories.of(log)
-        self._logs.deletions.add(now_ms + log.config.file_delete_delay_ms, cleaned.deleted, directory)
+        self._logs.deletions.add(now_ms + log.config.file_delete_delay_ms, paths, directory)
+
+    async def _settle(self, log: Log) -> None:
+        directory = self._logs.log_directories.of(log)
         try:
             await self._threads.run(directory.write_cleaner_offsets)
         except OSError as error:

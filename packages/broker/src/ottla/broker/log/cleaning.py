@@ -58,24 +58,33 @@ class Cleaned:
     """The result of a cleaning."""
 
     end_offset: int
-    deleted: list[Path]
-    """The files of the old segments, to be unlinked."""
     counts: CleaningCounts
 
 
 class Cleaning:
-    """One pass over the part of a log below `dirty.first_uncleanable`."""
+    """One pass over the part of a log below `dirty.first_uncleanable`.
+
+    `replaced` is given the files to unlink of each group of old segments, as soon as it is replaced.
+    """
 
     def __init__(
-        self, log: Log, dirty: DirtyRange, keys: OffsetMap, pace: Pace, *, io_bytes: int, now_ms: int
+        self,
+        log: Log,
+        dirty: DirtyRange,
+        keys: OffsetMap,
+        pace: Pace,
+        replaced: Callable[[list[Path]], None],
+        *,
+        io_bytes: int,
+        now_ms: int,
     ) -> None:
         self._log = log
         self._dirty = dirty
         self._pace = pace
+        self._replaced = replaced
         self._io_bytes = io_bytes
         self._old = [one for one in log.segments if one.base_offset < dirty.first_uncleanable]
         self._pass = CleaningPass(_facts(log, dirty, self._old, io_bytes, now_ms), keys, pace)
-        self._deleted: list[Path] = []
 
     async def run(self, on_thread: OnThread) -> Cleaned:
         """Clean. Raises `CleaningStopped`, `MapTooSmall`, CorruptStorage, and OSError.
@@ -97,7 +106,7 @@ class Cleaning:
             await self._clean_group(group, [copies[one] for one in group], on_thread)
         self._pace.check()
         self._log.cleaned_offset = end_offset
-        return Cleaned(end_offset, self._deleted, self._pass.counts)
+        return Cleaned(end_offset, self._pass.counts)
 
     def _with_ends(self) -> list[tuple[Segment, int]]:
         ends = [*(one.base_offset for one in self._old[1:]), self._dirty.first_uncleanable]
@@ -142,7 +151,7 @@ class Cleaning:
                     await on_thread(plan.run)
                 finally:
                     if plan.is_done:
-                        self._deleted += log.segments.end_replace(plan)
+                        self._replaced(log.segments.end_replace(plan))
                         log.flushing.segments_dropped(plan.old)
                     else:
                         log.segments.abort_replace(plan)
