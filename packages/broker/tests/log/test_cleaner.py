@@ -207,6 +207,26 @@ async def test_a_batch_with_more_keys_than_the_map_takes_is_said_once(
         assert "raise log.cleaner.dedupe.buffer.size" in caplog.text
 
 
+async def test_a_segment_that_ends_in_a_gap_is_cleaned_to_its_end() -> None:
+    async with registry(log_cleaner_min_cleanable_ratio=0.0) as logs:
+        log = logs.create(PARTITION)
+        for offset in (*range(12), 30):
+            keys = [b"key %d" % (offset % 3)]
+            data = batch(b"value", keys=keys, base_offset=offset, partition_leader_epoch=0)
+            log.append_as_follower(data, now_ms=1)
+        assert truncate_to(log, 20) == 20
+        commit(log)
+        log.rolling.roll(1)
+        log.flush()
+        cleaner = Cleaner(logs)
+
+        assert await cleaner.clean_next(10_000) == PARTITION
+
+        assert log.cleaned_offset == 20
+        assert await cleaner.clean_next(10_000) is None
+        assert cleaner.figures.uncleanable == {}
+
+
 async def test_a_damaged_segment_ends_the_cleaning_of_its_partition_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.log import cleaner_metrics
 from ottla.broker.log.cleaner_metrics import CleanerFigures
 from ottla.broker.log.cleaner_threads import MOST_THREADS, CleanerThreads
-from ottla.broker.log.cleaning import Cleaned, Cleaning, IsWanted, MapTooSmall
+from ottla.broker.log.cleaning import Cleaned, Cleaning, IsWanted
 from ottla.broker.log.cleaning_pace import CleaningStopped, Pace, Throttle
 from ottla.broker.log.compaction_rules import Bounds, DirtyRange, dirtiest, dirty_range
 from ottla.broker.log.files import RUN_OUT
 from ottla.broker.log.offset_map import OffsetMap, slots_for
+from ottla.broker.log.segment_cleaning import MapTooSmall
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
 

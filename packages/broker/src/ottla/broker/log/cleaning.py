@@ -34,10 +34,6 @@ class OnThread(Protocol):
     def __call__(self, work: Callable[[], R]) -> Awaitable[R]: ...
 
 
-class MapTooSmall(RuntimeError):
-    """One batch has more keys than the offset map takes."""
-
-
 class IsWanted:
     """Whether a log is still the one that a cleaning has begun with; asked on any thread."""
 
@@ -93,15 +89,13 @@ class Cleaning:
         the turn of the last check: a truncation that waited for the last exchange begins after it and lowers
         the offset.
         """
-        dirty, keys = self._dirty, self._pass.keys
         copies = {one: one.copy() for one in self._old}
-        reached = [copies[one] for one, end in self._with_ends() if end > dirty.first_dirty]
+        first_dirty = self._dirty.first_dirty
+        reached = [(copies[one], end) for one, end in self._with_ends() if end > first_dirty]
         await on_thread(lambda: self._pass.index(reached))
-        end_offset = keys.latest_offset + 1
-        if end_offset <= dirty.first_dirty:
-            raise MapTooSmall
+        end_offset = self._pass.keys.latest_offset + 1
         read = [one for one in self._old if one.base_offset < end_offset]
-        last_end = dict(self._with_ends())[read[-1]] if read else end_offset
+        last_end = dict(self._with_ends())[read[-1]]
         for group in groups(read, last_end, self._log.config.segment_bytes):
             await self._clean_group(group, [copies[one] for one in group], on_thread)
         self._pace.check()

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 MAX_OPENED_BYTES: Final = DEFAULT_MAX_DECOMPRESSED_BYTES
 
 
+class MapTooSmall(RuntimeError):
+    """One batch has more keys than the offset map takes."""
+
+
 class LastBatch(NamedTuple):
     """The last batch of a producer: its offset is None if only a marker is known of it."""
 
@@ -76,14 +80,26 @@ class CleaningPass:
 
     # ---- the newest offsets
 
-    def index(self, segments: list[Segment]) -> None:
-        """Put the keys of dirty segments into the map, until it is full. Raises CorruptStorage, OSError."""
+    def index(self, segments: list[tuple[Segment, int]]) -> None:
+        """Put the keys of dirty segments, each with its end offset, into the map, until it is full.
+
+        A segment that was indexed whole is clean up to its end, which may be behind its last batch. Raises
+        `MapTooSmall`, CorruptStorage, OSError.
+        """
         transactions = CleanedTransactions(self._facts.aborted)
-        for segment in segments:
-            for position, entry in self._entries(segment, self._index_plain):
-                with _Located(position):
-                    if not self._index_entry(entry, transactions):
-                        return
+        for segment, end_offset in segments:
+            if not self._index_segment(segment, transactions):
+                if self.keys.latest_offset < self._facts.first_dirty:
+                    raise MapTooSmall
+                return
+            self._reached(end_offset - 1)
+
+    def _index_segment(self, segment: Segment, transactions: CleanedTransactions) -> bool:
+        for position, entry in self._entries(segment, self._index_plain):
+            with _Located(position):
+                if not self._index_entry(entry, transactions):
+                    return False
+        return True
 
     def _index_plain(self, entries: memoryview, _position: int) -> int:
         return self.keys.add_plain(entries, self._facts.first_dirty)
