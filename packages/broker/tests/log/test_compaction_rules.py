@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log.compaction_rules import Bounds, DirtyRange, dirtiest, dirty_range, groups
+from ottla.broker.log.compaction_rules import (
+    MOST_SEGMENTS,
+    Bounds,
+    DirtyRange,
+    dirtiest,
+    dirty_range,
+    groups,
+)
 from ottla.protocol.topics import TopicPartition
 
 NOW_MS = 1_000_000
@@ -93,6 +100,12 @@ def test_segments_are_grouped_up_to_the_size_of_one() -> None:
     assert bases(groups(FOUR, 35, 1_000)) == [[0, 10, 20, 30]]
     assert bases(groups(FOUR, 35, 10)) == [[0], [10], [20], [30]]
     assert groups([], 0, 10) == []
+
+
+def test_a_group_has_not_more_segments_than_one_turn_of_the_loop_opens() -> None:
+    many = [Piece(number) for number in range(2 * MOST_SEGMENTS + 1)]
+
+    assert [len(one) for one in groups(many, len(many), 1 << 30)] == [MOST_SEGMENTS, MOST_SEGMENTS, 1]
 
 
 def test_a_group_spans_no_more_offsets_than_an_index_can_hold() -> None:
