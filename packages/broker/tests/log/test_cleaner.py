@@ -7,7 +7,7 @@ import errno
 import logging
 from pathlib import Path
 from random import Random
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
@@ -480,6 +480,33 @@ async def test_a_full_disk_only_delays(tmp_path: Path, caplog: pytest.LogCapture
         assert logs.get(PARTITION) is log
         assert names(log) == []
         fill(log, 1, start=500)
+
+
+class Unlinking(Meddling):
+    """A disk that knows which threads unlink the log files of cleaned segments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unlinked_by: list[Thread] = []
+
+    def unlink(self, path: Path) -> None:
+        if path.name.endswith(".log.cleaned"):
+            self.unlinked_by.append(current_thread())
+        super().unlink(path)
+
+
+async def test_the_event_loop_does_not_unlink_what_a_stopped_cleaning_has_written() -> None:
+    files = Unlinking()
+    async with registry(files) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 100)
+        files.act = lambda: truncate_to(log, 30)
+
+        await Cleaner(logs).clean_next(10_000)
+
+        assert names(log) == []
+        assert len(files.unlinked_by) == 1
+        assert current_thread() not in files.unlinked_by
 
 
 class FullLater(MemoryFiles):

@@ -118,17 +118,22 @@ class Cleaning:
             if not self._are_current(old):
                 raise CleaningStopped
             if len(old) == 1 and not cleaned.is_changed:
-                await on_thread(cleaned.discard)  # to unlink a large file takes milliseconds
+                await self._discard(cleaned, on_thread)
                 return
             plan = self._log.segments.begin_replace(old, [cleaned.segment], cleaned.end_offset)
         except BaseException:
-            self._discard(cleaned)
+            await self._discard(cleaned, on_thread)
             raise
         await self._replace(plan, on_thread)
 
-    def _discard(self, cleaned: CleanedSegment) -> None:
+    async def _discard(self, cleaned: CleanedSegment, on_thread: OnThread) -> None:
+        """Remove the files of a cleaned segment, unless the log has gone with them.
+
+        On a thread: to unlink a large file takes milliseconds. When the log is deleted meanwhile, a new one
+        has no files of these names, because its partition is not cleaned before this cleaning has ended.
+        """
         if self._log.offline is None:
-            cleaned.discard()
+            await on_thread(cleaned.discard)
 
     def _are_current(self, old: list[Segment]) -> bool:
         segments = self._log.segments
