@@ -586,18 +586,6 @@ async def test_the_cleaner_runs_until_it_is_cancelled(tmp_path: Path) -> None:
         assert all(one.segments.replacing is None and not names(one) for one in cleaned)
 
 
-async def test_a_deletion_waits_for_the_exchange_of_segments(tmp_path: Path) -> None:
-    async with registry(DiskFiles(), tmp_path) as logs:
-        log = logs.create(PARTITION)
-        fill(log, 100)
-        with log.segments.being_replaced():
-            waiting = asyncio.ensure_future(log.truncation.idle())
-            await asyncio.sleep(0)
-            assert not waiting.done()
-        async with asyncio.timeout(10):
-            await waiting
-
-
 def test_a_throttle_spreads_bytes_over_time() -> None:
     throttle = Throttle(1_000)
 

@@ -268,6 +268,24 @@ async def test_old_segments_are_read_until_the_new_ones_take_their_place(tmp_pat
     log.close()
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_truncation_or_deletion_waits_for_the_exchange_of_segments(ends: bool) -> None:
+    log = filled(MemoryFiles())
+    plan = log.segments.begin_replace(log.segments.all[:3], cleaned(log, CLEANINGS[0]))
+    waiting = asyncio.ensure_future(log.truncation.idle())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    if ends:
+        plan.run()
+        log.segments.end_replace(plan)
+    else:
+        log.segments.abort_replace(plan)
+
+    async with asyncio.timeout(10):
+        await waiting
+
+
 def test_segments_that_cannot_stand_for_the_old_ones_are_refused() -> None:
     log = filled(MemoryFiles())
     old = log.segments.all[:3]

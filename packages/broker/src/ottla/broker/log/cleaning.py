@@ -145,15 +145,14 @@ class Cleaning:
     async def _replace(self, plan: ReplacementPlan, on_thread: OnThread) -> None:
         log = self._log
         try:
-            with log.segments.being_replaced():
-                try:
-                    await on_thread(plan.run)
-                finally:
-                    if plan.is_done:
-                        self._replaced(log.segments.end_replace(plan))
-                        log.flushing.segments_dropped(plan.old)
-                    else:
-                        log.segments.abort_replace(plan)
+            try:
+                await on_thread(plan.run)
+            finally:
+                if plan.is_done:
+                    self._replaced(log.segments.end_replace(plan))
+                    log.flushing.segments_dropped(plan.old)
+                else:
+                    log.segments.abort_replace(plan)
         except OSError as error:
             log.fail(error)
             raise

@@ -17,6 +17,7 @@ segment loses `.cleaned` last and `.swap` first, and log files lose `.swap` befo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ class ReplacementPlan:
     deleted: list[Path] = field(default_factory=list)
     """The outcome: the files of the old segments, to be unlinked."""
     is_done: bool = False
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the replacement is settled or given up, on the loop."""
 
     def run(self) -> None:
         """Put the new segments in the place of the old ones. Blocks: for a thread."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +27,7 @@ class Segments:
     (`OpenSegments`).
     """
 
-    __slots__ = ("_open", "all", "bases", "directory", "files", "replaced", "replacing", "resume")
+    __slots__ = ("_open", "all", "bases", "directory", "files", "replacing", "resume")
 
     def __init__(
         self,
@@ -44,9 +42,7 @@ class Segments:
         """For reading; only the methods here change it."""
         self._open = OpenSegments() if open_segments is None else open_segments
         self.replacing: ReplacementPlan | None = None
-        """The replacement that is under way: its old segments may not be dropped."""
-        self.replaced: asyncio.Future[None] | None = None
-        """Done once the replacement that is under way is settled."""
+        """The replacement that is under way: its old segments may not be dropped before it is settled."""
         self.resume: dict[int, tuple[Segment, int]] = {}
         """Offsets that readers of sealed segments most likely ask for next, with their positions."""
         self._set(list(segments))
@@ -180,7 +176,7 @@ class Segments:
 
     def end_replace(self, plan: ReplacementPlan) -> list[Path]:
         """Settle a plan that was run: reads use the new segments; returns the paths to unlink later."""
-        self.replacing = None
+        self._settled(plan)
         first = self.all.index(plan.old[0])
         new = [Segment(self.files, self.directory, one.base_offset, one.size) for one in plan.new]
         self._set([*self.all[:first], *new, *self.all[first + len(plan.old) :]])
@@ -208,17 +204,11 @@ class Segments:
         old segments stay pinned, so that they are still read without the names of their files.
         """
         if self.replacing is plan:
-            self.replacing = None
+            self._settled(plan)
 
-    @contextmanager
-    def being_replaced(self) -> Iterator[None]:
-        """Let others wait on `replaced` meanwhile."""
-        self.replaced = ended = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        finally:
-            self.replaced = None
-            ended.set_result(None)
+    def _settled(self, plan: ReplacementPlan) -> None:
+        self.replacing = None
+        plan.settled.set()
 
     # ---- closing
 

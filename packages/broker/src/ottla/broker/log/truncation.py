@@ -189,8 +189,13 @@ class Truncation:
 
         The wait for a replacement of segments is that for its renames; the cleaning behind it ends by itself.
         """
-        while running := [one for one in (self._running, self._log.segments.replaced) if one is not None]:
-            await asyncio.wait(running)
+        while True:
+            if self._running is not None:
+                await asyncio.wait([self._running])
+            elif (plan := self._log.segments.replacing) is not None:
+                await plan.settled.wait()
+            else:
+                return
 
     # ---- decide
 
