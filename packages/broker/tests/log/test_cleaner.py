@@ -482,6 +482,23 @@ async def test_a_full_disk_only_delays(tmp_path: Path, caplog: pytest.LogCapture
         fill(log, 1, start=500)
 
 
+async def test_a_cleaning_whose_segments_retention_takes_is_tried_again_later() -> None:
+    files = Meddling()
+    async with registry(files, log_cleanup_policy=("compact", "delete"), log_retention_ms=60_000) as logs:
+        log = logs.create(PARTITION)
+        fill(log, 100)
+        files.act = lambda: retention.expire(log, 1_000 + 50 + 60_000)
+        cleaner = Cleaner(logs)
+
+        await cleaner.clean_next(10_000)
+
+        assert 0 < log.log_start_offset < log.segments[-1].base_offset
+        assert log.cleaned_offset is None
+        assert names(log) == []
+        assert await clean(logs) == 1
+        assert cleaner.figures.uncleanable == {}
+
+
 class Unlinking(Meddling):
     """A disk that knows which threads unlink the log files of cleaned segments."""
 

@@ -24,6 +24,7 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.log_end import LogEnd
 from ottla.broker.log.recovery import open_log
 from ottla.broker.log.segment import Segment
+from ottla.broker.log.segments import SegmentsChanged
 from ottla.broker.log.testing import PARTITION, commit, idempotent, records_of, truncate_to
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.records import BatchHeader, read_header, read_headers
@@ -266,6 +267,19 @@ async def test_old_segments_are_read_until_the_new_ones_take_their_place(tmp_pat
     assert held.read() == first
     assert len(batches_in(log.segments.all)) < len(before[0])
     log.close()
+
+
+def test_a_segment_whose_indexes_are_built_anew_is_not_replaced_meanwhile() -> None:
+    log = filled(MemoryFiles())
+    new = cleaned(log, CLEANINGS[0])
+    log.segments[1].pin()
+
+    with pytest.raises(SegmentsChanged, match="cannot be replaced now"):
+        log.segments.begin_replace(log.segments.all[:3], new)
+
+    assert [one.is_pinned for one in log.segments.all[:3]] == [False, True, False]
+    log.segments[1].unpin()
+    log.segments.replace(log.segments.all[:3], new)
 
 
 @pytest.mark.parametrize("ends", [True, False])

@@ -20,6 +20,7 @@ from ottla.broker.log.compaction_rules import Bounds, DirtyRange, dirtiest, dirt
 from ottla.broker.log.files import RUN_OUT
 from ottla.broker.log.offset_map import OffsetMap, slots_for
 from ottla.broker.log.segment_cleaning import MapTooSmall
+from ottla.broker.log.segments import SegmentsChanged
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
 
@@ -155,7 +156,7 @@ class Cleaner:
                 return
             keys = self._map_for(dirty)
             cleaned = await self._cleaned(log, dirty, keys, now_ms)
-        except CleaningStopped:
+        except (CleaningStopped, SegmentsChanged):
             self._pause(log)
         except OSError as error:
             self._failed(log, error)

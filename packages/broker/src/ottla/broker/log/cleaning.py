@@ -1,8 +1,8 @@
 """One cleaning of one log: decided and settled on the event loop, carried out on a thread.
 
 The log takes appends all the while, and its old segments are read until the new ones take their place. A
-cleaning that is not wanted any more, because the log was deleted, truncated, moved or its segments expired,
-leaves nothing behind and raises `CleaningStopped`.
+cleaning that is not wanted any more, because the log was deleted, truncated or moved, leaves nothing behind
+and raises `CleaningStopped`; `SegmentsChanged` when retention has taken segments that it would replace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.broker.log.cleaned_segment import CleanedSegment
-from ottla.broker.log.cleaning_pace import CleaningStopped, Pace
+from ottla.broker.log.cleaning_pace import Pace
 from ottla.broker.log.compaction_rules import groups
 from ottla.broker.log.segment_cleaning import CleaningCounts, CleaningFacts, CleaningPass, LastBatch
 
@@ -83,7 +83,7 @@ class Cleaning:
         self._pass = CleaningPass(_facts(log, dirty, self._old, io_bytes, now_ms), keys, pace)
 
     async def run(self, on_thread: OnThread) -> Cleaned:
-        """Clean. Raises `CleaningStopped`, `MapTooSmall`, CorruptStorage, and OSError.
+        """Clean. Raises `CleaningStopped`, `SegmentsChanged`, `MapTooSmall`, CorruptStorage, and OSError.
 
         A log whose segments could not be exchanged is offline after the OSError. The cleaner offset is set in
         the turn of the last check: a truncation that waited for the last exchange begins after it and lowers
@@ -115,8 +115,6 @@ class Cleaning:
                 self._pace.check()
             await on_thread(lambda: self._pass.write(copies, cleaned))
             self._pace.check()
-            if not self._are_current(old):
-                raise CleaningStopped
             if len(old) == 1 and not cleaned.is_changed:
                 await self._discard(cleaned, on_thread)
                 return
@@ -134,13 +132,6 @@ class Cleaning:
         """
         if self._log.offline is None:
             await on_thread(cleaned.discard)
-
-    def _are_current(self, old: list[Segment]) -> bool:
-        segments = self._log.segments
-        if segments.replacing is not None or old[0] not in segments.all:
-            return False
-        first = segments.all.index(old[0])
-        return segments.all[first : first + len(old)] == old
 
     async def _replace(self, plan: ReplacementPlan, on_thread: OnThread) -> None:
         log = self._log

@@ -20,6 +20,10 @@ class SegmentLeftBehind(OSError):
     """A segment was not created, and removing its files failed too: a start would load them."""
 
 
+class SegmentsChanged(ValueError):
+    """Segments are not in their log any more, or others work on them."""
+
+
 class Segments:
     """The list of a log's segments; the last one is active.
 
@@ -148,13 +152,15 @@ class Segments:
 
         `old` are sealed segments in a row whose records are on the disk; `new` are complete, closed and named
         `.cleaned`. The old ones are read until the end. Raises ValueError for segments that cannot stand for
-        the old ones (see `replacement`), and while another replacement is under way; OSError and
-        CorruptStorage when the old ones cannot be opened. Nothing was begun then.
+        the old ones (see `replacement`); `SegmentsChanged` when the old ones are no row of the log any more,
+        or pinned by others, and while another replacement is under way; OSError and CorruptStorage when the
+        old ones cannot be opened. Nothing was begun then.
         """
         first = self.all.index(old[0]) if old and old[0] in self.all else 0
         behind = first + len(old)
-        if self.replacing is not None or self.all[first:behind] != list(old):
-            raise ValueError(f"{list(old)} cannot be replaced now")
+        is_idle = self.replacing is None and not any(one.is_pinned for one in old)
+        if not is_idle or self.all[first:behind] != list(old):
+            raise SegmentsChanged(f"{list(old)} cannot be replaced now")
         check_replacement(old, new, self.bases[behind] if behind < len(self.all) else None, new_end)
         self._pin(old)
         self.replacing = plan = ReplacementPlan(self.files, self.directory, list(old), list(new))
