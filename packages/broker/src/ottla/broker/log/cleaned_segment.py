@@ -45,7 +45,8 @@ class CleanedSegment:
         """The offset behind the last entry, once the segment is finished."""
 
     def creation(self) -> Iterator[None]:
-        """Make the files, some with each step. Raises OSError."""
+        """Make the files, some with each step, and none in the turn that exchanged others. Raises OSError."""
+        yield
         self.segment.create()
         yield
         self._indexes = _indexes(self.segment, self._config, sum(one.size for one in self._old))
