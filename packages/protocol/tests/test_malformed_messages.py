@@ -7,13 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.headers import decode_request_header, decode_response_header
+from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeResponse
-from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from ottla.protocol.primitives import MalformedMessage, encode_uvarint
 from ottla.protocol.schema import Message
 from ottla.protocol.testing import instances, message_versions, version_id
 
@@ -123,6 +127,52 @@ def test_impossible_lengths_are_refused_before_anything_is_made_of_them(
 ) -> None:
     with pytest.raises(MalformedMessage, match=reason):
         cls.decode(bytes.fromhex(data), version)
+
+
+LONGEST = "x" * 32_767
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "field"),
+    [
+        (InitProducerIdRequest(transactional_id=LONGEST), 4, "transactional_id"),
+        (AddOffsetsToTxnRequest(group_id=LONGEST), 3, "group_id"),
+        (FindCoordinatorRequest(coordinator_keys=[LONGEST]), 4, "coordinator_keys"),
+        (JoinGroupRequest(group_id=LONGEST), 6, "group_id"),
+        (JoinGroupRequest(member_id=LONGEST), 6, "member_id"),
+        (JoinGroupRequest(group_instance_id=LONGEST), 6, "group_instance_id"),
+        (
+            ProduceRequest(topic_data=[TopicProduceData(name=LONGEST)]),
+            9,
+            "topic_data[].name",
+        ),
+        (FetchRequest(cluster_id=LONGEST), 12, "cluster_id"),
+    ],
+)
+def test_a_string_has_at_most_32767_bytes_in_flexible_versions_too(
+    request_: Message, version: int, field: str
+) -> None:
+    cls, longest = type(request_), request_.encode(version)
+    longer = longest.replace(b"\x80\x80\x02" + LONGEST.encode(), b"\x81\x80\x02x" + LONGEST.encode())
+    longer = longer.replace(b"\x82\x80\x02\x80", b"\x83\x80\x02\x81")  # the size of a tagged field
+
+    assert cls.decode(longest, version) == request_
+    for read_it in (cls.decode, lambda *message: list(cls.decode_in_steps(*message))):
+        with pytest.raises(MalformedMessage, match="a string of 32768 bytes; at most 32767") as caught:
+            read_it(longer, version)
+        assert caught.value.field == field
+
+
+def test_a_string_is_refused_by_its_announced_length_alone() -> None:
+    with pytest.raises(MalformedMessage, match="a string of 9999999 bytes; at most 32767"):
+        InitProducerIdRequest.decode(encode_uvarint(10_000_000), 4)
+
+
+def test_bytes_may_be_longer_than_a_string() -> None:
+    assignment = SyncGroupRequestAssignment(member_id="m", assignment=b"a" * 40_000)
+    request = SyncGroupRequest(group_id="g", assignments=[assignment])
+
+    assert SyncGroupRequest.decode(request.encode(4), 4) == request
 
 
 def test_a_known_tagged_field_that_is_longer_than_its_content_is_refused() -> None:

@@ -169,6 +169,8 @@ def test_a_list_that_moved_to_other_versions_is_refused_in_those_without_it() ->
         (ProduceRequest(acks=40000), 9, "acks"),
         (ProduceRequest(topic_data=[TopicProduceData(name=None)]), 9, "topic_data[].name"),  # type: ignore[arg-type]
         (ProduceRequest(topic_data=[TopicProduceData(name="x" * 40000)]), 3, "topic_data[].name"),
+        (ProduceRequest(topic_data=[TopicProduceData(name="x" * 40000)]), 9, "topic_data[].name"),
+        (FetchRequest(cluster_id="x" * 32768), 12, "cluster_id"),
         (ProduceRequest(topic_data=None), 3, "topic_data"),  # type: ignore[arg-type]
         (MetadataRequest(topics=None), 0, "topics"),
         (SaslAuthenticateRequest(auth_bytes="text"), 0, ""),  # type: ignore[arg-type]

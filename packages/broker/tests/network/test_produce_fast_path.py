@@ -112,6 +112,16 @@ def test_what_is_not_plain_is_left_for_the_general_path(frame: bytes) -> None:
     assert run_in(frame) is None
 
 
+def test_a_topic_name_longer_than_a_string_is_left_for_the_general_path() -> None:
+    longest = "t" * 32_767
+    index = {longest.encode() + b"\0\0\0\0": "longest", b"t" + longest.encode() + b"\0\0\0\0": "longer"}
+    frame = framed(request_of(batch_of(b"a"), topic=longest))
+    body = frame[4:].replace(b"\x80\x80\x02" + longest.encode(), b"\x81\x80\x02t" + longest.encode())
+
+    assert run_in(frame, index) is not None
+    assert run_in(struct.pack(">i", len(body)) + body, index) is None
+
+
 def test_a_run_ends_where_the_partition_changes() -> None:
     frames = [framed(request_of(batch_of(b"a"), partition=one)) for one in (0, 0, 1, 1, 1)]
     reader = reader_with(b"".join(frames))

@@ -22,6 +22,7 @@ from ottla.protocol.primitives import (
     ArrayUnpackers,
     Unreadable,
     check_tag_count,
+    decode_string_length,
     decode_uvarint,
     skip_tagged_fields,
     uuid_from,
@@ -81,6 +82,7 @@ class _DecoderSource:
             {
                 "new": object.__new__,
                 "uvarint": decode_uvarint,
+                "string_length": decode_string_length,
                 "skip_tagged": skip_tagged_fields,
                 "check_tag_count": check_tag_count,
                 "uuid_from": uuid_from,
@@ -227,7 +229,8 @@ class _DecoderSource:
         """
         if self.flexible:
             self.put("B", "n")
-            self.after.append("if n > 127: n, p = uvarint(b, p - 1)")
+            read = "string_length" if field.kind == "string" else "uvarint"
+            self.after.append(f"if n > 127: n, p = {read}(b, p - 1)")
             missing, failure = "not n", "absent()"
         else:
             self.put("h" if field.kind == "string" else "i", "n")

@@ -16,6 +16,7 @@ from ottla.protocol.primitives import (
     ZERO_UUID,
     ArrayPackers,
     UnsupportedField,
+    encode_string_length,
     encode_uvarint,
 )
 
@@ -49,7 +50,12 @@ class _EncoderSource:
         self.version = version
         self.flexible = flexible
         self.source = Source(
-            {"BYTE": ONE_BYTE, "uvarint": encode_uvarint, "UnsupportedField": UnsupportedField}
+            {
+                "BYTE": ONE_BYTE,
+                "uvarint": encode_uvarint,
+                "string_length": encode_string_length,
+                "UnsupportedField": UnsupportedField,
+            }
         )
         self.run: list[tuple[str, str, str]] = []
         """Fixed-width values not yet written: their struct codes, expressions and fields."""
@@ -193,7 +199,8 @@ class _EncoderSource:
         self.flush(depth)
         self.source.add(depth, f"n = len({local}) + 1")
         if field.kind == "string":
-            self.source.add(depth, f"{self.write}(BYTE[n] + {local} if n < 128 else uvarint(n) + {local})")
+            length = "BYTE[n] if n < 128 else string_length(n - 1)"
+            self.source.add(depth, f"{self.write}(({length}) + {local})")
         else:
             self.source.add(depth, f"{self.write}(uvarint(n))", f"{self.write}({local})")
 

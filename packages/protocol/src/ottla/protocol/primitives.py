@@ -16,6 +16,8 @@ ZERO_UUID: Final = UUID(int=0)
 
 ONE_BYTE: Final = tuple(bytes([value]) for value in range(256))
 MAX_TAGGED_FIELDS: Final = 128
+MAX_STRING_BYTES: Final = 32_767
+"""What the old length of two bytes can say; Kafka has the same bound for strings of flexible versions."""
 _MAX_UVARINT_BYTES: Final = 5
 _CACHED_LENGTHS: Final = 256
 
@@ -109,6 +111,32 @@ def decode_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]
         if byte < 0x80:
             return value, position
     raise Unreadable(f"a variable-length integer has more than {_MAX_UVARINT_BYTES} bytes")
+
+
+def encode_string_length(size: int) -> bytes:
+    """Write the length of a string for flexible versions: one more, so that 0 is null.
+
+    Raises OverflowError beyond `MAX_STRING_BYTES`, as Kafka's generated writers refuse it.
+    """
+    if size > MAX_STRING_BYTES:
+        raise OverflowError(_too_long(size))
+    return encode_uvarint(size + 1)
+
+
+def decode_string_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return the number that `encode_string_length` wrote at `position`, and the position after it.
+
+    Raises Unreadable beyond `MAX_STRING_BYTES`, before anything is made of the string, and what
+    `decode_uvarint` raises.
+    """
+    value, position = decode_uvarint(buffer, position)
+    if value > MAX_STRING_BYTES + 1:
+        raise Unreadable(_too_long(value - 1))
+    return value, position
+
+
+def _too_long(size: int) -> str:
+    return f"a string of {size} bytes; at most {MAX_STRING_BYTES} are allowed"
 
 
 def check_tag_count(count: int) -> None:

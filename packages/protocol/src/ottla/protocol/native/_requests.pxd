@@ -9,6 +9,9 @@ from libc.string cimport memcpy
 
 from ottla.protocol.records._batch cimport get16, get32, get64, put16, put32, put64
 
+cdef enum:
+    MAX_STRING_BYTES = 0x7FFF    # as ottla.protocol.primitives has it
+
 cdef struct Cursor:
     const unsigned char *at
     const unsigned char *end
@@ -66,8 +69,12 @@ cdef inline Py_ssize_t take_uvarint(Cursor *c) noexcept nogil:
 
 
 cdef inline Py_ssize_t take_text_length(Cursor *c) noexcept nogil:
-    """Read the length of a string; -1 is null."""
-    return take_uvarint(c) - 1 if c.flexible else take16(c)
+    """Read the length of a string; -1 is null. A longer one than Kafka's marks the cursor as failed."""
+    cdef Py_ssize_t size = take_uvarint(c) - 1 if c.flexible else take16(c)
+    if size > MAX_STRING_BYTES:
+        c.failed = True
+        return 0
+    return size
 
 
 cdef inline Py_ssize_t take_count(Cursor *c) noexcept nogil:
