@@ -3,62 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any
 
-import pytest
-
-from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.testing import (
     LEDGER_TOPIC,
-    WRITE_TIMEOUT_MS,
     LedgerCoordinator,
+    LoggedErrors,
     MemoryStore,
     Transition,
     TransitionCodec,
+    in_virtual_time,
 )
-from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
 
 PARTITIONS = 4
 ALL = tuple(range(PARTITIONS))
 KEY = "orders"
 HOME = partition_for(KEY, PARTITIONS)
-
-Story = Callable[[], Coroutine[Any, Any, None]]
-
-
-class _Errors(logging.Handler):
-    """Collects the errors that coordinators log while it watches them."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        logger = logging.getLogger("ottla.broker.coordinators")
-        logger.addHandler(self)
-        try:
-            yield
-        finally:
-            logger.removeHandler(self)
-
-
-def in_virtual_time(story: Story) -> Callable[[], None]:
-    def test() -> None:
-        run_in_virtual_time(asyncio.wait_for(story(), 24 * 3600))
-
-    test.__name__ = story.__name__
-    return test
 
 
 def a_store() -> MemoryStore:
@@ -76,121 +41,6 @@ def put(store: MemoryStore, *records: Transition, partition: int = HOME) -> None
 
 async def moment() -> None:
     await asyncio.sleep(0.01)
-
-
-# ---- writing
-
-
-@in_virtual_time
-async def test_a_state_changes_only_once_its_record_is_committed() -> None:
-    store = a_store()
-    async with a_ledger(store) as ledger, asyncio.TaskGroup() as tasks:
-        ledger.elect(*ALL)
-        store.hold = True
-        first = tasks.create_task(ledger.advance(KEY))
-        await moment()
-        assert ledger.status(KEY) is None
-        assert await ledger.advance(KEY) is ErrorCode.CONCURRENT_TRANSACTIONS
-
-        store.release()
-
-        assert await first is ErrorCode.NONE
-        assert ledger.status(KEY) == "Ongoing"
-
-
-@in_virtual_time
-async def test_a_refused_append_is_undone_at_once() -> None:
-    store = a_store()
-    async with a_ledger(store) as ledger:
-        ledger.elect(*ALL)
-        store.fail_with = NotEnoughReplicas()
-        assert await ledger.advance(KEY) is ErrorCode.NOT_ENOUGH_REPLICAS
-
-        store.fail_with = None
-
-        assert await ledger.advance(KEY) is ErrorCode.NONE
-        assert ledger.status(KEY) == "Ongoing"
-
-
-@in_virtual_time
-async def test_a_record_that_replicas_do_not_get_in_time_is_undone() -> None:
-    store = a_store()
-    async with a_ledger(store) as ledger:
-        ledger.elect(*ALL)
-        store.hold = True
-        started_ms = ledger.clock.monotonic_ms()
-
-        assert await ledger.advance(KEY) is ErrorCode.REQUEST_TIMED_OUT
-
-        assert ledger.clock.monotonic_ms() - started_ms == pytest.approx(WRITE_TIMEOUT_MS)
-        assert ledger.status(KEY) is None
-        store.hold = False
-        assert await ledger.advance(KEY) is ErrorCode.NONE
-
-
-@in_virtual_time
-async def test_a_write_that_waits_when_leadership_ends_is_undone() -> None:
-    store = a_store()
-    async with a_ledger(store) as ledger, asyncio.TaskGroup() as tasks:
-        ledger.elect(*ALL)
-        store.hold = True
-        waiting = tasks.create_task(ledger.advance(KEY))
-        await moment()
-
-        store.release(NotLeaderOrFollower())
-
-        assert await waiting is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert ledger.status(KEY) is None
-
-
-@in_virtual_time
-async def test_a_write_whose_request_was_cancelled_still_reaches_the_state() -> None:
-    store = a_store()
-    async with a_ledger(store) as ledger, asyncio.TaskGroup() as tasks:
-        ledger.elect(*ALL)
-        store.hold = True
-        request = tasks.create_task(ledger.advance(KEY))
-        await moment()
-        request.cancel()
-        await moment()
-
-        store.release()
-        await moment()
-
-        assert ledger.status(KEY) == "Ongoing"
-
-
-@in_virtual_time
-async def test_writes_that_wait_are_answered_when_the_coordinator_stops() -> None:
-    store = a_store()
-    async with asyncio.TaskGroup() as tasks:
-        async with a_ledger(store) as ledger:
-            ledger.elect(*ALL)
-            store.hold = True
-            waiting = tasks.create_task(ledger.advance(KEY))
-            await moment()
-
-        assert await waiting is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert ledger.status(KEY) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-@in_virtual_time
-async def test_tombstones_are_not_waited_for() -> None:
-    store = a_store()
-    async with a_ledger(store) as ledger:
-        ledger.elect(*ALL)
-        await ledger.advance(KEY)
-        partition = ledger.runtime.find(KEY)
-        assert not isinstance(partition, ErrorCode)
-        store.fail_with = NotEnoughReplicas()
-        ledger.forget([KEY], partition)
-        store.fail_with, store.hold = None, True
-        ledger.forget([KEY], partition)
-
-    async with a_ledger(store) as ledger:
-        ledger.elect(*ALL)
-        await moment()
-        assert ledger.status(KEY) is None
 
 
 # ---- loading
@@ -308,7 +158,7 @@ async def test_leadership_that_returns_during_a_load_is_loaded_again() -> None:
 @in_virtual_time
 async def test_a_load_is_repeated_when_the_leadership_goes_on_in_a_newer_epoch() -> None:
     """It is no failure, and nothing that an operator has to look at."""
-    store, errors = a_store(), _Errors()
+    store, errors = a_store(), LoggedErrors()
     put(store, Transition(KEY, "Ongoing"))
     store.read_gate.clear()
     async with a_ledger(store) as ledger:

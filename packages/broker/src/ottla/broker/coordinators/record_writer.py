@@ -4,6 +4,8 @@
     appended, high watermark already past the batch       -> replay, settled(None)
     appended, high watermark reaches it in time           -> replay, settled(None)
     appended, leadership ends or `timeout_ms` passes      -> settled(error)
+    appended, the coordinator stops                       -> settled(CoordinatorNotAvailable)
+    any other failure, in whichever step                  -> logged, settled(UnknownServerError)
     appended in a transaction                             -> replay at once, then as above without a replay
 
 `settled` is called exactly once for each write: with an error the coordinator undoes its pending mark.
@@ -21,7 +23,12 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, S
 from ottla.broker.coordinators.coordinator_state import RecordCodec
-from ottla.protocol.errors import CoordinatorNotAvailable, KafkaError, RequestTimedOut
+from ottla.protocol.errors import (
+    CoordinatorNotAvailable,
+    KafkaError,
+    RequestTimedOut,
+    UnknownServerError,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.background_tasks import BackgroundTasks
@@ -38,6 +45,20 @@ _TOMBSTONES_IN_A_BATCH: Final = 1_000
 
 R = TypeVar("R")
 Settled = Callable[[KafkaError | None], None]
+
+
+class _Once:
+    """Calls `settled` with the first outcome, and with no other."""
+
+    __slots__ = ("_settled",)
+
+    def __init__(self, settled: Settled) -> None:
+        self._settled: Settled | None = settled
+
+    def __call__(self, error: KafkaError | None) -> None:
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled(error)
 
 
 class RecordWriter(Generic[S, R]):
@@ -73,31 +94,44 @@ class RecordWriter(Generic[S, R]):
         """
         try:
             appended = self._append(partition, records, required_acks=-1, producer=producer)
-        except KafkaError as error:
-            settled(error)
+            if producer is not None:
+                self._replay(partition, records, appended.position, producer.producer_id)
+                records = ()
+        except Exception as error:
+            settled(self._failure(partition, error))
             return False
-        if producer is not None:
-            self._replay(partition, records, appended.position, producer.producer_id)
-            records = ()
         if appended.committed is None:
-            self._replay(partition, records, appended.position)
-            settled(None)
+            settled(self._replayed(partition, records, appended.position))
         else:
-            # In a task of its own: a client that disconnects must not keep a committed record from its state.
-            self._tasks.spawn(
-                self._settle(partition, records, appended, settled), f"{self._store.topic}-write"
-            )
+            self._settle_later(partition, records, appended, settled)
         return True
+
+    def _settle_later(
+        self,
+        partition: CoordinatorPartition[S],
+        records: Sequence[R],
+        appended: AppendedBatch,
+        settled: Settled,
+    ) -> None:
+        once = _Once(settled)
+        # In a task of its own: a client that disconnects must not keep a committed record from its state.
+        task = self._tasks.spawn(
+            self._settle(partition, records, appended, once), f"{self._store.topic}-write"
+        )
+        # Settled also when the coordinator stops and cancels the task, perhaps before its first step: the
+        # request still waits.
+        task.add_done_callback(lambda _: once(CoordinatorNotAvailable()))
 
     def write_tombstones(self, partition: CoordinatorPartition[S], tombstones: Sequence[R]) -> None:
         """Append tombstones without waiting: a lost one is written again when its key expires again."""
         for start in range(0, len(tombstones), _TOMBSTONES_IN_A_BATCH):
             try:
                 self._append(partition, tombstones[start : start + _TOMBSTONES_IN_A_BATCH], required_acks=1)
-            except KafkaError as error:
+            except Exception as error:
                 log.warning(
                     "tombstones not written",
                     extra={"topic": self._store.topic, "partition": partition.number, "error": repr(error)},
+                    exc_info=None if isinstance(error, KafkaError) else error,
                 )
                 return
 
@@ -145,6 +179,27 @@ class RecordWriter(Generic[S, R]):
         for record in records:
             partition.state.replay(record, position, producer_id)
 
+    def _replayed(
+        self, partition: CoordinatorPartition[S], records: Sequence[R], position: int
+    ) -> KafkaError | None:
+        """Replay committed records; return the error of the write, if that fails."""
+        try:
+            self._replay(partition, records, position)
+        except Exception as error:
+            return self._failure(partition, error)
+        return None
+
+    def _failure(self, partition: CoordinatorPartition[S], error: Exception) -> KafkaError:
+        """Return the error of a write; what has no code of Kafka's is a fault of ours, and is logged."""
+        if isinstance(error, KafkaError):
+            return error
+        log.error(
+            "a write failed",
+            extra={"topic": self._store.topic, "partition": partition.number},
+            exc_info=error,
+        )
+        return UnknownServerError()
+
     async def _settle(
         self,
         partition: CoordinatorPartition[S],
@@ -152,14 +207,8 @@ class RecordWriter(Generic[S, R]):
         appended: AppendedBatch,
         settled: Settled,
     ) -> None:
-        # Settled also when the coordinator stops and this task is cancelled: the request still waits.
-        error: KafkaError | None = CoordinatorNotAvailable()
-        try:
-            error = await self._outcome_of(appended)
-            if error is None:
-                self._replay(partition, records, appended.position)
-        finally:
-            settled(error)
+        error = await self._outcome_of(appended)
+        settled(self._replayed(partition, records, appended.position) if error is None else error)
 
     async def _outcome_of(self, appended: AppendedBatch) -> KafkaError | None:
         assert appended.committed is not None

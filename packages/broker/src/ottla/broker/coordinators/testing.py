@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from ottla.broker.background_tasks import BackgroundTasks
+from ottla.broker.controller.testing import run_in_virtual_time
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.coordinators.internal_topic_log import (
@@ -48,7 +51,7 @@ class MemoryStore:
         self.ends = [0] * partitions
         self.hold = False
         self.has_followers = False
-        self.fail_with: KafkaError | None = None
+        self.fail_with: Exception | None = None
         self.led: set[int] = set(range(partitions))
         self.leader_epochs = [0] * partitions
         self.read_gate = asyncio.Event()
@@ -298,3 +301,39 @@ class LedgerCoordinator:
         self.unloads.append(partition.number)
         for key in partition.state.entries:
             self.timers.cancel(key)
+
+
+# ---- tests of them
+
+Story = Callable[[], Coroutine[Any, Any, None]]
+
+
+def in_virtual_time(story: Story) -> Callable[[], None]:
+    """Run an asynchronous test in virtual time, for a day at most."""
+
+    def test() -> None:
+        run_in_virtual_time(asyncio.wait_for(story(), 24 * 3600))
+
+    test.__name__ = story.__name__
+    return test
+
+
+class LoggedErrors(logging.Handler):
+    """Collects the errors that coordinators log while it watches them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch until the block ends."""
+        logger = logging.getLogger("ottla.broker.coordinators")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
