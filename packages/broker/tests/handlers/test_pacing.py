@@ -137,6 +137,21 @@ async def test_work_for_a_client_that_has_gone_ends(work: Work) -> None:
     assert 100 <= len(work.done) <= 100 + SLICE_MS
 
 
+async def test_work_that_must_not_stay_half_done_goes_on_without_its_client(
+    work: Work,
+) -> None:
+    work.is_gone = True
+
+    async def request() -> None:
+        async for one in work.pace().over(range(1000), to_the_end=True):
+            work.piece(one)
+
+    await watched(work, asyncio.create_task(request()))
+
+    assert len(work.done) == 1000
+    assert work.most_in_a_turn <= SLICE_MS
+
+
 async def test_a_request_that_is_cancelled_while_it_waits_does_not_hold_up_the_next(work: Work) -> None:
     async def request(number: int) -> None:
         async for _ in work.pace().over(range(50)):

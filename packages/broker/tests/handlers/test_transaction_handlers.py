@@ -21,10 +21,14 @@ from ottla.broker.handlers import (
     list_transactions,
 )
 from ottla.broker.handlers.group_testing import BROKER, TopicsStub, ask, tell
+from ottla.broker.handlers.pacing import SLICE_MS
+from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.handlers.testing import CountedTurns, FakeSession
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot
 from ottla.broker.transactions.testing import MemoryCluster, leading, memory_store
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
+from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -251,6 +255,25 @@ def a_transaction(
         verify_only=verify_only,
         topics=topics(**partitions),
     )
+
+
+@pytest.mark.parametrize("first", [0, 1000])
+async def test_many_partitions_of_one_topic_are_added_in_many_turns_of_the_loop(
+    services: TransactionServices, first: int
+) -> None:
+    """Those from 1000 on are unknown; partition 0 is named as often as it is added."""
+    numbers = [first + (one if first else 0) for one in range(5_000)]
+    request = an_add(await initialized(services), topic=numbers)
+    turns = CountedTurns()
+    context = RequestContext(RequestHeader(24, 3, 1, "c"), FakeSession(), 0.0, turns=turns.of_request)
+
+    adding = asyncio.create_task(add_partitions_to_txn.handle(services, request, context))
+    count, answer = await turns.during(adding)
+
+    (result,) = answer.results_by_topic_v3_and_below
+    assert {one.partition_error_code for one in result.results_by_partition} == {UNKNOWN if first else 0}
+    assert [one.partition_index for one in result.results_by_partition] == numbers
+    assert count >= 2 * len(numbers) * 0.1 / SLICE_MS, "two passes"
 
 
 @versions(5, first=4)

@@ -10,10 +10,13 @@ import pytest
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.handlers import describe_producers, write_txn_markers
-from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.handlers.pacing import SLICE_MS, Disconnected
+from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.handlers.testing import CountedTurns, DataPlane, batch_of
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -206,6 +209,103 @@ async def test_the_group_coordinator_hears_at_once_though_another_partition_lack
 
     codes = [topic.partitions[0].error_code for topic in writing.result().markers[0].topics]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE]
+
+
+# ---- long requests
+
+
+def many(count: int, topic: str, *partitions: int) -> WriteTxnMarkersRequest:
+    """A request with the markers of many producers."""
+    topics = [WritableTxnMarkerTopic(name=topic, partition_indexes=list(partitions))]
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=one, producer_epoch=0, transaction_result=True, topics=topics, coordinator_epoch=1
+            )
+            for one in range(count)
+        ]
+    )
+
+
+def paced(plane: DataPlane, turns: CountedTurns) -> RequestContext:
+    return RequestContext(RequestHeader(27, 1, 1, "c"), plane.session, 0.0, turns=turns.of_request)
+
+
+async def test_many_partitions_are_answered_in_many_turns_of_the_loop(plane: DataPlane) -> None:
+    turns, services, count = CountedTurns(), Markers(plane, 60_000), 5_000
+    request = many(1, "unknown", *range(count))
+
+    writing = asyncio.create_task(write_txn_markers.handle(services, request, paced(plane, turns)))
+    taken, answer = await turns.during(writing)
+
+    assert len(answer.markers[0].topics[0].partitions) == count
+    assert taken >= 2 * count * 0.1 / SLICE_MS, "two passes"
+
+
+async def test_many_markers_that_replicas_get_together_are_answered_in_many_turns_of_the_loop(
+    plane: DataPlane,
+) -> None:
+    partition = await plane.lead("t", isr=(1, 2), replicas=(1, 2))
+    turns, services, count = CountedTurns(), Markers(plane, 60_000), 1_000
+    writing = asyncio.create_task(
+        write_txn_markers.handle(services, many(count, "t", 0), paced(plane, turns))
+    )
+    await ends_at(partition, count)
+
+    partition.fetched(2, count, 0, plane.environment.clock.now_ms())
+    taken, answer = await turns.during(writing)
+
+    assert {one.topics[0].partitions[0].error_code for one in answer.markers} == {0}
+    assert taken >= count * 0.1 / SLICE_MS
+
+
+async def ends_at(partition: HostedPartition, least: int) -> None:
+    for _ in range(100_000):
+        if partition.log.log_end_offset >= least:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"{partition.log.log_end_offset} markers of {least}")
+
+
+async def test_the_group_coordinator_hears_of_a_marker_in_the_turn_in_which_it_is_committed(
+    plane: DataPlane,
+) -> None:
+    """Though the request rests after it: the marker may be sent again meanwhile, and answered."""
+    partition = await plane.lead("__consumer_offsets", 4)
+    turns, services, count = CountedTurns(), Markers(plane, 60_000), 1_000
+    request = many(count, "__consumer_offsets", 4)
+    writing = asyncio.create_task(write_txn_markers.handle(services, request, paced(plane, turns)))
+    resting = 0
+
+    async with asyncio.timeout(30):
+        while not writing.done():
+            resting += 0 < partition.high_watermark < count
+            assert len(services.ended) == partition.high_watermark
+            await asyncio.sleep(0)
+
+    assert resting > 5
+    assert len(services.ended) == count
+
+
+async def test_the_group_coordinator_hears_of_the_markers_of_a_client_that_has_gone(plane: DataPlane) -> None:
+    """They are in the log, and its markers are not all appended when it goes."""
+    partition = await plane.lead("__consumer_offsets", 4, isr=(1, 2), replicas=(1, 2))
+    turns, services, count = CountedTurns(), Markers(plane, 60_000), 1_000
+    request = many(count, "__consumer_offsets", 4)
+    writing = asyncio.create_task(write_txn_markers.handle(services, request, paced(plane, turns)))
+    await ends_at(partition, 1)
+
+    plane.session.is_gone = True
+    for _ in range(100):
+        await asyncio.sleep(0)
+    appended = partition.log.log_end_offset
+    partition.fetched(2, appended, 0, plane.environment.clock.now_ms())
+
+    async with asyncio.timeout(30):
+        with pytest.raises(Disconnected):
+            await writing
+    assert 0 < appended < count
+    assert services.ended == [(4, one, True) for one in range(appended)]
 
 
 async def test_producers_are_described_with_their_open_transactions(plane: DataPlane) -> None:

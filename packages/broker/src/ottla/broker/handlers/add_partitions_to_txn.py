@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.handlers.inter_broker_requests import is_served
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SEVERAL_FROM: Final = 4
 """The first version that only brokers send."""
+
+ErrorOf = Callable[[TopicPartition], ErrorCode]
 
 
 class Needs(Protocol):
@@ -70,53 +72,47 @@ async def handle(
 async def _topic_results(
     services: Needs, transaction: AddPartitionsToTxnTransaction, context: RequestContext
 ) -> list[AddPartitionsToTxnTopicResult]:
-    partitions = [
-        TopicPartition(topic.name, number)
-        async for topic in context.paced(transaction.topics)
-        for number in topic.partitions
+    error_of = await _errors(services, transaction, context)
+    return [
+        await _topic_result(topic, error_of, context) async for topic in context.paced(transaction.topics)
     ]
-    errors = _errors_of_unknown(services, partitions)
-    if not errors:
-        errors = await _errors(services.transactions, transaction, partitions)
-    version = context.api_version
-    return [_topic_result(topic, errors, version) async for topic in context.paced(transaction.topics)]
 
 
-def _topic_result(
-    topic: AddPartitionsToTxnTopic, errors: Mapping[TopicPartition, ErrorCode], version: int
+async def _topic_result(
+    topic: AddPartitionsToTxnTopic, error_of: ErrorOf, context: RequestContext
 ) -> AddPartitionsToTxnTopicResult:
     return AddPartitionsToTxnTopicResult(
         name=topic.name,
         results_by_partition=[
             AddPartitionsToTxnPartitionResult(
                 partition_index=number,
-                partition_error_code=known_to(version, errors[TopicPartition(topic.name, number)]),
+                partition_error_code=known_to(
+                    context.api_version, error_of(TopicPartition(topic.name, number))
+                ),
             )
-            for number in topic.partitions
+            async for number in context.paced(topic.partitions)
         ],
     )
 
 
-def _errors_of_unknown(
-    services: Needs, partitions: Sequence[TopicPartition]
-) -> Mapping[TopicPartition, ErrorCode]:
-    """Return an error for each partition if one of them does not exist; empty otherwise."""
-    unknown = {one for one in partitions if services.metadata.partition(one) is None}
-    if not unknown:
-        return {}
-    return {
-        one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
-        for one in partitions
-    }
-
-
 async def _errors(
-    transactions: TransactionCoordinator,
-    transaction: AddPartitionsToTxnTransaction,
-    partitions: Sequence[TopicPartition],
-) -> Mapping[TopicPartition, ErrorCode]:
+    services: Needs, transaction: AddPartitionsToTxnTransaction, context: RequestContext
+) -> ErrorOf:
+    """Add or verify the partitions if all of them exist; return the error of each."""
+    known, are_all_known = set[TopicPartition](), True
+    async for topic in context.paced(transaction.topics):
+        async for number in context.paced(topic.partitions):
+            partition = TopicPartition(topic.name, number)
+            if services.metadata.partition(partition) is not None:
+                known.add(partition)
+            else:
+                are_all_known = False
+    if not are_all_known:
+        return lambda one: (
+            ErrorCode.OPERATION_NOT_ATTEMPTED if one in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
     producer = Producer(transaction.producer_id, transaction.producer_epoch)
     if transaction.verify_only:
-        return transactions.verify(transaction.transactional_id, producer, partitions)
-    error = await transactions.add_partitions(transaction.transactional_id, producer, partitions)
-    return dict.fromkeys(partitions, error)
+        return services.transactions.verify(transaction.transactional_id, producer, known).__getitem__
+    error = await services.transactions.add_partitions(transaction.transactional_id, producer, known)
+    return lambda _: error

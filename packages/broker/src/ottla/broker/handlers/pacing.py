@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from ottla.broker.environment import SystemClock
@@ -100,10 +100,14 @@ class Pace:
 
     async def rest(self) -> None:
         """Let others go on. Raises `Disconnected`."""
-        self.charge()
-        await self._turns.next()
+        await self.let_others_go_on()
         if self._session.is_gone:
             raise Disconnected
+
+    async def let_others_go_on(self) -> None:
+        """Rest, also where the client has gone."""
+        self.charge()
+        await self._turns.next()
         self._since_ms = self._turns.now_ms()
 
     def charge(self) -> None:
@@ -112,9 +116,12 @@ class Pace:
         self._turns.charge(now_ms - self._since_ms)
         self._since_ms = now_ms
 
-    def over(self, items: Iterable[T]) -> Paced[T]:
-        """Iterate with `async for`, resting when a turn is used up."""
-        return Paced(self, iter(items))
+    def over(self, items: Iterable[T], *, to_the_end: bool = False) -> Paced[T]:
+        """Iterate with `async for`, resting when a turn is used up.
+
+        With `to_the_end` also where the client has gone: for work that must not stay half done.
+        """
+        return Paced(self, iter(items), self.let_others_go_on if to_the_end else self.rest)
 
     async def drop(self, items: list[Any]) -> None:
         """Empty a list that nobody needs any more: 100,000 elements that go at once take more than a turn."""
@@ -140,11 +147,12 @@ class Pace:
 class Paced(Generic[T]):
     """An iteration that rests between its elements."""
 
-    __slots__ = ("_items", "_pace")
+    __slots__ = ("_items", "_pace", "_rest")
 
-    def __init__(self, pace: Pace, items: Iterator[T]) -> None:
+    def __init__(self, pace: Pace, items: Iterator[T], rest: Callable[[], Awaitable[None]]) -> None:
         self._pace = pace
         self._items = items
+        self._rest = rest
 
     def __aiter__(self) -> Self:
         return self
@@ -152,7 +160,7 @@ class Paced(Generic[T]):
     async def __anext__(self) -> T:
         pace = self._pace
         if pace.is_due:
-            await pace.rest()
+            await self._rest()
         for item in self._items:
             pace.steps += 1
             return item

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
@@ -18,6 +18,7 @@ from ottla.broker.handlers.current_leaders import LeaderSources, tell_producer
 from ottla.broker.handlers.delayed_fetches import DelayedFetches
 from ottla.broker.handlers.fetch_fast_path import FetchFastPath
 from ottla.broker.handlers.fetch_sessions import FetchSessions
+from ottla.broker.handlers.pacing import Turns
 from ottla.broker.handlers.produce_fast_path import ProduceFastPath
 from ottla.broker.handlers.request_context import Ordering, RequestContext, Target
 from ottla.broker.handlers.topic_metrics import TopicMetrics
@@ -45,6 +46,7 @@ from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 
 BROKER_ID = 1
+R = TypeVar("R")
 
 
 class OneDirectory:
@@ -288,6 +290,27 @@ class DataPlane:
     def context(self, api_key: int, version: int, client_id: str = "test") -> RequestContext:
         header = RequestHeader(api_key, version, 1, client_id)
         return RequestContext(header, self.session, 0.0)
+
+
+class CountedTurns:
+    """Counts the turns of the loop beside a long request, whose clock gains 0.1 ms with each look at it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.of_request = Turns(self._look)
+
+    def _look(self) -> float:
+        self.now_ms += 0.1
+        return self.now_ms
+
+    async def during(self, request: asyncio.Task[R]) -> tuple[int, R]:
+        """Return how many turns a request took, and its answer."""
+        count = 0
+        async with asyncio.timeout(60):
+            while not request.done():
+                count += 1
+                await asyncio.sleep(0)
+        return count, await request
 
 
 def topic_id_of(topic: str) -> UUID:

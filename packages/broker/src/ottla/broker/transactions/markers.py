@@ -7,10 +7,11 @@ calls it for the coordinators of other brokers, and for administrators that abor
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.log.log import AppendOrigin
 from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, RequestTimedOut
 from ottla.protocol.messages.write_txn_markers import (
@@ -29,17 +30,30 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import HostedPartition, Replicas
 
 
-class Yields(Protocol):
-    """Lets the event loop go on with other work between the markers of a long request."""
+T = TypeVar("T")
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the work has taken long enough."""
+
+class Pace(Protocol):
+    """The pace of a long request: lets the event loop go on with other work between its markers."""
+
+    def over(self, items: Iterable[T], /, *, to_the_end: bool = False) -> AsyncIterator[T]:
+        """Iterate, resting when a turn is used up.
+
+        Raises an exception where the client has gone, but not with `to_the_end`.
+        """
         ...
 
-    async def rest(self) -> None:
-        """Go on in a later turn."""
-        ...
+
+class _OwnPace:
+    """The pace of the markers that this broker's own coordinator writes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._turn = BusyTurn(clock.monotonic_ms)
+
+    async def over(self, items: Iterable[T], /, *, to_the_end: bool = False) -> AsyncIterator[T]:
+        for item in items:
+            yield item
+            await self._turn.maybe_yield()
 
 
 TransactionEnded = Callable[[int, int, bool], object]
@@ -53,6 +67,10 @@ class _Appended(NamedTuple):
     end: int
     leader_epoch: int
 
+    @property
+    def is_committed(self) -> bool:
+        return self.partition.high_watermark >= self.end
+
 
 class _Pending:
     """The result of one partition of one marker."""
@@ -64,6 +82,11 @@ class _Pending:
         self.topic_partition = topic_partition
         self.appended: _Appended | None = None
         self.result = WritableTxnMarkerPartitionResult(partition_index=topic_partition.partition)
+
+    @property
+    def is_of_groups(self) -> bool:
+        """Whether the group coordinator has to hear of the marker."""
+        return self.topic_partition.topic == GROUP_METADATA_TOPIC
 
     def failed(self, error: Exception) -> None:
         code = error.code if isinstance(error, KafkaError) else KafkaStorageError.code
@@ -87,18 +110,27 @@ class PartitionMarkers:
         self._offsets_ended = offsets_ended
 
     async def write(
-        self, request: WriteTxnMarkersRequest, yields: Yields | None = None
+        self, request: WriteTxnMarkersRequest, pace: Pace | None = None
     ) -> WriteTxnMarkersResponse:
         """Append every marker with acks=all; returns once each is committed, or has its error.
 
-        A marker that is sent again is appended again: it ends nothing, and does no harm.
+        A marker that is sent again is appended again: it ends nothing, and does no harm. A client that has
+        gone has no more markers appended, and what its pace raises is raised when the others are settled.
         """
-        response, pending = _unanswered(request.markers)
-        for one in pending:
-            self._append(one)
-            if yields is not None and yields.is_due:
-                await yields.rest()
-        await self._settle(pending)
+        pace = pace or _OwnPace(self._clock)
+        response, pending = await _unanswered(request.markers, pace)
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_ms / 1000
+        interruption: Exception | None = None
+        async with asyncio.TaskGroup() as tasks:
+            settling = _Settling(tasks, pace, deadline_s, self._offsets_ended)
+            try:
+                async for one in pace.over(_first_of(pending)):
+                    self._append(one)
+                    await settling.add(one)
+            except Exception as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
         return response
 
     def _append(self, one: _Pending) -> None:
@@ -113,39 +145,76 @@ class PartitionMarkers:
         else:
             one.appended = _Appended(partition, appended.last_offset + 1, partition.leader_epoch)
 
-    async def _settle(self, pending: Iterable[_Pending]) -> None:
-        """Wait for all at once where the group coordinator has to hear, in the order of each log.
 
-        It must hear before anybody can know of the commit: told late, after the marker was sent again and
-        answered, it would take the producer's next transaction for ended.
-        """
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_ms / 1000
-        by_group_partition: dict[TopicPartition | None, list[_Pending]] = defaultdict(list)
-        for one in pending:
-            if one.appended is not None:
-                of_groups = one.topic_partition.topic == GROUP_METADATA_TOPIC
-                by_group_partition[one.topic_partition if of_groups else None].append(one)
-        async with asyncio.TaskGroup() as tasks:
-            for together in by_group_partition.values():
-                tasks.create_task(self._settle_in_order(together, deadline_s))
+class _Settling:
+    """Waits until the markers of one request are committed: from its append on, and in the order of the log.
 
-    async def _settle_in_order(self, pending: Iterable[_Pending], deadline_s: float) -> None:
-        for one in pending:
+    The group coordinator must hear of a marker before anybody can know of its commit: told late, after the
+    marker was sent again and answered, it would take the producer's next transaction for ended. So nothing
+    comes between the commit and the word to it: a marker that is committed by its append is settled in the
+    same turn, and the walk over those that waited for replicas does not rest. The markers of other
+    partitions are only answered; they rest, and wait for each other.
+    """
+
+    def __init__(
+        self, tasks: asyncio.TaskGroup, pace: Pace, deadline_s: float, offsets_ended: TransactionEnded
+    ) -> None:
+        self._tasks = tasks
+        self._pace = pace
+        self._deadline_s = deadline_s
+        self._offsets_ended = offsets_ended
+        self._waiting: defaultdict[TopicPartition | None, deque[_Pending]] = defaultdict(deque)
+        """By partition of the groups; those of all others together. One that is not empty has a task."""
+
+    async def add(self, one: _Pending) -> None:
+        """Settle a marker at once if it is committed, otherwise later; one that has an error is settled."""
+        if one.appended is None:
+            return
+        waiting = self._waiting[one.topic_partition if one.is_of_groups else None]
+        if not waiting and one.appended.is_committed:
+            await self._settle(one, one.appended)  # without a wait
+            return
+        waiting.append(one)
+        if len(waiting) == 1:
+            settle = self._settle_groups if one.is_of_groups else self._settle_others
+            self._tasks.create_task(settle(waiting))
+
+    async def _settle_groups(self, waiting: deque[_Pending]) -> None:
+        for one in _first_of(waiting):
             assert one.appended is not None
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    await _committed(one.appended)
-            except TimeoutError:
-                one.failed(RequestTimedOut())
-            except KafkaError as error:
-                one.failed(error)
+            await self._settle(one, one.appended)
+
+    async def _settle_others(self, waiting: deque[_Pending]) -> None:
+        # To the end: an exception would cancel the tasks of the groups.
+        async for one in self._pace.over(_first_of(waiting), to_the_end=True):
+            assert one.appended is not None
+            await self._settle(one, one.appended)
+
+    async def _settle(self, one: _Pending, appended: _Appended) -> None:
+        try:
+            if appended.is_committed:
+                await _committed(appended)
             else:
+                async with asyncio.timeout_at(self._deadline_s):
+                    await _committed(appended)
+        except TimeoutError:
+            one.failed(RequestTimedOut())
+        except KafkaError as error:
+            one.failed(error)
+        else:
+            if one.is_of_groups:
                 self._tell(one)
 
     def _tell(self, one: _Pending) -> None:
-        topic, number = one.topic_partition
-        if topic == GROUP_METADATA_TOPIC:
-            self._offsets_ended(number, one.marker.producer_id, one.marker.transaction_result)
+        marker = one.marker
+        self._offsets_ended(one.topic_partition.partition, marker.producer_id, marker.transaction_result)
+
+
+def _first_of(waiting: deque[_Pending]) -> Iterator[_Pending]:
+    """Iterate over what waits; each is removed when the next is asked for."""
+    while waiting:
+        yield waiting[0]
+        waiting.popleft()
 
 
 async def _committed(appended: _Appended) -> None:
@@ -165,16 +234,19 @@ def _marker(marker: WritableTxnMarker, now_ms: int) -> bytes:
     )
 
 
-def _unanswered(markers: Iterable[WritableTxnMarker]) -> tuple[WriteTxnMarkersResponse, list[_Pending]]:
+async def _unanswered(
+    markers: Iterable[WritableTxnMarker], pace: Pace
+) -> tuple[WriteTxnMarkersResponse, deque[_Pending]]:
     """The response with a place for every partition, and these places."""
-    response, pending = WriteTxnMarkersResponse(), []
-    for marker in markers:
+    response, pending = WriteTxnMarkersResponse(), deque[_Pending]()
+    async for marker in pace.over(markers):
         result = WritableTxnMarkerResult(producer_id=marker.producer_id)
-        for topic in marker.topics:
-            places = [_Pending(marker, TopicPartition(topic.name, one)) for one in topic.partition_indexes]
-            pending += places
-            result.topics.append(
-                WritableTxnMarkerTopicResult(name=topic.name, partitions=[one.result for one in places])
-            )
         response.markers.append(result)
+        async for topic in pace.over(marker.topics):
+            of_topic = WritableTxnMarkerTopicResult(name=topic.name)
+            result.topics.append(of_topic)
+            async for number in pace.over(topic.partition_indexes):
+                place = _Pending(marker, TopicPartition(topic.name, number))
+                pending.append(place)
+                of_topic.partitions.append(place.result)
     return response, pending
