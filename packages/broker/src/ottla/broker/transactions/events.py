@@ -39,6 +39,9 @@ PREPARED: Final = frozenset({_State.PREPARE_COMMIT, _State.PREPARE_ABORT})
 """The end is decided, and markers are missing."""
 IDLE: Final = frozenset({_State.EMPTY, _State.COMPLETE_COMMIT, _State.COMPLETE_ABORT})
 """No transaction is open: a new one may begin, and the id may expire."""
+# State -> the states from which it is entered, as in Kafka. Dead and PrepareEpochFence are never written:
+# they are Kafka's names for an expiration and a fence that are on their way to the log. Here such an id keeps
+# its state until the tombstone, or the PrepareAbort, is committed.
 PREVIOUS_STATES: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     _State.EMPTY: IDLE,
     _State.ONGOING: IDLE | {_State.ONGOING},
@@ -49,11 +52,6 @@ PREVIOUS_STATES: Final[Mapping[TransactionState, frozenset[TransactionState]]] =
     _State.DEAD: IDLE,
     _State.PREPARE_EPOCH_FENCE: frozenset({_State.ONGOING}),
 }
-"""State -> the states from which it is entered.
-
-Dead and PrepareEpochFence are never written: they are Kafka's names for an expiration and a fence that are on
-their way to the log.
-"""
 
 
 @frozen

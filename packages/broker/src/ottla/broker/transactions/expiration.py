@@ -42,6 +42,7 @@ class Expiration:
             batch: list[Transaction] = []
             async for transaction in self._each(partition, partition.state.transactions):
                 event, now_ms = CheckExpiration(self._unused_ms), self._hosted.clock.now_ms()
+                # Not by the hosted `step`, which writes a batch for each; `_remove` sends the `Persisted`.
                 if transaction.step(event, now_ms).write is not None:
                     batch.append(transaction)
                 if _is_full(batch):

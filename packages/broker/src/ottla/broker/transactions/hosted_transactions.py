@@ -47,7 +47,8 @@ _BETWEEN_CLOCK_READS: Final = 50
 class HostedTransactions:
     """The transactions in the partitions of `__transaction_state` that this broker leads.
 
-    `step` is the only way to change one: it writes the record, delivers the replies, sends the markers.
+    `step` changes one: it writes the record, delivers the replies, sends the markers. Only `Expiration` steps
+    transactions itself, to write many tombstones as one batch, and has to send `Persisted` to each of them.
     """
 
     def __init__(

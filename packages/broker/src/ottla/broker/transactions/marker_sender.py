@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.busy_turn import BusyTurn
@@ -158,19 +158,31 @@ class MarkerSender:
                     if not batch:
                         await asyncio.sleep(0)
                         continue
-                    try:
-                        destination = destination or self._cluster.connect(broker_id)
-                        response = await self._sent(broker_id, destination, batch)
-                    except (OSError, KafkaError) as error:
-                        await self._failed(broker_id, batch, error)
-                        # The next one is opened to where the broker is then.
-                        await _close(destination)
-                        destination = None
-                    else:
-                        await self._settle(batch, response, turn)
+                    destination = await self._deliver(broker_id, destination, batch, turn)
         finally:
             del self._work[broker_id]
             await _close(destination)
+
+    async def _deliver(
+        self, broker_id: int, destination: Destination | None, batch: Sequence[Markers], turn: BusyTurn
+    ) -> Destination | None:
+        """Have a batch written, or sent again later; return the way of the next one, None for a new one."""
+        try:
+            destination = destination or self._cluster.connect(broker_id)
+            response = await self._sent(broker_id, destination, batch)
+        except (OSError, KafkaError) as error:
+            await self._failed(broker_id, batch, error)
+        except Exception:
+            # A fault of ours, or an answer that nobody can read. What else waits for the broker is sent.
+            log.exception("transaction markers not sent", extra={"broker": broker_id})
+            for markers in batch:
+                self._defer(markers)
+        else:
+            await self._settle(batch, response, turn)
+            return destination
+        # The next one is opened to where the broker is then.
+        await _close(destination)
+        return None
 
     async def _sent(
         self, broker_id: int, destination: Destination, batch: Sequence[Markers]
@@ -203,15 +215,25 @@ class MarkerSender:
             for topic in marker.topics
             for one in topic.partitions
         }
-        for ended, partitions in batch:
-            verdicts: dict[Verdict, set[TopicPartition]] = defaultdict(set)
-            for partition in partitions:
-                code = codes.get((ended.producer.id, *partition), ErrorCode.UNKNOWN_SERVER_ERROR)
-                verdicts[verdict(code)].add(partition)
-                if verdict(code) is not Verdict.WRITTEN:
-                    _report(ended, partition, code)
-            self._perform(ended, verdicts)
+        for markers in batch:
+            try:
+                self._settle_one(markers, codes)
+            except Exception:
+                # Sent once more: a marker that is there already does no harm.
+                name = markers.ended.transaction.transactional_id[:200]
+                log.exception("transaction markers not settled", extra={"transactional_id": name})
+                self._defer(markers)
             await turn.maybe_yield()
+
+    def _settle_one(self, markers: Markers, codes: Mapping[tuple[int, str, int], int]) -> None:
+        ended, partitions = markers
+        verdicts: dict[Verdict, set[TopicPartition]] = defaultdict(set)
+        for partition in partitions:
+            code = codes.get((ended.producer.id, *partition), ErrorCode.UNKNOWN_SERVER_ERROR)
+            verdicts[verdict(code)].add(partition)
+            if verdict(code) is not Verdict.WRITTEN:
+                _report(ended, partition, code)
+        self._perform(ended, verdicts)
 
     def _perform(self, ended: EndedTransaction, verdicts: dict[Verdict, set[TopicPartition]]) -> None:
         if not self._is_hosted(ended):
