@@ -78,7 +78,7 @@ async def test_an_open_transaction_is_listed_and_described(
         await producer.begin_transaction()
         await producer.send_and_wait(topic, b"open", partition=1)
 
-        listed = shown(await asyncio.to_thread(ottla, "txn", "list", "--state", "Ongoing", "--json"))
+        listed = shown(await asyncio.to_thread(ottla, "txn", "list", "--state", "ongoing", "--json"))
         described = shown(await asyncio.to_thread(ottla, "txn", "describe", name, "--json"))
         producers = shown(await asyncio.to_thread(ottla, "txn", "producers", f"{topic}:1", "--json"))
         hanging = await asyncio.to_thread(
@@ -106,14 +106,24 @@ async def test_what_is_not_there_is_said_in_one_line(ottla: Command, topic: str)
         return done.output.splitlines()[-1]
 
     missing = await asyncio.to_thread(output, "describe", "nobody")
-    odd = await asyncio.to_thread(output, "list", "--state", "Odd")
+    unnamed = await asyncio.to_thread(output, "describe", "")
+    nowhere = await asyncio.to_thread(output, "producers", ":0")
     closed = await asyncio.to_thread(output, "abort", f"{topic}:0", "--start-offset", "7")
-    whole = await asyncio.to_thread(output, "abort", topic, "--start-offset", "7")
 
     assert missing == "Error: transactional id 'nobody' does not exist"
-    assert odd == "Error: there is no state 'Odd' of transactions"
+    assert unnamed == "Error: the transactional id must not be empty"
+    assert nowhere == "Error: ':0' must be TOPIC or TOPIC:PARTITION"
     assert closed == f"Error: no open transaction of {topic}-0 begins at offset 7: none is open there"
-    assert whole == f"Error: '{topic}' must be TOPIC:PARTITION"
+
+
+async def test_an_empty_list_is_a_sentence_for_people_and_a_list_for_programs(ottla: Command) -> None:
+    only = ("txn", "list", "--producer-id", str(2**62))
+
+    told = await asyncio.to_thread(ottla, *only)
+    listed = shown(await asyncio.to_thread(ottla, *only, "--json"))
+
+    assert told.output == "No transactional id was found.\n"
+    assert listed == []
 
 
 @pytest.mark.usefixtures("unverified")

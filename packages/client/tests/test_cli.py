@@ -136,6 +136,12 @@ def test_groups_of_all_brokers_are_listed(broker: ScriptedBroker) -> None:
         (["config", "describe"], "--topic NAME, --broker ID and --all-brokers"),
         (["group", "reset-offsets", "g"], "--to-earliest"),
         (["topic", "list", "-b", "nowhere:port"], "host:port"),
+        (["txn", "list", "--state", "Odd"], "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit"),
+        (["txn", "list", "--longer-than-ms", "abc"], "'abc' is not a valid number"),
+        (["txn", "list", "--longer-than-ms", "-1"], "-1 is not in the range x>=0"),
+        (["txn", "abort", "orders", "--start-offset", "7"], "'orders' must be TOPIC:PARTITION"),
+        (["txn", "abort", ":0", "--start-offset", "7"], "':0' must be TOPIC:PARTITION"),
+        (["txn", "abort", "printed:x", "--start-offset", "7"], "'printed:x' must be TOPIC:PARTITION"),
     ],
 )
 def test_a_usage_error_says_what_to_write(arguments: list[str], advice: str) -> None:
@@ -159,6 +165,31 @@ def test_columns_of_numbers_are_right_aligned_also_with_one_missing(
     show(("topic", "offset", "read only"), [("t", 100, True), ("t", None, False)], as_json=False)
 
     assert capsys.readouterr().out.splitlines()[1:] == ["t         100  yes", "t           -  no"]
+
+
+def test_a_table_escapes_control_characters_and_json_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("a\x1b[31m\nb\0\u2028ü",)]
+
+    show(("id",), rows, as_json=False)
+    table = capsys.readouterr().out
+    show(("id",), rows, as_json=True)
+
+    assert table == "ID\na\\x1b[31m\\nb\\x00\\u2028ü\n"
+    assert json.loads(capsys.readouterr().out) == [{"id": rows[0][0]}]
+
+
+def test_a_table_cuts_what_is_longer_than_a_cell_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    show(("id",), [("x" * 60,), ("y" * 61,)], as_json=False, max_cell_length=60)
+
+    assert capsys.readouterr().out.splitlines()[1:] == ["x" * 60, "y" * 59 + "…"]
+
+
+def test_every_command_of_transactions_has_its_whole_summary_in_80_columns() -> None:
+    done = CliRunner().invoke(main, ["txn", "--help"], terminal_width=80)
+
+    _, _, commands = done.output.partition("Commands:\n")
+    assert len(commands.splitlines()) == 5
+    assert "..." not in commands
 
 
 def test_properties_of_kafka_are_read(tmp_path: Path) -> None:

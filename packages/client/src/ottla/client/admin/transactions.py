@@ -125,7 +125,9 @@ class Transactions:
         return await self._cluster.retry("listing transactions", ask)
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return the transaction of an id. Raises TransactionalIdNotFound."""
+        """Return the transaction of an id. Raises TransactionalIdNotFound, ValueError for an empty id."""
+        if not transactional_id:
+            raise ValueError("the transactional id must not be empty")
 
         async def ask() -> TransactionDescription:
             coordinator = await self._cluster.coordinator(transactional_id, TRANSACTION)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.client.commands.printable import printable, shortened
+
 if TYPE_CHECKING:
     from ottla.client.admin import Admin
     from ottla.client.config import ClientConfig
@@ -47,6 +49,12 @@ def cluster_options(command: F) -> F:
 def json_option(command: F) -> F:
     """Add the option --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+
+
+class Count(click.IntRange):
+    """A number of at least `min`; a value that is none is called no number, and not no "integer range"."""
+
+    name = "number"
 
 
 def load_config(properties: str | None) -> ClientConfig:
@@ -109,12 +117,24 @@ def _one_line(error: Exception) -> str:
     return text
 
 
-def show(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Print rows under upper-case column names, or as a JSON list of objects with snake-case keys."""
+def show(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    as_json: bool,
+    max_cell_length: int | None = None,
+) -> None:
+    """Print rows under upper-case column names, or as a JSON list of objects with snake-case keys.
+
+    A table has escapes for control characters, and cuts cells that are longer than `max_cell_length`.
+    """
     if as_json:
         show_json(records(columns, rows))
         return
-    cells = [[column.upper() for column in columns], *([_cell(value) for value in row] for row in rows)]
+    cells = [
+        [column.upper() for column in columns],
+        *([_shown(_cell(value), max_cell_length) for value in row] for row in rows),
+    ]
     numeric = [all(_is_number(row[i]) or row[i] is None for row in rows) for i in range(len(columns))]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     for row in cells:
@@ -134,6 +154,10 @@ def records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[di
 def show_json(value: object) -> None:
     """Print indented JSON."""
     click.echo(json.dumps(value, indent=2, default=str))
+
+
+def _shown(cell: str, max_length: int | None) -> str:
+    return printable(cell) if max_length is None else shortened(cell, max_length)
 
 
 def _is_number(value: object) -> bool:
@@ -169,14 +193,25 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in parted}
 
 
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def check_partition(text: str) -> None:
+    """Check that an argument names one partition, TOPIC:PARTITION. Raises click.UsageError."""
+    topic, _, index = text.partition(":")
+    if not topic or not _is_index(index):
+        raise click.UsageError(f"{text!r} must be TOPIC:PARTITION")
+
+
 async def named_partitions(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
     """Return the partitions that TOPIC and TOPIC:PARTITION name. Raises NoSuchTopic or ValueError."""
     from ottla.protocol.topics import TopicPartition
 
     wanted: list[TopicPartition] = []
     for text in topics:
-        topic, _, index = text.partition(":")
-        if index and not index.isdigit():
+        topic, colon, index = text.partition(":")
+        if not topic or (colon and not _is_index(index)):
             raise ValueError(f"{text!r} must be TOPIC or TOPIC:PARTITION")
         known = (await admin.topics.describe(topic)).partitions
         if index and int(index) not in known:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.client.commands import (
+    Count,
+    check_partition,
     cluster_options,
     json_option,
     named_partitions,
@@ -21,10 +23,24 @@ if TYPE_CHECKING:
     from ottla.client.admin.transactions import PartitionProducer
     from ottla.protocol.topics import TopicPartition
 
+_MAX_CELL_LENGTH = 60
+_STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
+    "PrepareEpochFence",
+)  # fmt: skip
 _PRODUCER_COLUMNS = (
     "topic", "partition", "producer id", "producer epoch", "coordinator epoch", "last sequence",
     "last timestamp ms", "start offset",
 )  # fmt: skip
+
+
+def _read_states(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return Kafka's spelling of states; click's own Choice would list them in lower case."""
+    known = {each.lower(): each for each in _STATES}
+    for each in given:
+        if each.lower() not in known:
+            raise click.BadParameter(f"{each!r} is not one of {', '.join(_STATES)}")
+    return tuple(known[each.lower()] for each in given)
 
 
 @click.group()
@@ -33,9 +49,12 @@ def txn() -> None:
 
 
 @txn.command(name="list")
-@click.option("--state", "states", multiple=True, help="Only in this state, such as Ongoing. Repeatable.")
+@click.option(
+    "--state", "states", callback=_read_states, multiple=True, metavar="STATE",
+    help=f"Only in this state: {', '.join(_STATES)}. Repeatable.",
+)  # fmt: skip
 @click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only of this one. Repeatable.")
-@click.option("--longer-than-ms", type=click.IntRange(0), help="Only what has run for longer.")
+@click.option("--longer-than-ms", type=Count(0), help="Only what has run for longer.")
 @json_option
 @cluster_options
 def list_transactions(
@@ -46,7 +65,9 @@ def list_transactions(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """List the transactional ids of all coordinators, and the state of their transactions.
+    """List transactional ids, and the state of their transactions.
+
+    All coordinators are asked. A table cuts long ids; --json has them whole.
 
     \b
     Examples:
@@ -61,7 +82,11 @@ def list_transactions(
         ),
     )
     rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
-    show(("transactional id", "coordinator", "producer id", "state"), rows, as_json=as_json)
+    columns = ("transactional id", "coordinator", "producer id", "state")
+    if rows or as_json:
+        show(columns, rows, as_json=as_json, max_cell_length=_MAX_CELL_LENGTH)
+    else:
+        click.echo("No transactional id was found.")
 
 
 @txn.command()
@@ -69,7 +94,7 @@ def list_transactions(
 @json_option
 @cluster_options
 def describe(transactional_id: str, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show the transaction of a transactional id, and the partitions in it.
+    """Show the transaction of an id, and the partitions in it.
 
     \b
     Examples:
@@ -91,7 +116,7 @@ def describe(transactional_id: str, as_json: bool, bootstrap_server: str, proper
         partition_rows = records(("topic", "partition"), partitions)
         show_json({**records(columns, [row])[0], "partitions": partition_rows})
         return
-    show(columns, [row], as_json=False)
+    show(columns, [row], as_json=False, max_cell_length=_MAX_CELL_LENGTH)
     if partitions:
         show(("topic", "partition"), partitions, as_json=False)
 
@@ -108,7 +133,9 @@ def producers(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Show the producers that partitions know, and where their open transactions begin.
+    """Show the producers of partitions.
+
+    They are those that the leaders know, with the offset where their open transaction begins.
 
     \b
     Examples:
@@ -130,7 +157,7 @@ def producers(
     help="Which partitions. Default: all. Repeatable.",
 )  # fmt: skip
 @click.option(
-    "--longer-than-ms", type=click.IntRange(0), default=900_000, show_default=True,
+    "--longer-than-ms", type=Count(0), default=900_000, show_default=True,
     help="Only without a record for longer; at least the brokers' transaction.max.timeout.ms.",
 )  # fmt: skip
 @json_option
@@ -142,7 +169,9 @@ def find_hanging(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Find open transactions that no coordinator will end; exit with 1 if there is one.
+    """Find open transactions that no coordinator will end.
+
+    The exit status is 1 if there is one.
 
     Readers of committed records do not get past such a transaction, and a compacted topic is not cleaned
     behind it. `ottla txn abort TOPIC:PARTITION --start-offset N` ends it.
@@ -171,7 +200,7 @@ def find_hanging(
 @txn.command()
 @click.argument("partition", metavar="TOPIC:PARTITION")
 @click.option(
-    "--start-offset", type=click.IntRange(0), required=True,
+    "--start-offset", type=Count(0), required=True,
     help="Where the transaction begins, as find-hanging and producers show it.",
 )  # fmt: skip
 @json_option
@@ -179,7 +208,9 @@ def find_hanging(
 def abort(
     partition: str, start_offset: int, as_json: bool, bootstrap_server: str, properties: str | None
 ) -> None:
-    """Abort a transaction that hangs in one partition, without its coordinator.
+    """Abort a transaction that hangs in one partition.
+
+    The marker is written without the coordinator.
 
     Never do this to a transaction that its producer may still commit: the coordinator would commit the rest
     of it, and this partition would lack its part.
@@ -188,8 +219,7 @@ def abort(
     Examples:
       ottla txn abort orders:3 --start-offset 17042
     """
-    if ":" not in partition:
-        raise click.UsageError(f"{partition!r} must be TOPIC:PARTITION")
+    check_partition(partition)
 
     async def use(admin: Admin) -> PartitionProducer:
         (wanted,) = await named_partitions(admin, [partition])
