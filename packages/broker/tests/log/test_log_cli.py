@@ -59,6 +59,42 @@ def test_json_has_one_object_for_every_row(partition: Path) -> None:
     assert [row["epoch"] for row in rows if row["kind"] == "leader-epoch-checkpoint"] == [0, 2]
 
 
+def test_a_transaction_marker_is_decoded(partition: Path) -> None:
+    result = run("--records", "--json", next(partition.glob("*.log")))
+
+    marker = json.loads(result.output.splitlines()[-1])
+    assert (marker["offset"], marker["marker"], marker["coordinator_epoch"]) == (21, "ABORT", 0)
+    assert marker.keys().isdisjoint({"key", "value"})
+
+
+def test_control_characters_of_records_are_escaped_in_tables(tmp_path: Path) -> None:
+    log = log_in(tmp_path, DiskFiles())
+    append(log, b"two\nlines\x1b[31m", timestamp_ms=1_000, keys=[b"\0key"])
+    log.close()
+    segment = next(log.directory.glob("*.log"))
+
+    table = run("--records", segment).output
+    row = json.loads(run("--records", "--json", segment).output.splitlines()[-1])
+
+    assert r"\x00key" in table
+    assert r"two\nlines\x1b[31m" in table
+    assert (row["key"], row["value"]) == ("\0key", "two\nlines\x1b[31m")
+
+
+@pytest.mark.parametrize("options", [[], ["--verify"], ["--json"]])
+def test_a_directory_without_files_of_a_log_is_refused_in_one_line(
+    tmp_path: Path, options: list[str]
+) -> None:
+    (tmp_path / "notes.md").write_text("x")
+
+    result = run(*options, tmp_path)
+
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [
+        f"Error: {tmp_path} has no file that can be shown: it is neither a data directory nor a partition's"
+    ]
+
+
 def test_faults_are_shown_and_end_with_status_one(partition: Path) -> None:
     path = next(partition.glob("*.log"))
     data = bytearray(path.read_bytes())

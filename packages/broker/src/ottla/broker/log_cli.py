@@ -12,8 +12,15 @@ import click
 
 from ottla.broker.log.files import DiskFiles
 from ottla.broker.log.segment_scan import check_entries
+from ottla.client.commands.printable import printable
 from ottla.protocol.errors import KafkaError
-from ottla.protocol.records import BatchHeader, iter_records, read_end_transaction_marker, read_header
+from ottla.protocol.records import (
+    BatchHeader,
+    EndTransactionMarker,
+    iter_records,
+    read_end_transaction_marker,
+    read_header,
+)
 from ottla.protocol.storage import CorruptStorage, checkpoints
 from ottla.protocol.storage.indexes import decode_aborted_transactions, offset_entry_at, time_entry_at
 from ottla.protocol.storage.producer_snapshot import decode_producer_snapshot
@@ -81,12 +88,26 @@ def dump(paths: tuple[Path, ...], *, records: bool, verify: bool, as_json: bool)
 
 def _sections(paths: Iterable[Path], options: Options) -> Iterator[Section]:
     for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            reader = _reader_for(file)
-            if reader is None and file == path:
-                raise click.UsageError(f"{path} is not a file of a data directory that can be shown")
-            if reader is not None and file.is_file():
-                yield Section(file, reader[0], reader[1](file, options))
+        if path.is_dir():
+            yield from _sections_in(path, options)
+            continue
+        reader = _reader_for(path)
+        if reader is None:
+            raise click.UsageError(f"{path} is not a file of a data directory that can be shown")
+        yield Section(path, reader[0], reader[1](path, options))
+
+
+def _sections_in(directory: Path, options: Options) -> Iterator[Section]:
+    is_empty = True
+    for file in sorted(directory.rglob("*")):
+        reader = _reader_for(file)
+        if reader is not None and file.is_file():
+            is_empty = False
+            yield Section(file, reader[0], reader[1](file, options))
+    if is_empty:
+        raise click.ClickException(
+            f"{directory} has no file that can be shown: it is neither a data directory nor a partition's"
+        )
 
 
 Reader = Callable[[Path, Options], Iterator[dict[str, Any]]]
@@ -124,7 +145,7 @@ def _print_json(section: Section) -> int:
 
 
 def _print_table(section: Section) -> int:
-    click.echo(click.style(f"{section.path}", bold=True))
+    click.echo(click.style(printable(str(section.path)), bold=True))
     faults = 0
     columns: tuple[str, ...] = ()
     for row in _rows_or_fault(section):
@@ -136,7 +157,7 @@ def _print_table(section: Section) -> int:
             click.echo("  " + "  ".join(f"{_text(value):>{_width(name)}}" for name, value in row.items()))
         if fault:
             faults += 1
-            click.echo(click.style(f"  fault: {fault}", fg="red"))
+            click.echo(click.style(f"  fault: {printable(fault)}", fg="red"))
     if not columns and not faults:
         click.echo("  empty")
     click.echo()
@@ -162,7 +183,7 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else ""
-    return str(value)
+    return printable(str(value))
 
 
 def _shown(data: bytes | None) -> str | None:
@@ -228,8 +249,22 @@ def _what(header: BatchHeader, data: memoryview) -> str:
     return "transaction" if header.is_transactional else "data"
 
 
+def _marker_of(data: memoryview) -> EndTransactionMarker | None:
+    is_control = data[16] == 2 and read_header(data).is_control
+    return read_end_transaction_marker(data) if is_control else None
+
+
 def _record_rows(data: memoryview) -> Iterator[dict[str, Any]]:
+    marker = _marker_of(data)
     for record in iter_records(data):
+        if marker is not None:
+            yield {
+                "offset": record.offset,
+                "timestamp": record.timestamp_ms,
+                "marker": marker.type.name,
+                "coordinator_epoch": marker.coordinator_epoch,
+            }
+            continue
         yield {
             "offset": record.offset,
             "timestamp": record.timestamp_ms,
