@@ -73,6 +73,7 @@ def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside
         ({"enable_idempotence": True, "acks": 1}, "enable_idempotence needs acks=-1"),
         ({"enable_idempotence": "yes"}, "enable_idempotence must be True or False or None, not 'yes'"),
         ({"transactional_id": ""}, "must not be empty"),
+        ({"transactional_id": "ü" * 20_000}, "^transactional_id has 40000 bytes, at most 32767$"),
         ({"transactional_id": "a", "acks": 1}, "transactional_id needs acks=-1"),
         ({"value_serializer": "jsn"}, "'jsn' is not known; give one of bytes"),
         ({"partitioner": "modulo"}, "'modulo' is not known; give one of default, murmur2"),

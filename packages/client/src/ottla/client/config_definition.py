@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
+MAX_STRING_BYTES = 2**15 - 1
+"""The most bytes of a string in a request that is not of a flexible version."""
 
 T = TypeVar("T")
 
@@ -346,6 +348,13 @@ def each_of(*accepted: str) -> Check:
     """Accept a list of nothing but the given strings; it may be empty."""
     wanted = f"must be a list of {', '.join(accepted)}"
     return lambda value: None if all(item in accepted for item in value) else wanted
+
+
+def check_string(name: str, text: str | None) -> None:
+    """Check that a request may hold the text of a setting. Raises ConfigError, which leaves the text out."""
+    size_bytes = 0 if text is None else len(text.encode(errors="surrogatepass"))
+    if size_bytes > MAX_STRING_BYTES:
+        raise ConfigError(name, f"has {size_bytes} bytes, at most {MAX_STRING_BYTES}")
 
 
 def _limits(least: float | None, most: float | None) -> Iterator[Check]:

@@ -17,12 +17,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from ottla.client.config_definition import Setting, SettingError, define, setting
+from ottla.client.config_definition import Setting, SettingError, check_string, define, setting
 
 __all__ = [
     "Alias",
     "SettingError",
     "aliases",
+    "check_string",
     "config_from",
     "configure",
     "from_properties",

@@ -13,6 +13,7 @@ from ottla.client.serialization import DeserializerSpec, deserializer
 from ottla.client.settings import (
     Alias,
     SettingError,
+    check_string,
     configure,
     from_properties,
     setting,
@@ -102,6 +103,8 @@ class ConsumerConfig:
     def _check_group(self) -> None:
         if self.group_id == "":
             raise SettingError("group_id must not be empty; leave it out to read without a group")
+        check_string("group_id", self.group_id)
+        check_string("group_instance_id", self.group_instance_id)
         if self.group_instance_id is not None and self.group_id is None:
             raise SettingError("group_instance_id needs a group_id")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:

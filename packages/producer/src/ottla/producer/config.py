@@ -13,6 +13,7 @@ from ottla.client.serialization import SerializerSpec, serializer
 from ottla.client.settings import (
     Alias,
     SettingError,
+    check_string,
     configure,
     from_properties,
     setting,
@@ -103,6 +104,7 @@ class ProducerConfig:
             raise SettingError("enable_idempotence needs acks=-1")
         if self.transactional_id == "":
             raise SettingError("transactional_id must not be empty; leave it out to have no transactions")
+        check_string("transactional_id", self.transactional_id)
         if self.transactional_id is not None and (self.enable_idempotence is False or self.acks != -1):
             raise SettingError("transactional_id needs acks=-1 and idempotence")
 
