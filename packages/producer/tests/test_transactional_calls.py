@@ -12,6 +12,7 @@ from ottla.client.errors import DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import (
     DeliveryTimeout,
+    GroupMetadata,
     PreparedTransaction,
     Producer,
     ProducerConfig,
@@ -20,7 +21,7 @@ from ottla.producer import (
     end_prepared,
 )
 from ottla.producer.transactions.state import TransactionError, TransactionFailed
-from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, ProducerFenced
+from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, InvalidTransactionTimeout, ProducerFenced
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -28,6 +29,12 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from ottla.protocol.records import read_header
 from ottla.protocol.topics import TopicPartition
 from peers.accepting_broker import acknowledged, batches
@@ -310,3 +317,35 @@ async def test_the_ends_of_a_transaction_call_overridden_methods() -> None:
         assert producer.calls[:2] == ["abort_transaction", "flush"]
 
     assert [request.committed for request in broker.seen(EndTxnRequest)] == [True, False, False]
+
+
+async def test_a_timeout_that_the_coordinator_refuses_names_both_settings() -> None:
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(
+            InitProducerIdRequest,
+            lambda _: InitProducerIdResponse(error_code=ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        )
+        producer = Producer(broker.bootstrap_servers, transactional_id="a", transaction_timeout_ms=10**8)
+        with pytest.raises(InvalidTransactionTimeout) as refused:
+            await producer.start()
+
+    said = "transaction_timeout_ms=100000000 is above the brokers' transaction.max.timeout.ms"
+    assert str(refused.value) == said
+
+
+async def test_offsets_of_an_unknown_topic_fail_with_its_name() -> None:
+    unknown = TxnOffsetCommitResponsePartition(
+        partition_index=0, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    answer = TxnOffsetCommitResponse(
+        topics=[TxnOffsetCommitResponseTopic(name="nosuch", partitions=[unknown])]
+    )
+    client = ClientConfig(default_api_timeout_ms=300)
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(TxnOffsetCommitRequest, lambda _: answer)
+        config = ProducerConfig(transactional_id="a", client=client)
+        async with Producer(broker.bootstrap_servers, config) as producer:
+            await producer.begin_transaction()
+            with pytest.raises(DeadlineExceeded, match="nosuch-0: "):
+                await producer.send_offsets({TopicPartition("nosuch", 0): 1}, GroupMetadata("g"))
+            await producer.abort_transaction()

@@ -37,6 +37,7 @@ from ottla.protocol.errors import (
     KafkaError,
     TransactionAbortable,
     UnknownTopicOrPartition,
+    error_class,
 )
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.protocol.messages.add_partitions_to_txn import (
@@ -61,6 +62,11 @@ T = TypeVar("T")
 _ADD_PARTITIONS_FOR_CLIENTS = 3
 # By then a coordinator has usually written the end of the last transaction.
 _SOON_MS = 20
+_ERRORS_OF_PARTITIONS = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+)
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
@@ -211,11 +217,16 @@ class TransactionCoordinatorClient:
                 producer_epoch=self.producer_epoch if keep else -1,
             )
             answer = await self._ask(request, InitProducerIdResponse)
-            self._raise(answer.error_code)
+            self._raise(answer.error_code, message=self._timeout_refusal(answer.error_code))
             return answer
 
         answer = await self._retrying(f"obtaining an epoch for {self.transactional_id!r}", ask)
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+
+    def _timeout_refusal(self, code: int) -> str | None:
+        if code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            return None
+        return f"transaction_timeout_ms={self._timeout_ms} is above the brokers' transaction.max.timeout.ms"
 
     async def _add(self, partitions: Collection[TopicPartition]) -> None:
         self._refuse_at_the_end("send records")
@@ -299,8 +310,8 @@ class TransactionCoordinatorClient:
             except ClientError:
                 self._cluster.forget_coordinator(group.group_id, GROUP)
                 raise
-            for code in {part.error_code for topic in answer.topics for part in topic.partitions}:
-                self._raise(code, group=group.group_id)
+            for code, partition in _first_of_each_error(answer).items():
+                self._raise(code, group=group.group_id, message=_of_partition(code, partition))
 
         await self._retrying(f"sending offsets of {group.group_id!r}", ask)
 
@@ -344,8 +355,8 @@ class TransactionCoordinatorClient:
             self._cluster.forget_coordinator(self.transactional_id, TRANSACTION)
             raise
 
-    def _raise(self, code: int, *, group: str | None = None) -> None:
-        raise_of_coordinator(self._cluster, self.transactional_id, code, group=group)
+    def _raise(self, code: int, *, group: str | None = None, message: str | None = None) -> None:
+        raise_of_coordinator(self._cluster, self.transactional_id, code, group=group, message=message)
 
     async def _retrying(self, what: str, ask: Callable[[], Awaitable[T]], bound_ms: int | None = None) -> T:
         timeout_ms = self._cluster.config.default_api_timeout_ms if bound_ms is None else bound_ms
@@ -373,6 +384,22 @@ def _error_of_partitions(answer: AddPartitionsToTxnResponse) -> int:
         for part in topic.results_by_partition
     }
     return min(codes - {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}, default=ErrorCode.NONE)
+
+
+def _first_of_each_error(answer: TxnOffsetCommitResponse) -> dict[int, TopicPartition]:
+    """Return the error codes of the answer, each with the first partition that has it."""
+    found: dict[int, TopicPartition] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            found.setdefault(part.error_code, TopicPartition(topic.name, part.partition_index))
+    return found
+
+
+def _of_partition(code: int, partition: TopicPartition) -> str | None:
+    """Return a message with the partition for an error that is not the whole group's."""
+    if code not in _ERRORS_OF_PARTITIONS:
+        return None
+    return f"{partition}: {error_class(code).description}"
 
 
 def _offset_topics(offsets: Offsets) -> list[TxnOffsetCommitRequestTopic]:

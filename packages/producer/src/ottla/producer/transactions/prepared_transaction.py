@@ -70,7 +70,12 @@ async def _end(cluster: Cluster, prepared: PreparedTransaction, committed: bool)
 
 
 def raise_of_coordinator(
-    cluster: Cluster, transactional_id: str, code: int, *, group: str | None = None
+    cluster: Cluster,
+    transactional_id: str,
+    code: int,
+    *,
+    group: str | None = None,
+    message: str | None = None,
 ) -> None:
     """Raise the error of a coordinator's response, if it is one; forget a coordinator that moved.
 
@@ -82,7 +87,7 @@ def raise_of_coordinator(
     # leader of a partition it means less (KIP-588), and is not raised here.
     if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
         raise ProducerFenced(transactional_id)
-    error = error_for(code)
+    error = error_for(code, message)
     if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
         if group is None:
             cluster.forget_coordinator(transactional_id, TRANSACTION)
