@@ -20,12 +20,18 @@ from ottla.producer import (
     DeliveryTimeout,
     Producer,
     ProducerConfig,
+    RecordRefused,
     SyncProducer,
 )
-from ottla.protocol.errors import ErrorCode, InvalidTopicException
+from ottla.protocol.errors import ErrorCode, InvalidRecord, InvalidTopicException
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    ProduceRequest,
+    ProduceResponse,
+)
 from ottla.protocol.records import decode_records
-from peers.accepting_broker import batches, serving
+from peers.accepting_broker import acknowledged, batches, serving
 
 
 def values(broker: ScriptedBroker) -> list[bytes | None]:
@@ -169,7 +175,48 @@ async def test_printing_an_acknowledgement_does_not_mark_its_error_as_seen(
 
     del sent
     gc.collect()
-    assert "1 records for t-0 were not delivered" in caplog.text
+    assert "1 record for t-0 was not delivered" in caplog.text
+
+
+def refusing(request: ProduceRequest, *indexes: int) -> ProduceResponse:
+    answer = acknowledged(request, ErrorCode.INVALID_RECORD)
+    partition = answer.responses[0].partition_responses[0]
+    partition.error_message = "records have no key"
+    partition.record_errors = [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message="needs a key")
+        for index in indexes
+    ]
+    return answer
+
+
+async def test_a_refused_record_names_itself_and_the_others_of_its_batch_say_that_they_are_innocent() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        broker.on(ProduceRequest, lambda request: refusing(request, 1, 2))
+        async with Producer(broker.bootstrap_servers, linger_ms=50) as producer:
+            sent = [producer.send_nowait("t", b"%d" % number) for number in range(3)]
+            with pytest.raises(InvalidRecord):
+                await sent[0]
+
+    errors = [one.exception() for one in sent]
+    because = "refused with its batch, because of record 1 of its batch: needs a key (and 1 more)"
+    assert [str(error) for error in errors] == [
+        because, "record 1 of its batch: needs a key", "record 2 of its batch: needs a key",
+    ]  # fmt: skip
+    for index, error in enumerate(errors):
+        assert isinstance(error, RecordRefused)
+        assert error.batch_index == index
+        assert error.record_errors == {1: "needs a key", 2: "needs a key"}
+
+
+async def test_many_records_of_which_one_is_refused_fail_with_what_is_wrong_with_it() -> None:
+    async with serving(ScriptedBroker()) as broker:
+        broker.on(ProduceRequest, lambda request: refusing(request, 1))
+        async with Producer(broker.bootstrap_servers) as producer:
+            sent = await producer.send_many("t", [b"a", b"b"])
+            with pytest.raises(RecordRefused, match=r"^record 1 of its batch: needs a key$") as refused:
+                await sent
+
+    assert refused.value.batch_index is None
 
 
 async def test_idle_topics_are_not_refreshed() -> None:

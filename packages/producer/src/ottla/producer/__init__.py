@@ -4,7 +4,7 @@ from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.serialization import SerializationFailed
 from ottla.producer.accumulator import Acknowledgement, Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
-from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, RecordTooLarge
+from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, RecordRefused, RecordTooLarge
 from ottla.producer.interceptors import ProducerInterceptor
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import Partitioner
@@ -40,6 +40,7 @@ __all__ = [
     "ProducerRecord",
     "ProducerSettings",
     "RecordMetadata",
+    "RecordRefused",
     "RecordTooLarge",
     "SerializationFailed",
     "SyncProducer",

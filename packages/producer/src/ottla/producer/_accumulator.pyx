@@ -53,7 +53,7 @@ import weakref
 from collections import deque
 
 from ottla.client.environment import chance as _system_chance
-from ottla.producer.errors import BufferFull, ProducerClosed, RecordTooLarge
+from ottla.producer.errors import BufferFull, ProducerClosed, RecordRefused, RecordTooLarge
 from ottla.producer.record import RecordMetadata
 from ottla.protocol.records import Codec
 from ottla.protocol.records import compress as _compress

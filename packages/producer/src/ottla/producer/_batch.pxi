@@ -295,4 +295,6 @@ cdef class Batch:
 
     def __del__(self):
         if self.error is not None and not self._error_retrieved:
-            log.error("%d records for %s were not delivered: %s", self.record_count, self.partition, self.error)
+            records = "1 record" if self.record_count == 1 else f"{self.record_count} records"
+            were = "was" if self.record_count == 1 else "were"
+            log.error("%s for %s %s not delivered: %s", records, self.partition, were, self.error)

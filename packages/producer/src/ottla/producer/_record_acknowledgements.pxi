@@ -25,7 +25,7 @@ cdef class Acknowledgement:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
         batch._error_retrieved = True
         if batch.error is not None:
-            raise batch.error.with_traceback(None)
+            raise _error_of(batch, index).with_traceback(None)
         return _metadata(batch, index, self._timestamp)
 
     def exception(self):
@@ -35,7 +35,7 @@ cdef class Acknowledgement:
         if not batch.done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
         batch._error_retrieved = True
-        return batch.error
+        return _error_of(batch, index)
 
     @property
     def offset(self):
@@ -92,6 +92,12 @@ class _Settle:
             self._future.set_result(acknowledgement.result())
         else:
             self._future.set_exception(error)
+
+
+cdef object _error_of(Batch batch, int32_t index):
+    """Return the error of one record: a leader may have refused the batch for some of its records only."""
+    error = batch.error
+    return error.of_record(index) if isinstance(error, RecordRefused) else error
 
 
 cdef object _metadata(Batch batch, int32_t index, int64_t timestamp):

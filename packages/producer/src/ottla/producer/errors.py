@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ottla.client.errors import ClientError
+from ottla.protocol.errors import InvalidRecord
 from ottla.protocol.topics import TopicPartition
 
 
@@ -40,3 +43,29 @@ class DeliveryTimeout(ClientError):
         self.partition = partition
         self.timeout_ms = timeout_ms
         self.last = last
+
+
+class RecordRefused(InvalidRecord):
+    """The leader refused a batch because of some of its records; none of the batch is written (KIP-467).
+
+    `record_errors` has what is wrong by the index in the batch, ascending; brokers leave out some of many.
+    `batch_index` is the index of the record whose error this is, None for the whole batch.
+    """
+
+    def __init__(self, record_errors: Mapping[int, str], batch_index: int | None = None) -> None:
+        self.record_errors = record_errors
+        self.batch_index = batch_index
+        super().__init__(self._text())
+
+    def of_record(self, batch_index: int) -> RecordRefused:
+        """Return the error of one record of the batch."""
+        return RecordRefused(self.record_errors, batch_index)
+
+    def _text(self) -> str:
+        if self.batch_index is not None and self.batch_index in self.record_errors:
+            return f"record {self.batch_index} of its batch: {self.record_errors[self.batch_index]}"
+        first = next(iter(self.record_errors))  # each record of a large batch comes here
+        others = len(self.record_errors) - 1
+        more = f" (and {others} more)" if others else ""
+        refused = f"record {first} of its batch: {self.record_errors[first]}{more}"
+        return refused if self.batch_index is None else f"refused with its batch, because of {refused}"

@@ -10,10 +10,11 @@ from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
+from ottla.producer.errors import RecordRefused
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.sender.idempotence import Idempotence, TransactionCoordinator
 from ottla.producer.sender.refused_leaders import RefusedLeaders
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.errors import ErrorCode, InvalidRecord, KafkaError, error_for
 from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.protocol.topics import TopicPartition
 
@@ -125,7 +126,7 @@ class BatchCompletion:
         elif response.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._succeed(batch, -1, -1)  # it is in the log already, at an offset the broker no longer knows
         else:
-            error = error_for(response.error_code, response.error_message)
+            error = _error_in(response)
             if self._idempotence.is_sequence_rejected(batch, error):
                 self._idempotence.rejected(batch)
                 self._retry(batch, error)
@@ -190,3 +191,15 @@ class BatchCompletion:
         for part in parts:
             part.attempts += 1
         self._idempotence.number_parts(batch, parts)
+
+
+def _error_in(response: PartitionProduceResponse) -> KafkaError:
+    """Return the error of a batch; RecordRefused where the leader names the records that it refuses."""
+    if response.error_code != ErrorCode.INVALID_RECORD or not response.record_errors:
+        return error_for(response.error_code, response.error_message)
+    summary = response.error_message
+    said = {
+        one.batch_index: one.batch_index_error_message or summary or InvalidRecord.description
+        for one in sorted(response.record_errors, key=lambda one: one.batch_index)
+    }
+    return RecordRefused(said)
