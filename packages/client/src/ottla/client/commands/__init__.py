@@ -52,7 +52,7 @@ def json_option(command: F) -> F:
 
 
 class Count(click.IntRange):
-    """A number of at least `min`; a value that is none is called no number, and not no "integer range"."""
+    """A whole number of at least `min`. Errors and the help say "number", not click's "integer range"."""
 
     name = "number"
 
