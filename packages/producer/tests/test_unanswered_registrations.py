@@ -58,9 +58,7 @@ async def cancelled_offsets(producer: Producer, broker: ScriptedBroker) -> None:
 
 async def test_a_group_whose_registration_was_not_answered_is_registered_again_and_aborted() -> None:
     async with coordinating(ScriptedBroker()) as broker:
-        async with Producer(
-            broker.bootstrap_servers, transactional_id="once", request_timeout_ms=300
-        ) as producer:
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
             await cancelled_offsets(producer, broker)
             broker.on(AddOffsetsToTxnRequest, lambda _: AddOffsetsToTxnResponse())
             broker.drop_connections()
@@ -82,7 +80,7 @@ async def test_a_partition_whose_registration_was_not_answered_is_registered_aga
     async with coordinating(ScriptedBroker()) as broker:
         broker.on(AddPartitionsToTxnRequest, lambda _: None)  # it may have been executed
         async with Producer(
-            broker.bootstrap_servers, transactional_id="once", delivery_timeout_ms=200, linger_ms=0
+            broker.bootstrap_servers, transactional_id="once", delivery_timeout_ms=2_000, linger_ms=0
         ) as producer:
             await producer.begin_transaction()
             with pytest.raises(DeliveryTimeout):
@@ -121,7 +119,7 @@ async def test_a_repeated_registration_that_is_refused_leaves_it_to_the_end_what
         broker.on(AddPartitionsToTxnRequest, lambda _: None)
         broker.on(EndTxnRequest, lambda _: ended)
         async with Producer(
-            broker.bootstrap_servers, transactional_id="once", delivery_timeout_ms=200
+            broker.bootstrap_servers, transactional_id="once", delivery_timeout_ms=2_000
         ) as producer:
             await producer.begin_transaction()
             with pytest.raises(DeliveryTimeout):
@@ -150,7 +148,7 @@ async def test_a_repeated_registration_finds_out_that_the_producer_is_fenced() -
 
 
 async def test_an_abort_that_waits_for_a_silent_coordinator_has_a_bound_and_may_be_called_again() -> None:
-    client = ClientConfig(default_api_timeout_ms=200, request_timeout_ms=100, retry_backoff_ms=5)
+    client = ClientConfig(default_api_timeout_ms=2_000, request_timeout_ms=500, retry_backoff_ms=5)
     config = ProducerConfig(client=client, transactional_id="once")
     async with coordinating(ScriptedBroker()) as broker:
         async with Producer(broker.bootstrap_servers, config) as producer:
