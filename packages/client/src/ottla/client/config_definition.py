@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
+from ottla.protocol.primitives import MAX_STRING_BYTES
+
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
-MAX_STRING_BYTES = 2**15 - 1
-"""The most bytes of a string in a request that is not of a flexible version."""
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ ZERO_UUID: Final = UUID(int=0)
 ONE_BYTE: Final = tuple(bytes([value]) for value in range(256))
 MAX_TAGGED_FIELDS: Final = 128
 MAX_STRING_BYTES: Final = 32_767
-"""What the old length of two bytes can say; Kafka has the same bound for strings of flexible versions."""
+"""The longest string: of an old length of two bytes, and by Kafka's rule of flexible versions, too."""
 _MAX_UVARINT_BYTES: Final = 5
 _CACHED_LENGTHS: Final = 256
 
