@@ -1,6 +1,6 @@
 import asyncio
 
-from ottla.broker.coordinators.testing import MemoryStore
+from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.groups.events import (
     GroupState,
     Heartbeat,
@@ -16,7 +16,6 @@ from ottla.broker.groups.testing import (
     TOPIC_1,
     a_join,
     elect,
-    in_virtual_time,
     leading,
     make,
     offset,

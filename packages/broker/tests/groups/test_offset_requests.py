@@ -1,6 +1,6 @@
 import asyncio
 
-from ottla.broker.coordinators.testing import MemoryStore
+from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.groups.events import (
     Heartbeat,
     Leave,
@@ -13,7 +13,6 @@ from ottla.broker.groups.testing import (
     TOPIC_0,
     TOPIC_1,
     a_join,
-    in_virtual_time,
     leading,
     offset,
     settle,

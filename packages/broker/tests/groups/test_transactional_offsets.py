@@ -7,7 +7,7 @@ import pytest
 from ottla.broker.controller.testing import run_in_virtual_time
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
 from ottla.broker.coordinators.key_partitioning import partition_for
-from ottla.broker.coordinators.testing import MemoryStore
+from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.events import Heartbeat
 from ottla.broker.groups.testing import (
@@ -16,7 +16,6 @@ from ottla.broker.groups.testing import (
     TOPIC_0,
     TOPIC_1,
     elect,
-    in_virtual_time,
     leading,
     make,
     offset,

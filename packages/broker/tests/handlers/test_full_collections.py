@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.broker.groups.testing import in_virtual_time
+from ottla.broker.coordinators.testing import in_virtual_time
 from ottla.broker.handlers.full_collections import LONGEST_S, QUIET_S, FullCollections
 from ottla.broker.handlers.pacing import Turns
 

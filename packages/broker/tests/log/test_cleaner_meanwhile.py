@@ -1,4 +1,4 @@
-"""What happens to a log while it is cleaned, and what a cleaning that is stopped leaves."""
+"""Logs that change while they are cleaned, and the files that a stopped cleaning leaves."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from ottla.broker.coordinators.testing import in_virtual_time
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionState
 from ottla.broker.transactions.testing import (
@@ -11,7 +12,6 @@ from ottla.broker.transactions.testing import (
     MemoryCluster,
     begun,
     described,
-    in_virtual_time,
     leading,
     memory_store,
     resign,

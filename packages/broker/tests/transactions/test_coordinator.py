@@ -6,7 +6,7 @@ import pytest
 from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.key_partitioning import partition_for
-from ottla.broker.coordinators.testing import MemoryStore
+from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.frozen_classes import replace
 from ottla.broker.transactions.coordinator import TransactionCoordinator, TransactionFilter
 from ottla.broker.transactions.events import NO_PRODUCER, Producer, TransactionSnapshot, TransactionState
@@ -24,7 +24,6 @@ from ottla.broker.transactions.testing import (
     begun,
     described,
     elect,
-    in_virtual_time,
     initialized,
     leading,
     memory_store,

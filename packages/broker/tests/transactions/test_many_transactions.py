@@ -13,7 +13,7 @@ import pytest
 from ottla.broker.config import load_broker_config
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.internal_topic_log import build_batch
-from ottla.broker.coordinators.testing import MemoryStore
+from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
 from ottla.broker.transactions.coordinator import TransactionCoordinator
@@ -36,7 +36,6 @@ from ottla.broker.transactions.testing import (
     TOPIC_0,
     TOPIC_1,
     MemoryCluster,
-    in_virtual_time,
     leading,
     memory_store,
 )

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
+from ottla.broker.coordinators.testing import in_virtual_time
 from ottla.broker.metrics import Metrics
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.marker_queue import EndedTransaction, Partitions
 from ottla.broker.transactions.marker_sender import MarkerSender
 from ottla.broker.transactions.partition_state import TransactionsState
-from ottla.broker.transactions.testing import TOPIC_0, MemoryCluster, in_virtual_time
+from ottla.broker.transactions.testing import TOPIC_0, MemoryCluster
 from ottla.broker.transactions.transaction import Transaction
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 

@@ -309,10 +309,10 @@ Story = Callable[[], Coroutine[Any, Any, None]]
 
 
 def in_virtual_time(story: Story) -> Callable[[], None]:
-    """Run an asynchronous test in virtual time, for a day at most."""
+    """Run an asynchronous test in virtual time, for thirty days at most."""
 
     def test() -> None:
-        run_in_virtual_time(asyncio.wait_for(story(), 24 * 3600))
+        run_in_virtual_time(asyncio.wait_for(story(), 30 * 24 * 3600))
 
     test.__name__ = story.__name__
     return test

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
 from ottla.broker.config import load_broker_config
-from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
 from ottla.broker.groups.committed_offsets import CommittedOffset
@@ -296,21 +296,3 @@ async def settle(groups: GroupCoordinator, group_id: str, names: list[str]) -> l
 def offset(number: int, metadata: str = "", **more: Any) -> CommittedOffset:
     """A committed offset."""
     return CommittedOffset(offset=number, metadata=metadata, **{"commit_timestamp_ms": 0} | more)
-
-
-Story = Callable[[], Coroutine[Any, Any, None]]
-
-
-def in_virtual_time(story: Story) -> Callable[[], None]:
-    """Run an asynchronous test in virtual time, for a day at most."""
-
-    def test() -> None:
-        run_in_virtual_time(_bounded(story))
-
-    test.__name__ = story.__name__
-    return test
-
-
-async def _bounded(story: Story) -> None:
-    async with asyncio.timeout(24 * 3600):
-        await story()

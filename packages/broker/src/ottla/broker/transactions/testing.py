@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ottla.broker.config import load_broker_config
-from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
@@ -187,24 +187,6 @@ def resign(coordinator: TransactionCoordinator, epoch: int = 0) -> None:
 
 def _every_partition(epoch: int) -> list[tuple[TopicPartition, int]]:
     return [(TopicPartition(TRANSACTION_STATE_TOPIC, number), epoch) for number in range(PARTITIONS)]
-
-
-Story = Callable[[], Coroutine[Any, Any, None]]
-
-
-def in_virtual_time(story: Story) -> Callable[[], None]:
-    """Run an asynchronous test in virtual time, for thirty days at most."""
-
-    def test() -> None:
-        run_in_virtual_time(_bounded(story))
-
-    test.__name__ = story.__name__
-    return test
-
-
-async def _bounded(story: Story) -> None:
-    async with asyncio.timeout(30 * 24 * 3600):
-        await story()
 
 
 # ---- requests of a producer
