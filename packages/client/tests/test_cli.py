@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -49,6 +50,8 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+
+COMMAND = Path(sys.executable).with_name("ottla")
 
 
 @pytest.fixture
@@ -261,6 +264,38 @@ def test_a_login_at_a_broker_without_logins_is_refused_with_what_to_change(
         "Error: the broker knows no logins (SASL): connect with security.protocol=PLAINTEXT, "
         "not SASL_PLAINTEXT\n"
     )
+
+
+def test_ctrl_c_ends_a_waiting_command_without_a_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [COMMAND, "topic", "list", "-b", address],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            with silent.accept()[0]:
+                process.send_signal(signal.SIGINT)
+
+                assert not process.communicate(timeout=60)[0]
+                assert process.returncode == 130
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["topic", "list"]])
+def test_output_that_finds_no_room_is_one_line(arguments: list[str], broker: ScriptedBroker) -> None:
+    where = [] if "--help" in arguments else ["-b", broker.bootstrap_servers]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [COMMAND, *arguments, *where],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ it stays quick with any number of packages.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -33,6 +35,10 @@ PACKAGES = {
     "pipeline": "ottla-pipeline",
 }
 """The package that brings each command which is not in this one."""
+
+_INTERRUPTED = 130
+"""The exit status of a shell's command that SIGINT ended."""
+_OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 EXAMPLES = """\b
 Examples:
@@ -91,12 +97,32 @@ class InstalledCommands(click.Group):
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Ctrl-C ends it with status 130 and no message, unless that is its usual end."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(_INTERRUPTED) from None
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command; a reader that closes the pipe (`| head`) is not an error."""
+        """Run a command; a reader that closes the pipe (`| head`) is not an error, a full disk one line."""
         try:
             return super().main(*args, **kwargs)
         except BrokenPipeError:
             sys.exit(0)
+        except OSError as error:
+            if error.errno not in _OUTPUT_FAILED or error.filename is not None:
+                raise
+            _drop_output()
+            click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+            sys.exit(1)
+
+
+def _drop_output() -> None:
+    """Let the interpreter's last flush succeed: it would fail again, with a traceback."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
 
 
 @cache

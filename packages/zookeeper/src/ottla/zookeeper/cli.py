@@ -190,5 +190,3 @@ def _run(main: Coroutine[None, None, None]) -> None:
         ) from error
     except (ZooKeeperError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    except KeyboardInterrupt:
-        raise click.Abort from None

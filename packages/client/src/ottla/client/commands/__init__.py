@@ -88,8 +88,6 @@ def run(call: Callable[[], Awaitable[T]]) -> T:
         raise click.ClickException(_one_line(error)) from None
     except ValueError as error:  # malformed addresses and names
         raise click.UsageError(str(error)) from None
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(130) from None
 
 
 def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Awaitable[T]]) -> T:
