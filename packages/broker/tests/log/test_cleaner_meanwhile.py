@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
@@ -29,23 +29,39 @@ def names(log: Log) -> list[str]:
 
 
 class Meddling(MemoryFiles):
-    """A disk on which something happens once, when a cleaned segment is written."""
+    """A disk on which the loop does something once, before or after a cleaned segment gets its files."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, before_files: bool = False) -> None:
         super().__init__()
         self.act: Any = None
+        self._before_files = before_files
+        self._loop = asyncio.get_running_loop()
 
     def open(self, path: Path, *, create: bool = False) -> Any:
+        meddles = path.name.endswith(".log.cleaned") and self.act is not None
+        if meddles and self._before_files:
+            self._meddle()
         opened = super().open(path, create=create)
-        if path.name.endswith(".log.cleaned") and self.act is not None:
-            act, self.act = self.act, None
-            asyncio.get_running_loop().call_soon(act)
+        if meddles and not self._before_files:
+            self._meddle()
         return opened
 
+    def _meddle(self) -> None:
+        act, self.act = self.act, None
+        done = Event()
 
+        def meddle() -> None:
+            act()
+            done.set()
+
+        self._loop.call_soon_threadsafe(meddle)
+        assert done.wait(60)
+
+
+@pytest.mark.parametrize("before_files", [True, False])
 @pytest.mark.parametrize("meddle", ["truncate", "delete", "recreate", "policy"])
-async def test_a_log_that_changes_meanwhile_is_left_as_it_is(meddle: str) -> None:
-    files = Meddling()
+async def test_a_log_that_changes_meanwhile_is_left_as_it_is(meddle: str, *, before_files: bool) -> None:
+    files = Meddling(before_files=before_files)
     async with registry(files) as logs:
         log = logs.create(PARTITION)
         fill(log, 100)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.index_building import IndexBuilder
@@ -24,9 +24,9 @@ _SMALL_PARTS: Final = 4
 
 
 class CleanedSegment:
-    """One cleaned segment: its files are made on the event loop (`creation`), written on a thread.
+    """One cleaned segment, made and written on a thread: making its files takes half a millisecond.
 
-    `written` is told of bytes before they are written.
+    `old` are copies of the segments that it replaces; `written` is told of bytes before they are written.
     """
 
     def __init__(self, log: Log, old: list[Segment], io_bytes: int, written: Callable[[int], None]) -> None:
@@ -44,11 +44,9 @@ class CleanedSegment:
         self.end_offset = -1
         """The offset behind the last entry, once the segment is finished."""
 
-    def creation(self) -> Iterator[None]:
-        """Make the files, some with each step, and none in the turn that exchanged others. Raises OSError."""
-        yield
+    def create(self) -> None:
+        """Make the files. Raises OSError."""
         self.segment.create()
-        yield
         self._indexes = _indexes(self.segment, self._config, sum(one.size for one in self._old))
         if any(one.transactions.entries for one in self._old):
             self.segment.transactions.create()

@@ -7,7 +7,6 @@ and raises `CleaningStopped`; `SegmentsChanged` when retention has taken segment
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +107,8 @@ class Cleaning:
 
     async def _clean_group(self, old: list[Segment], copies: list[Segment], on_thread: OnThread) -> None:
         self._pace.check()
-        cleaned = CleanedSegment(self._log, old, self._io_bytes, self._pace.take)
+        cleaned = CleanedSegment(self._log, copies, self._io_bytes, self._pace.take)
         try:
-            for _ in cleaned.creation():
-                await asyncio.sleep(0)  # to make a file takes 0.1 ms
-                self._pace.check()
             await on_thread(lambda: self._pass.write(copies, cleaned))
             self._pace.check()
             if len(old) == 1 and not cleaned.is_changed:
@@ -125,13 +121,17 @@ class Cleaning:
         await self._replace(plan, on_thread)
 
     async def _discard(self, cleaned: CleanedSegment, on_thread: OnThread) -> None:
-        """Remove the files of a cleaned segment, unless the log has gone with them.
+        """Remove the files of a cleaned segment.
 
-        On a thread: to unlink a large file takes milliseconds. When the log is deleted meanwhile, a new one
-        has no files of these names, because its partition is not cleaned before this cleaning has ended.
+        On a thread: to unlink a large file takes milliseconds. When the log was deleted meanwhile, they may
+        be in the directory of a new log of its name. That has no files of these names itself, because its
+        partition is not cleaned before this cleaning has ended.
         """
-        if self._log.offline is None:
+        try:
             await on_thread(cleaned.discard)
+        except OSError:
+            if self._log.offline is None:
+                raise
 
     async def _replace(self, plan: ReplacementPlan, on_thread: OnThread) -> None:
         log = self._log

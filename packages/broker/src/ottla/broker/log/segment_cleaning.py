@@ -1,7 +1,7 @@
 """One pass over a log, on a thread: the newest offset of each key, then the segments anew without the rest.
 
-The thread works on copies of the segments and on files that the event loop has made for it: by the time it
-needs another one, the log may be gone and a new log may have its name.
+The thread works on copies of the segments. When it makes the files of a new one, the log may be gone, and a
+new log may have its name: `Cleaning` stops then and removes the files again.
 """
 
 from __future__ import annotations
@@ -132,11 +132,12 @@ class CleaningPass:
     # ---- the segments anew
 
     def write(self, segments: list[Segment], cleaned: CleanedSegment) -> None:
-        """Write what is kept of some segments into one.
+        """Write what is kept of some segments into one, whose files are made first.
 
         The last batch is kept in any case, without records if need be: the new segment ends where the old
         ones do. Raises CorruptStorage and OSError.
         """
+        cleaned.create()
         copy = PlainCopy(self.keys, self._facts.now_ms, self._last_offsets)
         for segment in segments:
             modified_ms = segment.last_modified_ms
