@@ -1,9 +1,10 @@
-"""Settings of all tests: no deadline for Hypothesis examples, no garbage collection of collected tests."""
+"""Settings of all tests: a SIGINT that programs take, no deadline of Hypothesis, no collection of tests."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -13,6 +14,11 @@ with contextlib.suppress(ImportError):  # some sessions install no Hypothesis, a
 
     settings.register_profile("ottla", deadline=None)
     settings.load_profile("ottla")
+
+# A suite that a shell runs in the background (`nox &`) ignores SIGINT, and so do the programs that it starts:
+# tests that end one by Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -225,20 +225,23 @@ def seen_at_a_terminal(url: str, text: str) -> str:
     parent, child = pty.openpty()
     environment = {**os.environ, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
     with subprocess.Popen((*OTTLA, "streams", "top", url), stdout=child, stdin=child, env=environment) as top:
-        os.close(child)
-        screen = b""
-        while text not in screen.decode(errors="replace"):
-            ready, _, _ = select.select([parent], [], [], 60)
-            assert ready, screen
-            screen += os.read(parent, 65_536)
-        top.send_signal(signal.SIGINT)
-        while select.select([parent], [], [], 60)[0]:
-            try:
-                if not os.read(parent, 65_536):
+        try:
+            os.close(child)
+            screen = b""
+            while text not in screen.decode(errors="replace"):
+                ready, _, _ = select.select([parent], [], [], 60)
+                assert ready, screen
+                screen += os.read(parent, 65_536)
+            top.send_signal(signal.SIGINT)
+            while select.select([parent], [], [], 60)[0]:
+                try:
+                    if not os.read(parent, 65_536):
+                        break
+                except OSError:
                     break
-            except OSError:
-                break
-        assert top.wait(60) == 0
+            assert top.wait(60) == 0
+        finally:
+            top.kill()
     os.close(parent)
     return screen.decode(errors="replace")
 
