@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import signal
 import socket
@@ -12,10 +13,11 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.client.cli import PACKAGES, main
+from ottla.client.cli import PACKAGES, InstalledCommands, main
 from ottla.client.commands import show
 from ottla.client.config import ClientConfig
 from ottla.client.settings import from_properties
@@ -296,6 +298,23 @@ def test_output_that_finds_no_room_is_one_line(arguments: list[str], broker: Scr
 
     assert done.stderr == "Error: the output cannot be written: No space left on device\n"
     assert done.returncode == 1
+
+
+def test_a_full_disk_that_a_command_works_on_is_not_taken_for_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @click.command()
+    def topic() -> None:
+        click.echo("begun")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(InstalledCommands, "get_command", lambda *_: topic)
+
+    done = ottla("topic")
+
+    assert isinstance(done.exception, OSError)
+    assert done.exception.errno == errno.ENOSPC
+    assert "the output" not in done.output
 
 
 @pytest.fixture

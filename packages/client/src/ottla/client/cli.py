@@ -7,7 +7,6 @@ it stays quick with any number of packages.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -38,7 +37,6 @@ PACKAGES = {
 
 _INTERRUPTED = 130
 """The exit status of a shell's command that SIGINT ended."""
-_OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 EXAMPLES = """\b
 Examples:
@@ -111,11 +109,22 @@ class InstalledCommands(click.Group):
         except BrokenPipeError:
             sys.exit(0)
         except OSError as error:
-            if error.errno not in _OUTPUT_FAILED or error.filename is not None:
+            # Writing output names no file. Nor do the broker's writes to its log: only another try can tell.
+            if error.filename is not None or not _output_fails():
                 raise
             _drop_output()
             click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
             sys.exit(1)
+
+
+def _output_fails() -> bool:
+    """Return whether the output takes no other line either."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _drop_output() -> None:
