@@ -19,9 +19,9 @@ from pathlib import Path
 from random import Random
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import Log
-from ottla.broker.log.recovery import open_log
+from ottla.broker.log.recovery.recovery import open_log
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log.cleaner import Cleaner
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import commit
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.topics import TopicPartition
 

@@ -11,6 +11,7 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from ottla.broker.api.routes import ROUTES
 from ottla.broker.config import (
     ALIASES,
     IGNORED,
@@ -24,7 +25,6 @@ from ottla.broker.config import (
     topic_keys,
 )
 from ottla.broker.metrics.catalogue import catalogue
-from ottla.broker.routes import ROUTES
 from ottla.client.cli import main as ottla
 from ottla.client.config import ClientConfig
 from ottla.client.config_definition import documentation, options

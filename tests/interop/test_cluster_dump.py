@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster_dump import judged
 
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.testing import append, log_in
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]

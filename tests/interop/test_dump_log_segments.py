@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.coordinators.internal_topic_log import build_batch
-from ottla.broker.environment import Environment
-from ottla.broker.log.cleaner import Cleaner
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.files.file_system import DiskFiles
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import append, batch, commit, idempotent, log_in
 from ottla.broker.log_cli import log as log_command
+from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.records import TransactionRecord, encode_record
 from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker

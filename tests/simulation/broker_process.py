@@ -13,27 +13,27 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import ottla.broker.cluster.peer_connection as peer_connection
-import ottla.broker.log.registry as registry
-from ottla.broker.background_tasks import BackgroundTasks
-from ottla.broker.broker import Broker
+import ottla.broker.log.hosting.registry as registry
+import ottla.broker.peers.peer_connection as peer_connection
+from ottla.broker.api.inter_broker_requests import is_broker
+from ottla.broker.api.routes import ROUTES
+from ottla.broker.api.services import Services
 from ottla.broker.cluster.registration import StartupRefused, make_roots
 from ottla.broker.config import BrokerConfig
-from ottla.broker.environment import Environment
-from ottla.broker.handlers.inter_broker_requests import is_broker
-from ottla.broker.handlers.services import Services
-from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.network.dispatcher import Dispatcher, Routes
-from ottla.broker.periodic_tasks import schedule
 from ottla.broker.replication.hosted_partition import HostedPartition
-from ottla.broker.routes import ROUTES
+from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.environment import Environment
+from ottla.broker.server.broker import Broker
+from ottla.broker.server.periodic_tasks import schedule
 from simulation.coordination import Coordination, SimulatedSession
 from simulation.network import Network, SimulatedConnection, client_config
 from simulation.server import SimulatedServer
 from simulation.virtual_time import ProcessLoop
 
 if TYPE_CHECKING:
-    from ottla.broker.log.registry import LogRegistry
+    from ottla.broker.log.hosting.registry import LogRegistry
 
 PORT = 9092
 UNWANTED = frozenset({"event-loop-lag", "metrics-tick", "producer-expiration", "log-retention"})

@@ -9,8 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log.fake_files import Loss, MemoryFiles
+from ottla.broker.log.files.fake_files import Loss, MemoryFiles
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError

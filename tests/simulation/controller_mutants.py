@@ -17,8 +17,8 @@ from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.state_machine import Machine
 from ottla.broker.controller.topic_deletion import Deletion
 from ottla.broker.controller.zookeeper_store import Store
-from ottla.broker.frozen_classes import replace
 from ottla.broker.replication.replicas import Replicas
+from ottla.broker.runtime.frozen_classes import replace
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import Create, NodeExists, SetData, ZooKeeperError

@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.log.fake_files import Loss
+from ottla.broker.log.files.fake_files import Loss
 from ottla.protocol.api import ApiKey
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from ottla.broker.log.checkpoints import read_topic_id
+from ottla.broker.log.files.checkpoints import read_topic_id
 from ottla.protocol.records import iter_records, validate_batches
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.segments import DirectoryKind, parse_directory_name
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.log.fake_files import MemoryFiles
-    from ottla.broker.log.files import Files
+    from ottla.broker.log.files.fake_files import MemoryFiles
+    from ottla.broker.log.files.file_system import Files
     from ottla.broker.log.log import Log
 
 _DATA: Final = Path("/data")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ottla.broker.routes import ROUTES
+from ottla.broker.api.routes import ROUTES
 from ottla.client.api_versions import choose_version
 from ottla.client.config import Address, ClientConfig
 from ottla.client.errors import ConnectFailed, ConnectionClosed, RequestTimeout

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.broker.api import list_offsets
+from ottla.broker.api.fetch import reading as fetch_read
+from ottla.broker.api.produce import delayed as delayed_produce
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.session_lease import SessionLease
-from ottla.broker.handlers import delayed_produce, fetch_read, list_offsets
 from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.replication import partition, replicas

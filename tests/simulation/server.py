@@ -8,8 +8,8 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
+from ottla.broker.api.request_context import CloseConnection
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers.request_context import CloseConnection
 from ottla.broker.network.dispatcher import Call, Dispatcher
 from ottla.broker.network.session import Session
 from simulation.virtual_time import ProcessLoop

@@ -25,7 +25,7 @@ _BOUND_S: Final = 120.0
 
 def of_this_tree() -> Served:
     """The versions that a broker of this tree tells its clients."""
-    from ottla.broker.routes import ROUTES
+    from ottla.broker.api.routes import ROUTES
 
     return {str(int(one.api_key)): [one.min_version, one.max_version] for one in ROUTES}
 

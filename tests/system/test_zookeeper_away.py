@@ -226,7 +226,7 @@ BLOCKABLE: Final = """
 import signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: time.sleep(300))
 sys.argv[0] = "ottla"
-from ottla.broker.cli import broker
+from ottla.broker.server.cli import broker
 broker()
 """
 

@@ -20,7 +20,7 @@ from ottla.broker.cluster.configs import (
 )
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig, LogConfig, broker_config_from
-from ottla.broker.environment import Environment
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api import metadata as metadata_handler
+from ottla.broker.api.group_testing import BROKER, tell
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.metadata import (
     KNOWN_WITHIN_MS,
     BrokerEndpoint,
@@ -18,10 +22,6 @@ from ottla.broker.cluster.metadata import (
 )
 from ottla.broker.config import BrokerConfig
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
-from ottla.broker.handlers import metadata as metadata_handler
-from ottla.broker.handlers.group_testing import BROKER, tell
-from ottla.broker.handlers.request_context import RequestContext
-from ottla.broker.handlers.testing import FakeSession
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader

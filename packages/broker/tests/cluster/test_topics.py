@@ -17,7 +17,7 @@ from ottla.broker.cluster.registration import make_roots
 from ottla.broker.cluster.topics import NewTopic, Topics
 from ottla.broker.config import broker_config_from
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
-from ottla.broker.environment import Environment
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol import errors
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from ottla.broker import busy_turn
 from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
+from ottla.broker.runtime import busy_turn
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.cluster.inter_broker_versions import MOST
+from ottla.broker.api.routes import ROUTES
 from ottla.broker.controller.channels import Channel, IncompatibleBroker
 from ottla.broker.controller.controller_context import Endpoint, LiveBroker
 from ottla.broker.controller.remote_requests import RemoteSender
 from ottla.broker.controller.testing import ControllerCluster, play
 from ottla.broker.network.dispatcher import BadRequest, Dispatcher, Routes
-from ottla.broker.routes import ROUTES
+from ottla.broker.peers.inter_broker_versions import MOST
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import busy_turn
-from ottla.broker.background_tasks import BackgroundTasks
+from ottla.broker.api.testing import DataPlane
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.coordinators.key_partitioning import partition_for
@@ -22,9 +21,10 @@ from ottla.broker.coordinators.testing import (
     Transition,
     TransitionCodec,
 )
-from ottla.broker.environment import Environment
-from ottla.broker.handlers.testing import DataPlane
 from ottla.broker.replication.partition import Assignment
+from ottla.broker.runtime import busy_turn
+from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, RequestTimedOut
 from ottla.protocol.topics import TopicPartition
 

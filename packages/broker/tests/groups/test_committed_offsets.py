@@ -1,7 +1,12 @@
 import pytest
 
-from ottla.broker.groups.committed_offsets import CommittedOffset, ExpiryRule, GroupOffsets, expiry_rule
-from ottla.broker.groups.events import GroupState
+from ottla.broker.groups.classic.events import GroupState
+from ottla.broker.groups.offsets.committed_offsets import (
+    CommittedOffset,
+    ExpiryRule,
+    GroupOffsets,
+    expiry_rule,
+)
 from ottla.broker.groups.testing import GroupDriver
 from ottla.protocol.topics import TopicPartition
 

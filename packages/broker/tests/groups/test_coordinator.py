@@ -1,7 +1,7 @@
 import asyncio
 
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
-from ottla.broker.groups.events import (
+from ottla.broker.groups.classic.events import (
     GroupState,
     Heartbeat,
     JoinResult,

@@ -1,6 +1,6 @@
 import pytest
 
-from ottla.broker.groups.events import GroupState, Reason
+from ottla.broker.groups.classic.events import GroupState, Reason
 from ottla.broker.groups.testing import REBALANCE_MS, SESSION_MS, GroupDriver, range_protocol
 from ottla.protocol.errors import ErrorCode
 

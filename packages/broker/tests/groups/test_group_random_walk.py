@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ottla.broker.groups.events import (
+from ottla.broker.groups.classic.events import (
     GroupState,
     JoinResult,
     Loaded,
@@ -13,8 +13,8 @@ from ottla.broker.groups.events import (
     SyncResult,
     Unloaded,
 )
-from ottla.broker.groups.group import Group
-from ottla.broker.groups.state_transitions import PREVIOUS_STATES, GroupLimits
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.classic.state_transitions import PREVIOUS_STATES, GroupLimits
 from ottla.broker.groups.testing import GroupDriver
 from ottla.protocol.errors import ErrorCode
 

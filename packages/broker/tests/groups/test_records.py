@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.groups.committed_offsets import CommittedOffset
-from ottla.broker.groups.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.groups.records import (
     GroupRecord,
     OffsetRecord,

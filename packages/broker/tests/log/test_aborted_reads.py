@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.testing import append, commit, idempotent, log_in
 from ottla.protocol.records import ControlType, end_transaction_marker, read_header, split_batches

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.log.fake_files import MemoryFiles
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import AppendOrigin, Log, OffsetsOutOfOrder
 from ottla.broker.log.testing import append, batch, idempotent, log_in, records_of
 from ottla.protocol.errors import (
@@ -251,7 +251,7 @@ def test_a_full_disk_fails_the_append_and_leaves_no_trace_of_it(segment_bytes: i
 _LIMITED = """
 import resource, sys
 from pathlib import Path
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.testing import append, log_in, records_of
 from ottla.protocol.errors import KafkaStorageError
 log = log_in(Path(sys.argv[1]), DiskFiles(), segment_index_bytes=4096)

@@ -9,12 +9,12 @@ from threading import Event
 import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.fake_files import MemoryFiles
-from ottla.broker.log.files import File
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.files.file_system import File
+from ottla.broker.log.hosting.registry import LogRegistry
+from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.log.testing import PARTITION, append
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.storage.checkpoints import RECOVERY_POINTS_FILE
 
 

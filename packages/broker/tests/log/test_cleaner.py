@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.cleaner import Cleaner
-from ottla.broker.log.cleaner_testing import DIRECTORY, clean, fill, registry, until
-from ottla.broker.log.cleaning_pace import CleaningStopped, Pace, Throttle
-from ottla.broker.log.fake_files import Loss, MemoryFiles
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.compaction.cleaner_testing import DIRECTORY, clean, fill, registry, until
+from ottla.broker.log.compaction.cleaning_pace import CleaningStopped, Pace, Throttle
+from ottla.broker.log.files.fake_files import Loss, MemoryFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import AppendOrigin, Log
+from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.log.testing import batch, commit, idempotent, records_of, truncate_to
 from ottla.broker.metrics import Metrics
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker, read_headers

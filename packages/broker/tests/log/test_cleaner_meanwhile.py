@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log import retention
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.cleaner import Cleaner
-from ottla.broker.log.cleaner_testing import DIRECTORY, clean, fill, registry
-from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.compaction.cleaner_testing import DIRECTORY, clean, fill, registry
+from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
+from ottla.broker.log.retention import retention
+from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.log.testing import batch, commit, records_of, truncate_to
 from ottla.protocol.storage.checkpoints import CLEANER_OFFSETS_FILE, decode_offset_checkpoint
 from ottla.protocol.topics import TopicPartition

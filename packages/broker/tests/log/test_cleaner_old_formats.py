@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from ottla.broker.log.cleaner import Cleaner
-from ottla.broker.log.cleaner_testing import registry
-from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.compaction.cleaner_testing import registry
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import append, commit, records_of
 from ottla.protocol.records import (
     NO_TIMESTAMP,

@@ -9,11 +9,11 @@ from threading import Event, current_thread
 
 import pytest
 
-from ottla.broker.log.cleaner import Cleaner
-from ottla.broker.log.cleaner_testing import DIRECTORY, clean, fill, registry
-from ottla.broker.log.cleaner_threads import CleanerThreads
-from ottla.broker.log.fake_files import MemoryFile, MemoryFiles
-from ottla.broker.log.offset_map import OffsetMap
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.compaction.cleaner_testing import DIRECTORY, clean, fill, registry
+from ottla.broker.log.compaction.cleaner_threads import CleanerThreads
+from ottla.broker.log.compaction.offset_map import OffsetMap
+from ottla.broker.log.files.fake_files import MemoryFile, MemoryFiles
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("compacted", 0)
@@ -30,7 +30,7 @@ async def test_the_memory_of_the_offset_map_is_given_back_on_a_thread(
             released.append(current_thread().name)
             super().release()
 
-    monkeypatch.setattr("ottla.broker.log.cleaner.OffsetMap", Noting)
+    monkeypatch.setattr("ottla.broker.log.compaction.cleaner.OffsetMap", Noting)
     async with registry() as logs:
         fill(logs.create(PARTITION), 100)
         assert await clean(logs) == 1

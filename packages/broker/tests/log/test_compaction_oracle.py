@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.cleaner import Cleaner
-from ottla.broker.log.fake_files import Loss, MemoryFiles, PowerLoss
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.files.fake_files import Loss, MemoryFiles, PowerLoss
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.log.testing import commit, interrupted_recoveries, truncate_to
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.records import (
     BatchBuilder,
     Codec,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log.compaction_rules import (
+from ottla.broker.log.compaction.compaction_rules import (
     MOST_SEGMENTS,
     Bounds,
     DirtyRange,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.broker.config import BrokerConfig, ConfigError, LogConfig
-from ottla.broker.log.batch_preparation import convert, prepare
+from ottla.broker.log.append.batch_preparation import convert, prepare
 from ottla.protocol.records import BatchBuilder, convert_down, decode_records
 
 TEXT = b" ".join(b"%d of many words that come again %d" % (n, n * n) for n in range(20_000))

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.cut_bytes import whole_batches
-from ottla.broker.log.fake_files import Loss, MemoryFile, MemoryFiles, PowerLoss
-from ottla.broker.log.files import Buffer
+from ottla.broker.log.files.fake_files import Loss, MemoryFile, MemoryFiles, PowerLoss
+from ottla.broker.log.files.file_system import Buffer
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.recovery.cut_bytes import whole_batches
+from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.log.testing import PARTITION, append, log_in, records_of
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.records import read_headers
 from ottla.protocol.storage.segments import SegmentFile
 

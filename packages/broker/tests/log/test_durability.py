@@ -4,9 +4,9 @@ import asyncio
 import errno
 from pathlib import Path
 
-from ottla.broker.log.checkpoints import read_leader_epochs
-from ottla.broker.log.fake_files import MemoryFiles
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.checkpoints import read_leader_epochs
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.flushing import FlushPlan
 from ottla.broker.log.testing import append, log_in, truncate_to
 

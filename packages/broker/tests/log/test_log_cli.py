@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.testing import append, idempotent, log_in
 from ottla.broker.log_cli import log as command

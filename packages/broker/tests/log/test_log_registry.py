@@ -13,14 +13,14 @@ from weakref import ref
 import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.directories import LogDirectoryRefused, checked_paths
-from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.hosting.directories import LogDirectoryRefused, checked_paths
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.log.testing import PARTITION, append, records_of
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.topics import TopicPartition
 

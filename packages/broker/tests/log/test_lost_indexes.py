@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log._index_mapping import IndexMapping, losses
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_system import DiskFiles
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.retention.passes import LogPasses
+from ottla.broker.log.segments._index_mapping import IndexMapping, losses
 from ottla.broker.log.testing import PARTITION, append, log_in, records_of
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.storage.segments import SegmentFile
 
 KINDS = (SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX)
@@ -25,7 +25,7 @@ KINDS = (SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX)
 CUT_WHILE_MAPPED = """
 import os, sys
 from pathlib import Path
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.testing import append, log_in, records_of
 
 log = log_in(Path(sys.argv[1]), DiskFiles(), index_interval_bytes=1, segment_index_bytes=100_000)
@@ -80,7 +80,7 @@ def test_a_bus_error_elsewhere_ends_the_process_as_before(tmp_path: Path) -> Non
     (tmp_path / "other").write_bytes(b"x" * 20_000)
     program = """
 import mmap, os, sys
-from ottla.broker.log._index_mapping import IndexMapping
+from ottla.broker.log.segments._index_mapping import IndexMapping
 with open(sys.argv[1], "r+b") as file:
     IndexMapping(file.fileno(), 20_000, is_writable=False)
     other = mmap.mmap(file.fileno(), 20_000)

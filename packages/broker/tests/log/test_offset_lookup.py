@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.handlers.testing import DataPlane, batch_of
-from ottla.broker.log.offset_lookup import (
+from ottla.broker.api.testing import DataPlane, batch_of
+from ottla.broker.log.segments.offset_lookup import (
     find_entry,
     find_entry_by_walking,
     whole_end,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.log.offset_map import SLOT_BYTES, OffsetMap, retained, slots_for
+from ottla.broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap, retained, slots_for
 from ottla.broker.log.testing import batch
 from ottla.protocol.records import (
     BatchBuilder,

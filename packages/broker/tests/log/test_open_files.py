@@ -11,11 +11,11 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
+from ottla.broker.log.files.open_files import PartitionRoom
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.open_files import PartitionRoom
-from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import append, records_of
+from ottla.broker.runtime.environment import Environment
 from ottla.broker.testing import BrokerProcess
 from ottla.protocol.errors import PolicyViolation
 from ottla.protocol.topics import TopicPartition

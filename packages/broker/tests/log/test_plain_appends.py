@@ -11,8 +11,8 @@ import pytest
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log import log_closing
-from ottla.broker.log.fake_files import MemoryFiles
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import Appended, Log
 from ottla.broker.log.testing import batch, idempotent, log_in
 from ottla.protocol.errors import KafkaError, KafkaStorageError, OutOfOrderSequenceNumber

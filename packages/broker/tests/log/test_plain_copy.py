@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.log.fake_files import MemoryFiles
-from ottla.broker.log.index_building import IndexBuilder
-from ottla.broker.log.offset_map import OffsetMap, PlainCopy, retained
-from ottla.broker.log.segment import Segment
-from ottla.broker.log.segment_scan import describe
+from ottla.broker.log.compaction.offset_map import OffsetMap, PlainCopy, retained
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.segments.index_building import IndexBuilder
+from ottla.broker.log.segments.scan import describe
+from ottla.broker.log.segments.segment import Segment
 from ottla.protocol.records import BatchBuilder, Codec, read_header, split_batches
 from ottla.protocol.storage.segments import SegmentFile
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.log.file_slices import bring_into_memory, warm
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_slices import bring_into_memory, warm
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.testing import append, batch, commit, log_in, records_of, truncate_fully_and_start_at
 from ottla.protocol.errors import OffsetOutOfRange
 from ottla.protocol.records import BatchBuilder, Codec, iter_records, read_headers

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.log.fake_files import Loss, MemoryFiles
+from ottla.broker.log.files.fake_files import Loss, MemoryFiles
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.testing import append, batch, commit, idempotent, log_in, records_of, truncate_to
 from ottla.protocol.records import ControlType, end_transaction_marker, read_headers
@@ -288,7 +288,7 @@ def test_old_formats_are_read_and_followed() -> None:
 
 def test_a_log_that_ends_below_its_start_drops_all_records() -> None:
     from ottla.broker.config import LogConfig
-    from ottla.broker.log.recovery import open_log
+    from ottla.broker.log.recovery.recovery import open_log
     from ottla.broker.log.testing import PARTITION
 
     files = MemoryFiles()

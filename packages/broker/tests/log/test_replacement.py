@@ -17,14 +17,14 @@ from random import Random
 import pytest
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log import retention
-from ottla.broker.log.fake_files import Loss, MemoryFiles, PowerLoss
-from ottla.broker.log.files import DiskFiles, Files
+from ottla.broker.log.append.log_end import LogEnd
+from ottla.broker.log.files.fake_files import Loss, MemoryFiles, PowerLoss
+from ottla.broker.log.files.file_system import DiskFiles, Files
 from ottla.broker.log.log import Log
-from ottla.broker.log.log_end import LogEnd
-from ottla.broker.log.recovery import open_log
-from ottla.broker.log.segment import Segment
-from ottla.broker.log.segments import SegmentsChanged
+from ottla.broker.log.recovery.recovery import open_log
+from ottla.broker.log.retention import retention
+from ottla.broker.log.segments.segment import Segment
+from ottla.broker.log.segments.segments import SegmentsChanged
 from ottla.broker.log.testing import PARTITION, commit, idempotent, records_of, truncate_to
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.records import BatchHeader, read_header, read_headers

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log import retention
-from ottla.broker.log.fake_files import MemoryFiles
+from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
-from ottla.broker.log.rolling import Rolling
-from ottla.broker.log.segment import MAX_RELATIVE_OFFSET
+from ottla.broker.log.retention import retention
+from ottla.broker.log.segments.rolling import Rolling
+from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET
 from ottla.broker.log.testing import (
     append,
     batch,

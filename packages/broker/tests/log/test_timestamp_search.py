@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from ottla.broker.log.background_passes import LogPasses
-from ottla.broker.log.cleaner_testing import clean, fill, registry
+from ottla.broker.log.compaction.cleaner_testing import clean, fill, registry
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.retention.passes import LogPasses
+from ottla.broker.log.segments.timestamp_search import Candidate, Search, TimestampOffset
 from ottla.broker.log.testing import PARTITION, commit, records_of, truncate_to
-from ottla.broker.log.timestamp_search import Candidate, Search, TimestampOffset
 from ottla.protocol.storage.segments import SegmentFile, parse_file_name
 
 RECORDS: Final = 120

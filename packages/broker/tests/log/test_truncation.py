@@ -10,14 +10,14 @@ from threading import Event
 import pytest
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log import retention
-from ottla.broker.log.fake_files import MemoryFiles
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.flushing import FlushPlan
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.retention import retention
 from ottla.broker.log.testing import PARTITION, append, commit, idempotent, log_in, records_of, truncate_to
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 
 AT = Path("/data")

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from ottla.broker.background_tasks import BackgroundTasks
-from ottla.broker.environment import Environment
 from ottla.broker.metrics import Gauge, Metrics
+from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.environment import Environment
 
 KIND = ("ottla.broker", "BackgroundTask")
 

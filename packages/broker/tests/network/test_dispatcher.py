@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.handlers.request_context import RequestContext
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.api.routes import ROUTES
 from ottla.broker.network.dispatcher import Route, Routes
-from ottla.broker.routes import ROUTES
 from ottla.protocol.api import ApiKey
 
 
@@ -41,11 +41,11 @@ def test_only_produce_and_fetch_borrow_the_receive_buffer() -> None:
 def test_a_handler_of_a_rare_api_is_imported_with_its_first_request() -> None:
     program = """if True:
         import asyncio, sys
-        from ottla.broker.routes import ROUTES
+        from ottla.broker.api.routes import ROUTES
         from ottla.protocol.api import ApiKey
         from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 
-        name = "ottla.broker.handlers.elect_leaders"
+        name = "ottla.broker.api.elect_leaders"
         assert name not in sys.modules
         route = next(one for one in ROUTES if one.api_key is ApiKey.ELECT_LEADERS)
         answer = asyncio.run(route.handler(None, ElectLeadersRequest(election_type=9), None))

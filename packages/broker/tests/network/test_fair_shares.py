@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from ottla.broker.environment import SystemClock
 from ottla.broker.network import closing_queue, request_queue
 from ottla.broker.network import connection as connection_module
 from ottla.broker.network.testing import heartbeat, leave, network, on_both_loops
+from ottla.broker.runtime.environment import SystemClock
 
 
 async def test_a_wait_ends_when_its_client_disconnects_while_another_request_stands_behind() -> None:

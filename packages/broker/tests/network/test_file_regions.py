@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import uvloop
 
+from ottla.broker.api.request_context import RequestContext
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers.request_context import RequestContext
-from ottla.broker.log.file_slices import Slice
-from ottla.broker.log.files import DiskFiles
+from ottla.broker.log.files.file_slices import Slice
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.network.dispatcher import Route, Routes
 from ottla.broker.network.testing import server_of
 from ottla.protocol.api import ApiKey

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ottla.broker.handlers.inter_broker_requests import from_follower
-from ottla.broker.handlers.request_context import ClientSession, RequestContext
+from ottla.broker.api.inter_broker_requests import from_follower
+from ottla.broker.api.request_context import ClientSession, RequestContext
 from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
 from ottla.broker.network.testing import Client, server_of, string
 from ottla.protocol.api import ApiKey

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.environment import SystemClock
-from ottla.broker.handlers import produce
-from ottla.broker.handlers.produce_fast_path import NotPlain, ProduceFastPath
-from ottla.broker.handlers.testing import DataPlane, batch_of
-from ottla.broker.handlers.topic_metrics import TopicMetrics
+from ottla.broker.api.produce import general as produce
+from ottla.broker.api.produce.fast_path import NotPlain, ProduceFastPath
+from ottla.broker.api.testing import DataPlane, batch_of
+from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.frames import FrameReader, ProduceRun, ReceiveBuffer
 from ottla.broker.network.request_metrics import FastPathTally, RequestMetrics
 from ottla.broker.network.request_times import RequestTimes
+from ottla.broker.runtime.environment import SystemClock
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, encode_request, response_header

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from ottla.broker.environment import SystemClock
 from ottla.broker.network.native_connection import WriteRound
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.testing import (
@@ -19,6 +18,7 @@ from ottla.broker.network.testing import (
     on_both_loops,
     produce,
 )
+from ottla.broker.runtime.environment import SystemClock
 
 
 def end_lease(made: Network) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api.fetch import general as fetch
+from ottla.broker.api.produce import general as produce
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.api.testing import DataPlane, DataServices, batch_of
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers import fetch, produce
-from ottla.broker.handlers.request_context import RequestContext
-from ottla.broker.handlers.testing import DataPlane, DataServices, batch_of
 from ottla.broker.network import session as session_module
 from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
 from ottla.broker.network.listener import Server

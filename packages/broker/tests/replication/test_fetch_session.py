@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ottla.broker.handlers.fetch_sessions import FetchSessions, RequestedPartition
+from ottla.broker.api.fetch.sessions import FetchSessions, RequestedPartition
 from ottla.broker.replication.fetch_session import FetchSession, SessionRequest
 from ottla.broker.replication.follower_rules import FetchPosition
 from ottla.protocol.errors import KafkaError

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api import list_offsets, offset_for_leader_epoch
+from ottla.broker.api.fetch import general as fetch
+from ottla.broker.api.fetch.response import FetchAnswer
+from ottla.broker.api.testing import DataPlane, OneDirectory, batch_of
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.handlers import fetch, list_offsets, offset_for_leader_epoch
-from ottla.broker.handlers.fetch_response import FetchAnswer
-from ottla.broker.handlers.testing import DataPlane, OneDirectory, batch_of
 from ottla.broker.metrics import Gauge, Metrics
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.replication.throttles import ReplicaQuota
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest

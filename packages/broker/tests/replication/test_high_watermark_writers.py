@@ -83,7 +83,7 @@ def findings(name: str, text: str) -> list[tuple[int, str]]:
 
 def is_allowed(name: str, what: str) -> bool:
     if what == OWN:  # what a fetch session remembers of its answers
-        return name.startswith("handlers/")
+        return name.startswith("api/")
     return name == WRITER or (name in CREATORS and what in ("creates a cell", "replaces the cell"))
 
 

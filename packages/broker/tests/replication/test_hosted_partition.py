@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ottla.broker
-from ottla.broker.handlers.testing import DataPlane, batch_of
+from ottla.broker.api.testing import DataPlane, batch_of
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.protocol.errors import NotEnoughReplicas, NotLeaderOrFollower
 from ottla.protocol.topics import TopicPartition

@@ -14,12 +14,11 @@ from random import Random
 import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.log.fake_files import MemoryFiles, PowerLoss
-from ottla.broker.log.files import DiskFiles, Files
-from ottla.broker.log.future_logs import MARKER
+from ottla.broker.log.files.fake_files import MemoryFiles, PowerLoss
+from ottla.broker.log.files.file_system import DiskFiles, Files
+from ottla.broker.log.hosting.future_logs import MARKER
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.registry import LogRegistry
 from ottla.broker.log.testing import batch, records_of
 from ottla.broker.replication import log_moves
 from ottla.broker.replication.hosted_partition import HostedPartition
@@ -27,6 +26,7 @@ from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.replication.throttles import ReplicationQuota
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import (
     InvalidTopicException,
     KafkaError,

@@ -13,16 +13,16 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker import busy_turn
+from ottla.broker.api.testing import DataPlane, batch_of
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.environment import Environment
-from ottla.broker.handlers.testing import DataPlane, batch_of
-from ottla.broker.log.files import DiskFiles
-from ottla.broker.log.registry import LogRegistry
+from ottla.broker.log.files.file_system import DiskFiles
+from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks
 from ottla.broker.replication.replicas import Replicas
+from ottla.broker.runtime import busy_turn
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ottla.broker.active_controller import ActiveController
+from ottla.broker.peers.active_controller import ActiveController
 from ottla.broker.testing import BrokerFailed, BrokerProcess, BrokerThread
 
 TIMEOUT_S = 60.0

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ottla.broker.routes import ROUTES
+from ottla.broker.api.routes import ROUTES
 from ottla.broker.testing import BrokerThread
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request

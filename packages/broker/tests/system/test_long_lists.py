@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.broker import Broker
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
+from ottla.broker.server.broker import Broker
 from ottla.protocol.api import ApiKey, response_class
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header

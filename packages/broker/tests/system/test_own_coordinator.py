@@ -154,7 +154,7 @@ def failing(descriptor, data):
 
 init = transaction_log.TransactionLog.__init__
 transaction_log.TransactionLog.__init__ = lambda *a, **k: init(*a, **{**k, "os_write": failing})
-from ottla.broker.cli import broker
+from ottla.broker.server.cli import broker
 broker(sys.argv[1:])
 """
     broken = tmp_path / "broken"

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from ottla.broker.broker import Broker
+from ottla.broker.api.testing import batch_of
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers.testing import batch_of
+from ottla.broker.server.broker import Broker
 from ottla.client.config import Address
 from ottla.client.connection import Connection
 from ottla.protocol.messages.create_partitions import (

@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 # Starts a broker, lets a thread look at the process once it is ready, and stops it.
 LOOK_WHEN_READY = """
 import gc, os, resource, signal, sys, threading
-from ottla.broker.cli import broker
+from ottla.broker.server.cli import broker
 
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))

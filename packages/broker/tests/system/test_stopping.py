@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
 from ottla.broker.network.listener import Server
+from ottla.broker.server.broker import Broker
 from ottla.client.config import Address
 from ottla.client.connection import Connection
 from ottla.client.errors import ConnectionClosed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.handlers.testing import batch_of
+from ottla.broker.api.testing import batch_of
 from ottla.broker.testing import BrokerFailed, BrokerProcess
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, encode_request

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.broker import Broker
-from ottla.broker.cluster.peer_connection import PeerConnection
+from ottla.broker.api.testing import batch_of
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.broker.controller.events import AlterPartition, Answers
-from ottla.broker.handlers.testing import batch_of
+from ottla.broker.peers.peer_connection import PeerConnection
 from ottla.broker.replication.partition import Role
 from ottla.broker.replication.replicas import NoFollowers
+from ottla.broker.server.broker import Broker
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import Address
 from ottla.client.errors import ClientError

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.broker import Broker
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
+from ottla.broker.server.broker import Broker
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.znodes import TopicAssignment

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api.testing import BROKER_ID, DataPlane, batch_of
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
-from ottla.broker.environment import Environment
-from ottla.broker.handlers.testing import BROKER_ID, DataPlane, batch_of
-from ottla.broker.log.fake_files import Loss, MemoryFiles
+from ottla.broker.log.files.fake_files import Loss, MemoryFiles
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.destinations import MarkerDestinations
 from ottla.broker.transactions.events import Producer

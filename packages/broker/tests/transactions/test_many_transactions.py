@@ -14,8 +14,8 @@ from ottla.broker.config import load_broker_config
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
-from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.hosted_transactions import RELEASED_IN_A_TURN

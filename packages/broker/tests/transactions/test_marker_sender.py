@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.testing import in_virtual_time
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.marker_queue import EndedTransaction, Partitions
 from ottla.broker.transactions.marker_sender import MarkerSender

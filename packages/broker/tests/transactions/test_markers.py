@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.api import describe_producers, write_txn_markers
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.api.testing import CountedTurns, DataPlane, batch_of
 from ottla.broker.config import BrokerConfig
-from ottla.broker.handlers import describe_producers, write_txn_markers
-from ottla.broker.handlers.pacing import SLICE_MS, Disconnected
-from ottla.broker.handlers.request_context import RequestContext
-from ottla.broker.handlers.testing import CountedTurns, DataPlane, batch_of
 from ottla.broker.replication.replicas import HostedPartition
+from ottla.broker.runtime.pacing import SLICE_MS, Disconnected
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader

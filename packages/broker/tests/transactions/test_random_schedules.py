@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from ottla.broker.frozen_classes import replace
+from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.driver_testing import A, B, TransactionDriver
 from ottla.broker.transactions.events import (
     NO_PRODUCER,

@@ -1,6 +1,6 @@
 import pytest
 
-from ottla.broker.frozen_classes import replace
+from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.driver_testing import TIMEOUT_MS, A, B, TransactionDriver
 from ottla.broker.transactions.events import (
     LAST_EPOCH,

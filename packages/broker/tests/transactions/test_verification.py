@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.background_tasks import BackgroundTasks
-from ottla.broker.environment import Environment
-from ottla.broker.handlers.testing import BROKER_ID, DataPlane
+from ottla.broker.api.testing import BROKER_ID, DataPlane
 from ottla.broker.metrics import Histogram, Meter, Metrics
+from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.verification import Verification
 from ottla.broker.transactions.verification_requests import VerificationRequests

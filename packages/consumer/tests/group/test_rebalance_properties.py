@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.groups.events import (
+from ottla.broker.groups.classic.events import (
     GroupState,
     HeartbeatResult,
     JoinResult,
@@ -22,10 +22,10 @@ from ottla.broker.groups.events import (
     Result,
     SyncResult,
 )
-from ottla.broker.groups.events import Heartbeat as HeartbeatSent
-from ottla.broker.groups.events import Join as JoinSent
-from ottla.broker.groups.events import Leave as LeaveSent
-from ottla.broker.groups.events import Sync as SyncSent
+from ottla.broker.groups.classic.events import Heartbeat as HeartbeatSent
+from ottla.broker.groups.classic.events import Join as JoinSent
+from ottla.broker.groups.classic.events import Leave as LeaveSent
+from ottla.broker.groups.classic.events import Sync as SyncSent
 from ottla.broker.groups.testing import GroupDriver
 from ottla.consumer.assignors import assignors
 from ottla.consumer.group.member_phase import Phase

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from ottla.broker.log.files import DiskFiles
-from ottla.broker.log.segment_scan import check_entries
+from ottla.broker.log.files.file_system import DiskFiles
+from ottla.broker.log.segments.scan import check_entries
 from ottla.client.commands.printable import printable
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (

@@ -12,8 +12,8 @@ import click
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.rebuild import FoundPartition, Rebuilt
-    from ottla.broker.log.directories import LogDirectory
-    from ottla.broker.log.files import Files
+    from ottla.broker.log.files.file_system import Files
+    from ottla.broker.log.hosting.directories import LogDirectory
     from ottla.zookeeper.embedded.data_tree import Tree
     from ottla.zookeeper.embedded.salvage import Salvage
 
@@ -46,8 +46,8 @@ def rebuild(log_dirs: tuple[Path, ...], coordinator_dir: Path | None) -> None:
     """
     from ottla.broker.cluster.rebuild import TopicIdsDiffer
     from ottla.broker.cluster.registration import StartupRefused
-    from ottla.broker.log.directories import LogDirectories, LogDirectoryRefused
-    from ottla.broker.log.files import DiskFiles
+    from ottla.broker.log.files.file_system import DiskFiles
+    from ottla.broker.log.hosting.directories import LogDirectories, LogDirectoryRefused
     from ottla.zookeeper.errors import ZooKeeperError
 
     directories = LogDirectories(DiskFiles())
@@ -64,7 +64,7 @@ def rebuild(log_dirs: tuple[Path, ...], coordinator_dir: Path | None) -> None:
 def _rebuild(directories: list[LogDirectory], coordinator_dir: Path | None) -> None:
     from ottla.broker.cluster.placement import new_topic_id
     from ottla.broker.cluster.rebuild import rebuild as rebuilt_from
-    from ottla.broker.environment import Environment
+    from ottla.broker.runtime.environment import Environment
     from ottla.zookeeper.embedded.salvage import salvage
     from ottla.zookeeper.embedded.transaction_log import TransactionLog
     from ottla.zookeeper.environment import now_ms
@@ -130,7 +130,7 @@ def _check_cluster(kept: Salvage, cluster_id: str, place: Path) -> None:
 
 def _partitions(directories: list[LogDirectory]) -> Iterator[FoundPartition]:
     from ottla.broker.cluster.rebuild import FoundPartition, is_topic_name
-    from ottla.broker.log.checkpoints import read_leader_epochs, read_offsets, read_topic_id
+    from ottla.broker.log.files.checkpoints import read_leader_epochs, read_offsets, read_topic_id
     from ottla.protocol.storage import CorruptStorage
     from ottla.protocol.storage.checkpoints import CLEANER_OFFSETS_FILE
     from ottla.protocol.storage.segments import DirectoryKind, parse_directory_name
@@ -218,7 +218,7 @@ def _parents(path: str) -> Iterator[str]:
 
 def _replace(place: Path, tree: Tree) -> Path:
     """Write the tree into a new directory in the place of the old one; return where that is kept."""
-    from ottla.broker.log.files import DiskFiles
+    from ottla.broker.log.files.file_system import DiskFiles
     from ottla.zookeeper.embedded.transaction_log import TransactionLog, encode_snapshot
 
     new = place.with_name(f"{place.name}.rebuilt")

@@ -22,7 +22,7 @@ from ottla.zookeeper.apache_server import free_port as free_port
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from ottla.broker.broker import Broker
+    from ottla.broker.server.broker import Broker
     from ottla.zookeeper.embedded import EmbeddedCoordinator
 
 START_TIMEOUT_S = 120.0
@@ -114,8 +114,8 @@ class BrokerThread:
             self._ready.set()
 
     async def _serve(self) -> None:
-        from ottla.broker.broker import Broker
         from ottla.broker.config import load_broker_config
+        from ottla.broker.server.broker import Broker
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         settings = settings_for_tests(self.data_dir, self.host, self.port, self._settings)

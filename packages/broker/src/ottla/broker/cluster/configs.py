@@ -25,7 +25,7 @@ from ottla.broker.config import (
     topic_keys,
     why_no_setting,
 )
-from ottla.broker.frozen_classes import frozen, replace
+from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from ottla.protocol.topics import why_illegal_topic_name
 from ottla.zookeeper import paths
@@ -36,7 +36,7 @@ from ottla.zookeeper.znodes import ConfigChange, ConfigEntity
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ottla.broker.environment import Environment
+    from ottla.broker.runtime.environment import Environment
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)

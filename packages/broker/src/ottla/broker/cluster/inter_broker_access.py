@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ottla.broker.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
 from ottla.zookeeper.session import NoNode

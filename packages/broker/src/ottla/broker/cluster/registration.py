@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.zookeeper_session import retrying
-from ottla.broker.log.files import Files, write_atomically
+from ottla.broker.log.files.file_system import Files, write_atomically
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import (
     NULL,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.environment import Environment
+    from ottla.broker.runtime.environment import Environment
 
 _log = logging.getLogger(__name__)
 

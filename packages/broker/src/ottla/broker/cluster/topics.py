@@ -14,7 +14,7 @@ from ottla.broker.cluster.large_assignments import BYTES_PER_PARTITION, encoded,
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.cluster.topic_overrides import checked_overrides
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -50,7 +50,7 @@ from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.environment import Environment
+    from ottla.broker.runtime.environment import Environment
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.broker.frozen_classes import declared
+from ottla.broker.runtime.frozen_classes import declared
 from ottla.client.config_definition import INT, Setting, define
 
 

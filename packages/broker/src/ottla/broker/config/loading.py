@@ -22,7 +22,7 @@ from ottla.broker.config.foreign_keys import (
 )
 from ottla.broker.config.keys import keys_of
 from ottla.broker.config.listeners import is_loopback
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
 
 KAFKA_LISTENERS: Final = "PLAINTEXT://:9092"

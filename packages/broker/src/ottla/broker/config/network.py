@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.config.listeners import Listener, parse_listeners
-from ottla.broker.frozen_classes import field_group
+from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import MAX_INT, at_least, one_of, setting
 
 _CLUSTER: Final = "cluster-wide"

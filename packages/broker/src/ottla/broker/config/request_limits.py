@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.frozen_classes import field_group
+from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import at_least, setting
 
 

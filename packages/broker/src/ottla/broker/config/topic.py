@@ -17,7 +17,7 @@ from ottla.broker.config.compression import (
     gzip_level,
 )
 from ottla.broker.config.keys import keys_of
-from ottla.broker.frozen_classes import frozen, replace
+from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.client.config_definition import (
     MAX_LONG,
     ConfigError,

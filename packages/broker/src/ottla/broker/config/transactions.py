@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.frozen_classes import field_group
+from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import at_least, setting
 
 _CLUSTER: Final = "cluster-wide"

@@ -17,7 +17,7 @@ from ottla.broker.controller.controller_context import (
     LiveBroker,
 )
 from ottla.broker.controller.slices import LetOthersRun, slices
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,

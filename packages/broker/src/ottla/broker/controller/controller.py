@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.cluster.placement import new_topic_id
 from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.controller import controllership, znode_requests
@@ -46,6 +45,7 @@ from ottla.broker.controller.metrics import measure_controller
 from ottla.broker.controller.state_machine import Machine
 from ottla.broker.controller.znode_requests import ZnodeRequests
 from ottla.broker.controller.zookeeper_store import Fenced, Store
+from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
@@ -59,8 +59,8 @@ from ottla.zookeeper.session import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.environment import Environment
     from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.environment import Environment
 
 _log = logging.getLogger("controller")
 _state_change = logging.getLogger("state-change")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
-from ottla.broker.frozen_classes import frozen, replace
+from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.topics import TopicPartition
 
 NO_LEADER = -1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from ottla.broker.cluster.inter_broker_versions import ADVICE, LEVEL
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.peers.inter_broker_versions import ADVICE, LEVEL
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import (

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
 from ottla.broker.controller.controller_context import Assignment, Leadership, LiveBroker, Topic
 from ottla.broker.controller.slices import LetOthersRun
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaResponse
 from ottla.protocol.messages.update_metadata import UpdateMetadataResponse

@@ -13,7 +13,7 @@ from ottla.broker.controller.events import (
     WriteResults,
 )
 from ottla.broker.controller.leadership_changes import Leaderships
-from ottla.broker.frozen_classes import replace
+from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ottla.broker.cluster.inter_broker_versions import ADVICE, MOST
-from ottla.broker.cluster.peer_connection import PeerConnection
 from ottla.broker.controller.channels import IncompatibleBroker
 from ottla.broker.controller.control_request_batch import ControlRequest, endpoint_of
 from ottla.broker.controller.controller_context import Leadership
 from ottla.broker.controller.events import AlterPartition, Answers, ControlledShutdown, ControlResponse
+from ottla.broker.peers.inter_broker_versions import ADVICE, MOST
+from ottla.broker.peers.peer_connection import PeerConnection
 from ottla.client.config import Address
 from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.protocol.errors import BrokerNotAvailable

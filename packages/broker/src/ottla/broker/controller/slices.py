@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 
 T = TypeVar("T")
 

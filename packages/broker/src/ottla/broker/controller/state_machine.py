@@ -38,7 +38,7 @@ from ottla.broker.controller.reassignments import Reassignments
 from ottla.broker.controller.requested_elections import RequestedElections
 from ottla.broker.controller.slices import LetOthersRun, slices
 from ottla.broker.controller.topic_deletion import Deletion
-from ottla.broker.frozen_classes import replace
+from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse

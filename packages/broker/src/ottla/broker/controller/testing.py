@@ -21,8 +21,8 @@ from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.events import AlterPartition, AlterReassignments, ControlResponse, ProposedIsr
 from ottla.broker.controller.testing_invariants import Invariants, InvariantViolated
-from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode, NotController
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,

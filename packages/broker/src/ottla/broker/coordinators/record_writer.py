@@ -31,13 +31,13 @@ from ottla.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.background_tasks import BackgroundTasks
     from ottla.broker.coordinators.internal_topic_log import (
         AppendedBatch,
         CoordinatorStore,
         TransactionalProducer,
     )
-    from ottla.broker.environment import Clock
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
+    from ottla.broker.runtime.environment import Clock
 
 log = logging.getLogger(__name__)
 

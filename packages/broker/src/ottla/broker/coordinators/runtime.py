@@ -9,13 +9,13 @@ from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartitio
 from ottla.broker.coordinators.coordinator_state import RecordCodec
 from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.loading import StateLoader
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.broker.background_tasks import BackgroundTasks
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
-    from ottla.broker.environment import Clock
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
+    from ottla.broker.runtime.environment import Clock
     from ottla.protocol.topics import TopicPartition
 
 R = TypeVar("R")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.controller.testing import run_in_virtual_time
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.coordinator_state import KeyValue
@@ -23,8 +22,9 @@ from ottla.broker.coordinators.internal_topic_log import (
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.timer_task import Timers
-from ottla.broker.environment import Clock
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.environment import Clock
 from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.protocol.records import assign_offsets
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition

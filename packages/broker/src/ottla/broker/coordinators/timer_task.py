@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from ottla.broker.coordinators.deadline_queue import Deadlines
 
 if TYPE_CHECKING:
-    from ottla.broker.environment import Clock
+    from ottla.broker.runtime.environment import Clock
 
 log = logging.getLogger(__name__)
 

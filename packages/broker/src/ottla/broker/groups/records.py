@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.coordinators.coordinator_state import KeyValue
-from ottla.broker.groups.committed_offsets import CommittedOffset
-from ottla.broker.groups.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.protocol.internal_topics import (
     GroupMetadataKey,
     GroupMetadataValue,

@@ -11,10 +11,7 @@ from typing import Any
 from ottla.broker.config import load_broker_config
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.testing import MemoryStore
-from ottla.broker.environment import Environment
-from ottla.broker.groups.committed_offsets import CommittedOffset
-from ottla.broker.groups.coordinator import GroupCoordinator
-from ottla.broker.groups.events import (
+from ottla.broker.groups.classic.events import (
     Event,
     Heartbeat,
     HeartbeatResult,
@@ -31,9 +28,12 @@ from ottla.broker.groups.events import (
     SyncResult,
     TimePassed,
 )
-from ottla.broker.groups.group import Group
-from ottla.broker.groups.state_transitions import GroupLimits
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.classic.state_transitions import GroupLimits
+from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.log.checkpoints import write_leader_epochs
-from ottla.broker.log.files import RUN_OUT, File, Files
-from ottla.broker.log.producer_snapshots import take_snapshot
+from ottla.broker.log.files.checkpoints import write_leader_epochs
+from ottla.broker.log.files.file_system import RUN_OUT, File, Files
+from ottla.broker.log.recovery.producer_snapshots import take_snapshot
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.storage.checkpoints import EpochStart
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.log.append.log_end import LogEnd
     from ottla.broker.log.leader_epochs import LeaderEpochs
-    from ottla.broker.log.log_end import LogEnd
     from ottla.broker.log.producer_state import ProducerStates
-    from ottla.broker.log.segment import Segment
+    from ottla.broker.log.segments.segment import Segment
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log import log_closing
-from ottla.broker.log.append_rules import (
+from ottla.broker.log.append.log_end import LogEnd
+from ottla.broker.log.append.rules import (
     CONTROL,
     Appended,
     AppendOrigin,
@@ -21,19 +22,18 @@ from ottla.broker.log.append_rules import (
     largest_timestamp,
     replicated_batches,
 )
-from ottla.broker.log.file_slices import Slice
-from ottla.broker.log.files import RUN_OUT, Files
+from ottla.broker.log.files.file_slices import Slice
+from ottla.broker.log.files.file_system import RUN_OUT, Files
+from ottla.broker.log.files.open_files import OpenSegments
 from ottla.broker.log.flushing import Flushing
 from ottla.broker.log.high_watermark import HighWatermark
 from ottla.broker.log.leader_epochs import LeaderEpochs
-from ottla.broker.log.log_end import LogEnd
-from ottla.broker.log.open_files import OpenSegments
 from ottla.broker.log.producer_state import NOT_REQUIRED, KeptBatch, ProducerStates, VerificationGuard
 from ottla.broker.log.reading import Reading
-from ottla.broker.log.rolling import Rolling
-from ottla.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
-from ottla.broker.log.segments import Segments
-from ottla.broker.log.timestamp_search import TimestampOffset
+from ottla.broker.log.segments.rolling import Rolling
+from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from ottla.broker.log.segments.segments import Segments
+from ottla.broker.log.segments.timestamp_search import TimestampOffset
 from ottla.broker.log.truncation import Truncation
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 from ottla.protocol.records import BatchHeader, assign_offsets, validate_batches

@@ -10,9 +10,9 @@ from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.log.append.log_end import LogEnd
     from ottla.broker.log.flushing import Flushing
-    from ottla.broker.log.log_end import LogEnd
-    from ottla.broker.log.segments import Segments
+    from ottla.broker.log.segments.segments import Segments
 
 
 class Closeable(Protocol):

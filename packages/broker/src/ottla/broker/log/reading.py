@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.log.file_slices import Slice
-from ottla.broker.log.offset_lookup import whole_end
-from ottla.broker.log.timestamp_search import (
+from ottla.broker.log.files.file_slices import Slice
+from ottla.broker.log.segments.offset_lookup import whole_end
+from ottla.broker.log.segments.timestamp_search import (
     Readable,
     Search,
     TimestampOffset,
@@ -19,7 +19,7 @@ from ottla.broker.log.timestamp_search import (
 from ottla.protocol.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
-    from ottla.broker.log.segment import Segment
+    from ottla.broker.log.segments.segment import Segment
     from ottla.protocol.storage.indexes import AbortedTransaction
 
 _MAX_HINTS: Final = 128

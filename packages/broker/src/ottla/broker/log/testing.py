@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log.fake_files import MemoryFiles, PowerLoss
-from ottla.broker.log.files import Files
+from ottla.broker.log.files.fake_files import MemoryFiles, PowerLoss
+from ottla.broker.log.files.file_system import Files
 from ottla.broker.log.log import Log
-from ottla.broker.log.recovery import open_log
+from ottla.broker.log.recovery.recovery import open_log
 from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.replication.partition import Partition
 from ottla.protocol.records import (

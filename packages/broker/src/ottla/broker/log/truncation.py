@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.log.producer_snapshots import drop_snapshots, rebuilt_producers
 from ottla.broker.log.producer_state import ProducerStates
-from ottla.broker.log.segment import Segment
-from ottla.broker.log.segment_scan import check_entries, locate
-from ottla.broker.log.segments import Segments
+from ottla.broker.log.recovery.producer_snapshots import drop_snapshots, rebuilt_producers
+from ottla.broker.log.segments.scan import check_entries, locate
+from ottla.broker.log.segments.segment import Segment
+from ottla.broker.log.segments.segments import Segments
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
-    from ottla.broker.log.files import Files
+    from ottla.broker.log.append.log_end import LogEnd
+    from ottla.broker.log.files.file_system import Files
     from ottla.broker.log.flushing import Flushing
     from ottla.broker.log.leader_epochs import LeaderEpochs
-    from ottla.broker.log.log_end import LogEnd
-    from ottla.broker.log.rolling import Rolling
+    from ottla.broker.log.segments.rolling import Rolling
 
 _SEARCHED_WITHOUT_INDEX_BYTES = 4096
 

@@ -4,7 +4,6 @@ The Prometheus endpoint is in `ottla.broker.metrics.prometheus`, which is import
 """
 
 from ottla.broker.metrics.background_task_gauges import show_last_run, show_running
-from ottla.broker.metrics.event_loop import watch_event_loop_lag
 from ottla.broker.metrics.registry import (
     BUCKET_BOUNDS,
     TICK_MS,
@@ -15,6 +14,7 @@ from ottla.broker.metrics.registry import (
     MetricName,
     Metrics,
 )
+from ottla.broker.runtime.event_loop_lag import watch_event_loop_lag
 
 __all__ = [
     "BUCKET_BOUNDS",

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 
 TICK_MS: Final = 5_000
 _ROTATE_MS: Final = 60_000

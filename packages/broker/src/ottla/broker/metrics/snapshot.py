@@ -12,7 +12,6 @@ import concurrent.futures
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from ottla.broker.frozen_classes import frozen
 from ottla.broker.metrics.catalogue import Kind, kind_of
 from ottla.broker.metrics.registry import (
     Gauge,
@@ -23,6 +22,7 @@ from ottla.broker.metrics.registry import (
     MetricName,
     Metrics,
 )
+from ottla.broker.runtime.frozen_classes import frozen
 
 SLICE_MS: Final = 1.0
 SNAPSHOT_WITHIN_S: Final = 5.0

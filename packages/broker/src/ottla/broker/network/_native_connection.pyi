@@ -2,7 +2,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla.broker.handlers.request_context import Ordering
+from ottla.broker.api.request_context import Ordering
 from ottla.broker.metrics import Histogram, Meter
 from ottla.broker.network.frames import FrameReader
 from ottla.broker.network.request_queue import RequestQueue

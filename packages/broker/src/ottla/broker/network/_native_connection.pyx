@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 
-from ottla.broker.handlers._produce_fast_path cimport Target
+from ottla.broker.api.produce._fast_path cimport Target
 from ottla.broker.network._frames cimport FrameReader
 from ottla.protocol.native.produce cimport ProduceRun
 

@@ -1,5 +1,5 @@
 from collections import deque
 
-from ottla.broker.log.file_slices import Slice
+from ottla.broker.log.files.file_slices import Slice
 
 def send_parts(parts: deque[bytes | Slice], fd: int, sent: int) -> int: ...

@@ -6,7 +6,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 from posix.types cimport off_t
 
-from ottla.broker.log._offset_lookup cimport Slice
+from ottla.broker.log.segments._offset_lookup cimport Slice
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ottla.broker.handlers.produce_fast_path import NotPlain
-from ottla.broker.handlers.request_context import CloseConnection
+from ottla.broker.api.produce.fast_path import NotPlain
+from ottla.broker.api.request_context import CloseConnection
 from ottla.broker.network.dispatcher import BadRequest, Call
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun, TooLarge
 from ottla.broker.network.native_connection import NativeConnection
@@ -21,7 +21,7 @@ from ottla.broker.network.session import Session, SessionState
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.fetch_fast_path import Answers
+    from ottla.broker.api.fetch.fast_path import Answers
     from ottla.broker.network.frames import PlainFetch
     from ottla.broker.network.response_queue import Part
     from ottla.broker.network.shared import Shared

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from ottla.broker.cluster.inter_broker_versions import beyond_level
-from ottla.broker.environment import SystemClock
-from ottla.broker.handlers.pacing import Disconnected, Turns
-from ottla.broker.handlers.request_context import CloseConnection, RequestContext, S
-from ottla.broker.limited_warnings import LimitedWarnings
+from ottla.broker.api.request_context import CloseConnection, RequestContext, S
 from ottla.broker.network.session import BEFORE_LOGIN, SessionState
+from ottla.broker.peers.inter_broker_versions import beyond_level
+from ottla.broker.runtime.environment import SystemClock
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.pacing import Disconnected, Turns
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from ottla.protocol.headers import decode_request_header, response_header
@@ -22,7 +22,7 @@ from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.request_context import ClientSession, Handler
+    from ottla.broker.api.request_context import ClientSession, Handler
     from ottla.broker.network.response_queue import Part
     from ottla.broker.network.session import Session
     from ottla.protocol.schema import Message

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Awaitable
 from typing import Any
 
-from ottla.broker.handlers import fetch
-from ottla.broker.handlers.testing import DataPlane, topic_id_of
+from ottla.broker.api.fetch import general as fetch
+from ottla.broker.api.testing import DataPlane, topic_id_of
 from ottla.broker.network.frames import FrameReader, ReceiveBuffer
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.protocol.api import ApiKey

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.metrics import show_running
 from ottla.broker.network.acceptor import Acceptor
 from ottla.broker.network.closing_queue import ClosingQueue
@@ -26,15 +25,16 @@ from ottla.broker.network.request_times import RequestTimes
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.shared import Shared
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
 
 if TYPE_CHECKING:
     import ssl
 
+    from ottla.broker.api.fetch.fast_path import FetchFastPath
+    from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.environment import Clock
-    from ottla.broker.handlers.fetch_fast_path import FetchFastPath
-    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
     from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.environment import Clock
 
 log = logging.getLogger("request")
 

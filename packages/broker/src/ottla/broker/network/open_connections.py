@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.network.connection_quotas import ConnectionQuotas, parse_overrides
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.network.frame_progress import STUCK_AFTER_S, FrameProgress, Receiver
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from ottla.broker.network.request_metrics import FastPathTally, RequestMetrics
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.fetch_fast_path import Answers
-    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
+    from ottla.broker.api.fetch.fast_path import Answers
+    from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.network.dispatcher import Call
     from ottla.broker.network.frames import ProduceRun
 

@@ -11,7 +11,7 @@ Rules for authentication, ACLs and quotas:
   partition takes the general path again. A new login drops it too. A request that was read before the change
   and waits admits nothing when it ends (`index_epoch`).
 - A change that concerns a partition for all clients retires the target that all sessions share
-  (`handlers.known_partitions`), and no session has to be visited. Lost leadership retires the targets of both
+  (`api.known_partitions`), and no session has to be visited. Lost leadership retires the targets of both
   fast paths, a changed topic configuration that of Produce: Fetch reads the log's configuration each time.
 """
 
@@ -21,12 +21,12 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.handlers.request_context import Ordering
+from ottla.broker.api.request_context import Ordering
 from ottla.broker.security.principal import ANONYMOUS
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.handlers.request_context import Target
+    from ottla.broker.api.request_context import Target
     from ottla.broker.security.principal import Principal
 
 BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})

@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from ottla.broker.frozen_classes import frozen
 from ottla.broker.network.open_connections import Closable
 from ottla.broker.network.request_memory import Receiving
+from ottla.broker.runtime.frozen_classes import frozen
 
 if TYPE_CHECKING:
+    from ottla.broker.api.fetch.fast_path import FetchFastPath
+    from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.handlers.fetch_fast_path import FetchFastPath
-    from ottla.broker.handlers.produce_fast_path import ProduceFastPath
-    from ottla.broker.limited_warnings import LimitedWarnings
     from ottla.broker.network.closing_queue import ClosingQueue
     from ottla.broker.network.dispatcher import Dispatcher
     from ottla.broker.network.frames import ReceiveBuffer
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.request_queue import RequestQueue
     from ottla.broker.network.request_times import RequestTimes
     from ottla.broker.network.session import Session
+    from ottla.broker.runtime.limited_warnings import LimitedWarnings
 
 
 class Served(Closable, Receiving, Protocol):

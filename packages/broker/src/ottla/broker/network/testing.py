@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
+from ottla.broker.api.fetch.fast_path import FetchFastPath
+from ottla.broker.api.produce.fast_path import ProduceFastPath
+from ottla.broker.api.request_context import CloseConnection, RequestContext
+from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.config import BrokerConfig
-from ottla.broker.environment import SystemClock
-from ottla.broker.handlers.delayed_fetches import DelayedFetches
-from ottla.broker.handlers.fetch_fast_path import FetchFastPath
-from ottla.broker.handlers.produce_fast_path import ProduceFastPath
-from ottla.broker.handlers.request_context import CloseConnection, RequestContext
-from ottla.broker.handlers.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import Session
+from ottla.broker.runtime.environment import SystemClock
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

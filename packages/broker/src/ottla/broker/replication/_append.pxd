@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int64_t
 
-from ottla.broker.log._offset_lookup cimport Slice
+from ottla.broker.log.segments._offset_lookup cimport Slice
 
 
 cdef class PartitionAppends:

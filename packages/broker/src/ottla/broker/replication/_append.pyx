@@ -5,8 +5,8 @@ from heapq import heappop
 
 from libc.stdint cimport int64_t
 
-from ottla.broker.log._log_end cimport LogEnd
-from ottla.broker.log._offset_lookup cimport Slice
+from ottla.broker.log.append._log_end cimport LogEnd
+from ottla.broker.log.segments._offset_lookup cimport Slice
 
 from ottla.broker.replication.partition import Role
 from ottla.protocol.errors import NotEnoughReplicas, NotLeaderOrFollower

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from ottla.broker.busy_turn import BusyTurn
-from ottla.broker.limited_warnings import LimitedWarnings
 from ottla.broker.replication import leader_requests
 from ottla.broker.replication.fetch_session import FetchSession
 from ottla.broker.replication.follower_rules import (
@@ -29,6 +27,8 @@ from ottla.broker.replication.follower_rules import (
     TruncateTo,
     backoff_ms,
 )
+from ottla.broker.runtime.busy_turn import BusyTurn
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, error_for
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse
@@ -37,10 +37,10 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.environment import Clock
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.replication_metrics import FetcherMeters
     from ottla.broker.replication.throttles import ReplicaQuota
+    from ottla.broker.runtime.environment import Clock
     from ottla.protocol.messages.fetch import FetchRequest, PartitionData
     from ottla.protocol.schema import Message
 

@@ -8,20 +8,20 @@ import zlib
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.replication.fetcher import Connect, Fetcher, Followed
 from ottla.broker.replication.follower_rules import PartitionFetch
 from ottla.broker.replication.partition import NO_LEADER
 from ottla.broker.replication.replication_metrics import ReplicationMetrics
+from ottla.broker.runtime.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.environment import Clock
     from ottla.broker.metrics import Meter, Metrics
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.throttles import ReplicaQuota
+    from ottla.broker.runtime.environment import Clock
     from ottla.protocol.topics import TopicPartition
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ottla.broker.log.files import Files, write_atomically
+from ottla.broker.log.files.file_system import Files, write_atomically
 from ottla.protocol.storage.checkpoints import (
     HIGH_WATERMARKS_FILE,
     decode_offset_checkpoint,

@@ -23,7 +23,7 @@ from ottla.broker.replication.partition import (
 from ottla.protocol.errors import NotEnoughReplicasAfterAppend, NotLeaderOrFollower
 
 if TYPE_CHECKING:
-    from ottla.broker.log.append_rules import Buffer
+    from ottla.broker.log.append.rules import Buffer
     from ottla.broker.log.log import Appended, Log, Slice
     from ottla.protocol.topics import TopicPartition
 

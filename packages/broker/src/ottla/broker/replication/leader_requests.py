@@ -24,7 +24,7 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.log.append_rules import Buffer
+    from ottla.broker.log.append.rules import Buffer
     from ottla.broker.replication.fetch_session import SessionRequest
 
 LATEST: Final = -1

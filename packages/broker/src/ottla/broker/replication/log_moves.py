@@ -12,8 +12,8 @@ from ottla.protocol.errors import KafkaError, KafkaStorageError, ReplicaNotAvail
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.log.log import Log
-    from ottla.broker.log.registry import LogRegistry
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.replication.throttles import ReplicationQuota

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from ottla.broker.frozen_classes import frozen
 from ottla.broker.log.high_watermark import HighWatermark
 from ottla.broker.replication.isr import (
     NEVER_MS,
@@ -31,6 +30,7 @@ from ottla.broker.replication.isr import (
     maximal_isr,
     may_expand,
 )
+from ottla.broker.runtime.frozen_classes import frozen
 
 NO_LEADER = -1
 

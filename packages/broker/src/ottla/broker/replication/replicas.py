@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.replication.high_watermark_checkpoints import HighWatermarkCheckpoints, read_high_watermarks
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.leader_and_isr_requests import (
@@ -19,6 +18,7 @@ from ottla.broker.replication.leader_and_isr_requests import (
 )
 from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
 from ottla.broker.replication.partition_metrics import PartitionGauges
+from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ottla.broker.config import BrokerConfig, LogConfig
-    from ottla.broker.environment import Environment
-    from ottla.broker.log.registry import LogRegistry
+    from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.environment import Environment
     from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
     from ottla.protocol.messages.stop_replica import StopReplicaRequest
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
-from ottla.broker.background_tasks import BackgroundTasks
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.transactions.completion_waits import is_ending
 from ottla.broker.transactions.events import (
     UNREADABLE,
@@ -28,8 +28,8 @@ from ottla.protocol.topics import TRANSACTION_STATE_TOPIC
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
-    from ottla.broker.environment import Environment
     from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.environment import Environment
     from ottla.broker.transactions.events import Event
     from ottla.broker.transactions.marker_queue import TransactionPartition
     from ottla.broker.transactions.marker_sender import Cluster

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode, NoNode, ZooKeeperError

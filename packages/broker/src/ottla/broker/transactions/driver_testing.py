@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from ottla.broker.frozen_classes import replace
+from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.events import (
     AddPartitions,
     End,

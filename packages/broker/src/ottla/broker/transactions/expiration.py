@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.busy_turn import BusyTurn
+from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.broker.transactions.events import CheckExpiration, CheckTimeout, Persisted
 from ottla.broker.transactions.records import TransactionRecord
 from ottla.broker.transactions.response_errors import after_failed_write

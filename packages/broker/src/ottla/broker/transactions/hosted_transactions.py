@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
-from ottla.broker.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.busy_turn import BusyTurn
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.broker.transactions.completion_waits import CompletionWaits
 from ottla.broker.transactions.events import (
     UNREADABLE,
@@ -29,10 +29,10 @@ from ottla.broker.transactions.response_errors import after_failed_write
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.broker.background_tasks import BackgroundTasks
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
-    from ottla.broker.environment import Clock
     from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
+    from ottla.broker.runtime.environment import Clock
     from ottla.broker.transactions.events import Write
     from ottla.broker.transactions.marker_sender import Cluster
     from ottla.broker.transactions.transaction import Transaction

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.busy_turn import BusyTurn
+from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.broker.transactions.marker_queue import (
     EndedTransaction,
     MarkerQueue,
@@ -27,8 +27,8 @@ from ottla.protocol.messages.write_txn_markers import (
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.background_tasks import BackgroundTasks
-    from ottla.broker.environment import Clock
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
+    from ottla.broker.runtime.environment import Clock
 
 log = logging.getLogger(__name__)
 

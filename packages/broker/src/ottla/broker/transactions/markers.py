@@ -11,8 +11,8 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from ottla.broker.busy_turn import BusyTurn
 from ottla.broker.log.log import AppendOrigin
+from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, RequestTimedOut
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -26,8 +26,8 @@ from ottla.protocol.records import ControlType, end_transaction_marker
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.environment import Clock
     from ottla.broker.replication.replicas import HostedPartition, Replicas
+    from ottla.broker.runtime.environment import Clock
 
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
-    from ottla.broker.cluster.peer_connection import PeerConnection
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.peers.peer_connection import PeerConnection
 
 FIRST_BETWEEN_BROKERS: Final = 4
 
@@ -40,7 +40,7 @@ class RemoteCoordinators:
 
     async def _peer(self, broker_id: int) -> PeerConnection:
         # Imported with the second broker: one alone needs no connections.
-        from ottla.broker.cluster.peer_connection import PeerConnection
+        from ottla.broker.peers.peer_connection import PeerConnection
         from ottla.client.config import Address
 
         broker = self._metadata.broker(broker_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.cluster.peer_connection import PeerConnection
+from ottla.broker.peers.peer_connection import PeerConnection
 from ottla.client.config import Address
 from ottla.client.errors import ClientError
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ottla.broker.config import load_broker_config
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.testing import MemoryStore
-from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.marker_sender import Destination

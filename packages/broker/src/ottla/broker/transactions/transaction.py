@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from ottla.broker.frozen_classes import replace
+from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.events import (
     IDLE,
     LAST_EPOCH,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ottla.broker.background_tasks import BackgroundTasks
 from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.metrics import VerificationMeters
 from ottla.broker.transactions.verification_requests import Coordinators, VerificationRequests
@@ -21,8 +21,8 @@ from ottla.protocol.topics import TRANSACTION_STATE_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
-    from ottla.broker.environment import Clock
     from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.environment import Clock
 
 Errors = Mapping[TopicPartition, ErrorCode]
 VerifyHere = Callable[[str, Producer, Collection[TopicPartition]], Errors]

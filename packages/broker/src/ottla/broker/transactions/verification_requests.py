@@ -20,7 +20,7 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.background_tasks import BackgroundTasks
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 

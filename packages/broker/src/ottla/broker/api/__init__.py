@@ -1,0 +1,1 @@
+"""The APIs of the broker: the routes, and one module or folder for each API."""

@@ -1,0 +1,118 @@
+"""AddPartitionsToTxn: partitions of a transaction; from version 4 on brokers verify several (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.api.inter_broker_requests import is_served
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.response_errors import known_to
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.transactions.coordinator import TransactionCoordinator
+
+SEVERAL_FROM: Final = 4
+"""The first version that only brokers send."""
+
+ErrorOf = Callable[[TopicPartition], ErrorCode]
+
+
+class Needs(Protocol):
+    """The parts of the broker that AddPartitionsToTxn uses."""
+
+    inter_broker: InterBrokerAccess
+    metadata: MetadataCache
+    transactions: TransactionCoordinator
+
+
+async def handle(
+    services: Needs, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse:
+    """Add the partitions of one client's transaction, or add or verify those of several for a broker.
+
+    An unknown partition fails its whole transaction: the others get OPERATION_NOT_ATTEMPTED.
+    """
+    if context.api_version < SEVERAL_FROM:
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        topics = await _topic_results(services, transaction, context)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+    if not await is_served(services, context):
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=one.transactional_id,
+                topic_results=await _topic_results(services, one, context),
+            )
+            async for one in context.paced(request.transactions)
+        ]
+    )
+
+
+async def _topic_results(
+    services: Needs, transaction: AddPartitionsToTxnTransaction, context: RequestContext
+) -> list[AddPartitionsToTxnTopicResult]:
+    error_of = await _errors(services, transaction, context)
+    return [
+        await _topic_result(topic, error_of, context) async for topic in context.paced(transaction.topics)
+    ]
+
+
+async def _topic_result(
+    topic: AddPartitionsToTxnTopic, error_of: ErrorOf, context: RequestContext
+) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(
+        name=topic.name,
+        results_by_partition=[
+            AddPartitionsToTxnPartitionResult(
+                partition_index=number,
+                partition_error_code=known_to(
+                    context.api_version, error_of(TopicPartition(topic.name, number))
+                ),
+            )
+            async for number in context.paced(topic.partitions)
+        ],
+    )
+
+
+async def _errors(
+    services: Needs, transaction: AddPartitionsToTxnTransaction, context: RequestContext
+) -> ErrorOf:
+    """Add or verify the partitions if all of them exist; return the error of each."""
+    known, are_all_known = set[TopicPartition](), True
+    async for topic in context.paced(transaction.topics):
+        async for number in context.paced(topic.partitions):
+            partition = TopicPartition(topic.name, number)
+            if services.metadata.partition(partition) is not None:
+                known.add(partition)
+            else:
+                are_all_known = False
+    if not are_all_known:
+        return lambda one: (
+            ErrorCode.OPERATION_NOT_ATTEMPTED if one in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    producer = Producer(transaction.producer_id, transaction.producer_epoch)
+    if transaction.verify_only:
+        return services.transactions.verify(transaction.transactional_id, producer, known).__getitem__
+    error = await services.transactions.add_partitions(transaction.transactional_id, producer, known)
+    return lambda _: error

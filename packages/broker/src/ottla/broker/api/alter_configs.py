@@ -1,0 +1,105 @@
+"""AlterConfigs: replace all settings of a topic or a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ottla.broker.api.describe_configs import BROKER, TOPIC
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.cluster.zookeeper_session import zookeeper_errors
+from ottla.protocol.errors import ErrorCode, InvalidConfig, InvalidRequest, KafkaError
+from ottla.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
+
+Settings = dict[str, str]
+
+
+class Resource(Protocol):
+    """A resource with settings: a topic or a broker."""
+
+    resource_type: int
+    resource_name: str
+
+
+_R = TypeVar("_R", bound=Resource)
+_A = TypeVar("_A")
+
+
+class Needs(Protocol):
+    """The parts of the broker that AlterConfigs uses."""
+
+    configs: Configs
+
+
+async def handle(
+    services: Needs, request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
+    """Replace the settings of each resource; a failure of one does not affect the others."""
+    return AlterConfigsResponse(
+        responses=await alter_each(
+            services,
+            context,
+            request.resources,
+            _replacement,
+            AlterConfigsResourceResponse,
+            validate_only=request.validate_only,
+        )
+    )
+
+
+def _replacement(resource: AlterConfigsResource, _: dict[str, str]) -> dict[str, str]:
+    if missing := [config.name for config in resource.configs if config.value is None]:
+        raise InvalidRequest(f"Null value not supported for : {', '.join(missing)}")
+    return {config.name: config.value or "" for config in resource.configs}
+
+
+async def alter_each(
+    services: Needs,
+    context: RequestContext,
+    resources: Iterable[_R],
+    change: Callable[[_R, Settings], Settings],
+    answer: Callable[..., _A],
+    *,
+    validate_only: bool,
+) -> list[_A]:
+    """Change the settings of each resource as its entry in the request says; return their responses."""
+    answers = []
+    async for resource in context.paced(resources):
+        error, message = await _alter(
+            services, resource, partial(change, resource), validate_only=validate_only
+        )
+        answers.append(
+            answer(
+                error_code=error,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return answers
+
+
+async def _alter(
+    services: Needs, resource: Resource, change: Callable[[Settings], Settings], *, validate_only: bool
+) -> tuple[int, str | None]:
+    kind, name = resource.resource_type, resource.resource_name
+    try:
+        with zookeeper_errors(InvalidConfig):
+            if kind == TOPIC:
+                await services.configs.alter_topic(name, change, validate_only=validate_only)
+            elif kind == BROKER:
+                await services.configs.alter_broker(name, change, validate_only=validate_only)
+            else:
+                raise InvalidRequest(f"AlterConfigs is only supported for topics and brokers, not {kind}")
+    except KafkaError as error:
+        return error.code, str(error)
+    return ErrorCode.NONE, None

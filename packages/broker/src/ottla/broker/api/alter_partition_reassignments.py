@@ -1,0 +1,52 @@
+"""AlterPartitionReassignments: move partitions to other brokers, or cancel a move (KIP-455)."""
+
+from __future__ import annotations
+
+from ottla.broker.api.controller_requests import Needs, ask_controller, message_of
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.controller.events import AlterReassignments, Answers
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopic,
+    ReassignableTopicResponse,
+)
+from ottla.protocol.topics import TopicPartition
+
+
+async def handle(
+    services: Needs, request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Have the controller store and begin the moves; respond with the outcome of each partition."""
+    targets: dict[TopicPartition, tuple[int, ...] | None] = {}
+    async for topic in context.paced(request.topics):
+        async for one in context.paced(topic.partitions):
+            replicas = None if one.replicas is None else tuple(one.replicas)
+            targets[TopicPartition(topic.name, one.partition_index)] = replicas
+    try:
+        answers = await ask_controller(services, AlterReassignments(targets), request.timeout_ms)
+    except KafkaError as error:
+        return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=str(error) or None)
+    responses = [
+        ReassignableTopicResponse(name=topic.name, partitions=await _results(topic, answers, context))
+        async for topic in context.paced(request.topics)
+    ]
+    return AlterPartitionReassignmentsResponse(error_message=None, responses=responses)
+
+
+async def _results(
+    topic: ReassignableTopic, answers: Answers, context: RequestContext
+) -> list[ReassignablePartitionResponse]:
+    results = []
+    async for one in context.paced(topic.partitions):
+        partition = TopicPartition(topic.name, one.partition_index)
+        code = answers.partitions.get(partition, ErrorCode.NONE)
+        message = message_of(code, answers.messages.get(partition))
+        results.append(
+            ReassignablePartitionResponse(
+                partition_index=one.partition_index, error_code=code, error_message=message
+            )
+        )
+    return results

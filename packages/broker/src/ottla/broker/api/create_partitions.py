@@ -1,0 +1,68 @@
+"""CreatePartitions: add partitions to topics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
+from ottla.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.runtime.environment import Environment
+
+
+class Needs(Protocol):
+    """The parts of the broker that CreatePartitions uses."""
+
+    environment: Environment
+    topics: Topics
+
+
+async def handle(
+    services: Needs, request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """Raise topics to the given partition counts; existing partitions stay where they are."""
+    deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
+    times = Counter(topic.name for topic in request.topics)
+    unique = {topic.name: topic for topic in request.topics}
+    results = []
+    async for topic in context.paced(unique.values()):
+        result = await _add(services, topic, times[topic.name], validate_only=request.validate_only)
+        left_ms = deadline_ms - services.environment.clock.monotonic_ms()
+        if result.error_code == ErrorCode.NONE and not request.validate_only:
+            await _wait(services, topic, result, left_ms)
+        results.append(result)
+    return CreatePartitionsResponse(results=results)
+
+
+async def _add(
+    services: Needs, topic: CreatePartitionsTopic, times: int, *, validate_only: bool
+) -> CreatePartitionsTopicResult:
+    assignments = None if topic.assignments is None else [list(one.broker_ids) for one in topic.assignments]
+    try:
+        if times > 1:
+            raise InvalidRequest(f"The request has several entries for topic {topic.name}.")
+        await services.topics.add_partitions(
+            topic.name, topic.count, assignments, validate_only=validate_only
+        )
+    except KafkaError as error:
+        return CreatePartitionsTopicResult(
+            name=topic.name, error_code=error.code, error_message=str(error) or None
+        )
+    return CreatePartitionsTopicResult(name=topic.name)
+
+
+async def _wait(
+    services: Needs, topic: CreatePartitionsTopic, result: CreatePartitionsTopicResult, left_ms: float
+) -> None:
+    if not await services.topics.wait_until_led(topic.name, topic.count, left_ms):
+        error = RequestTimedOut("The partitions were created, but their leaders are not known yet.")
+        result.error_code, result.error_message = error.code, str(error)

@@ -1,0 +1,115 @@
+"""CreateTopics: create topics with their partitions, replica placement and configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.cluster.topics import CreatedTopic, NewTopic
+from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut
+from ottla.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.runtime.environment import Environment
+
+
+class Needs(Protocol):
+    """The parts of the broker that CreateTopics uses."""
+
+    config: BrokerConfig
+    configs: Configs
+    environment: Environment
+    topics: Topics
+
+
+async def handle(
+    services: Needs, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """Create the topics that can be created; respond once they have leaders or the timeout is over."""
+    deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
+    limit = services.config.request_max_created_topics
+    if len(request.topics) > limit:
+        error = PolicyViolation(
+            f"{len(request.topics)} topics are to be created, more than request.max.created.topics ({limit})"
+        )
+        names = {topic.name: None async for topic in context.paced(request.topics)}
+        return CreateTopicsResponse(topics=[_failed(name, error) async for name in context.paced(names)])
+    times = Counter(topic.name for topic in request.topics)
+    unique = {topic.name: topic for topic in request.topics}
+    results = [
+        await _create(services, topic, times[topic.name], validate_only=request.validate_only)
+        async for topic in context.paced(unique.values())
+    ]
+    if not request.validate_only:
+        await _wait(services, [r for r in results if r.error_code == ErrorCode.NONE], deadline_ms)
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(
+    services: Needs, topic: CreatableTopic, times: int, *, validate_only: bool
+) -> CreatableTopicResult:
+    try:
+        if times > 1:
+            raise InvalidRequest(f"The request has several entries for topic {topic.name}.")
+        created = await services.topics.create(_new_topic(topic), validate_only=validate_only)
+    except KafkaError as error:
+        return _failed(topic.name, error)
+    return _created(services, created, topic)
+
+
+def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=error.code, error_message=str(error) or None, configs=[]
+    )
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    indexes = [one.partition_index for one in topic.assignments]
+    if len(set(indexes)) != len(indexes):
+        raise InvalidRequest("A partition is assigned more than once.")
+    return NewTopic(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={one.partition_index: list(one.broker_ids) for one in topic.assignments},
+        configs={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created(services: Needs, created: CreatedTopic, asked: CreatableTopic) -> CreatableTopicResult:
+    overrides = {config.name: config.value for config in asked.configs}
+    return CreatableTopicResult(
+        name=created.name,
+        error_message=None,
+        topic_id=created.id,
+        num_partitions=created.partitions,
+        replication_factor=created.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in services.configs.describe_topic_with(overrides)
+        ],
+    )
+
+
+async def _wait(services: Needs, created: list[CreatableTopicResult], deadline_ms: float) -> None:
+    for result in created:
+        left_ms = deadline_ms - services.environment.clock.monotonic_ms()
+        if not await services.topics.wait_until_led(result.name, result.num_partitions, left_ms):
+            error = RequestTimedOut("The topic was created, but its leaders are not known yet.")
+            result.error_code, result.error_message = error.code, str(error)

@@ -1,0 +1,32 @@
+"""DeleteGroups: delete groups without members, and their offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+
+
+class Needs(Protocol):
+    """The parts of the broker that DeleteGroups uses."""
+
+    groups: GroupCoordinator
+
+
+async def handle(
+    services: Needs, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
+    """Delete groups; one with members gets NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND."""
+    results = []
+    async for name in context.paced(dict.fromkeys(request.groups_names)):
+        outcome = await services.groups.delete_groups([name])
+        results.append(DeletableGroupResult(group_id=name, error_code=outcome[name]))
+    return DeleteGroupsResponse(results=results)

@@ -1,0 +1,101 @@
+"""DeleteRecords: move the log start offset of partitions forward."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.protocol.errors import (
+    KafkaError,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    PolicyViolation,
+    RequestTimedOut,
+)
+from ottla.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.replication.replicas import HostedPartition, Replicas
+
+TO_HIGH_WATERMARK: Final = -1
+
+
+class Needs(Protocol):
+    """The parts of the broker that DeleteRecords uses."""
+
+    replicas: Replicas
+
+
+async def handle(
+    services: Needs, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """Advance each log start offset, then wait until every replica has advanced its own."""
+    deadline_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    advanced: list[_Advanced] = []
+    topics = []
+    for topic in request.topics:
+        results = [
+            _advance(services, TopicPartition(topic.name, one.partition_index), one.offset, advanced)
+            async for one in context.paced(topic.partitions)
+        ]
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    # The replicas advance together, so waiting for one after the other takes as long as the slowest.
+    async for one in context.paced(advanced):
+        await _wait(one, deadline_s)
+    return DeleteRecordsResponse(topics=topics)
+
+
+class _Advanced(NamedTuple):
+    """A log start offset that moved here, and perhaps not yet at the replicas."""
+
+    partition: HostedPartition
+    log_start_offset: int
+    result: DeleteRecordsPartitionResult
+
+
+def _advance(
+    services: Needs, topic_partition: TopicPartition, offset: int, advanced: list[_Advanced]
+) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=topic_partition.partition, low_watermark=-1)
+    try:
+        if topic_partition.topic in INTERNAL_TOPICS:
+            raise PolicyViolation(f"records of {topic_partition.topic} cannot be deleted")
+        partition = services.replicas.leader(topic_partition)
+        advanced.append(_Advanced(partition, delete_before(partition, offset), result))
+    except KafkaError as error:
+        result.error_code = int(error.code)
+    except OSError:
+        result.error_code = int(KafkaStorageError.code)
+    return result
+
+
+async def _wait(one: _Advanced, deadline_s: float) -> None:
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await one.partition.low_watermark_at(one.log_start_offset)
+        one.result.low_watermark = one.partition.core.low_watermark
+    except KafkaError as error:
+        one.result.error_code = int(error.code)
+    except TimeoutError:
+        one.result.error_code = int(RequestTimedOut.code)
+
+
+def delete_before(partition: HostedPartition, offset: int) -> int:
+    """Delete records below `offset` (-1: all committed ones) here; return where the log is to start."""
+    log = partition.log
+    if not log.config.delete:
+        raise PolicyViolation("the topic's cleanup.policy does not delete")
+    wanted = partition.high_watermark if offset == TO_HIGH_WATERMARK else offset
+    if not 0 <= wanted <= partition.high_watermark:
+        raise OffsetOutOfRange
+    if wanted > log.log_start_offset:
+        log.advance_log_start(wanted)
+    partition.core.log_start_moved(log.log_start_offset)
+    return wanted

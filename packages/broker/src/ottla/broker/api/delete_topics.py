@@ -1,0 +1,84 @@
+"""DeleteTopics: mark topics for deletion and wait until they are deleted."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.protocol.errors import InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut, UnknownTopicId
+from ottla.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.runtime.environment import Environment
+
+_NO_ID = uuid.UUID(int=0)
+
+
+class Needs(Protocol):
+    """The parts of the broker that DeleteTopics uses."""
+
+    config: BrokerConfig
+    environment: Environment
+    metadata: MetadataCache
+    topics: Topics
+
+
+async def handle(
+    services: Needs, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """Delete topics by name, or by id from version 6 on."""
+    deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
+    limit, count = services.config.request_max_deleted_topics, len(request.topics) + len(request.topic_names)
+    asked = list(request.topics) if context.api_version >= 6 else []
+    asked += [DeleteTopicState(name=name) async for name in context.paced(request.topic_names)]
+    if count > limit:
+        error = PolicyViolation(
+            f"{count} topics are to be deleted, more than request.max.deleted.topics ({limit})"
+        )
+        return DeleteTopicsResponse(
+            responses=[_failed(one.name, one.topic_id, error) async for one in context.paced(asked)]
+        )
+    results = [await _mark(services, topic) async for topic in context.paced(asked)]
+    async for result in context.paced(results):
+        if not result.error_code:
+            await _wait(services, result, deadline_ms)
+    return DeleteTopicsResponse(responses=results)
+
+
+async def _mark(services: Needs, asked: DeleteTopicState) -> DeletableTopicResult:
+    name = asked.name
+    topic_id = asked.topic_id
+    try:
+        if name is not None and topic_id != _NO_ID:
+            raise InvalidRequest("A topic is identified by its name or by its id, not by both.")
+        if name is None:
+            name = services.metadata.topic_name(topic_id)
+            if name is None:
+                raise UnknownTopicId
+        known_id = services.metadata.topic_id(name)
+        await services.topics.delete(name)
+    except KafkaError as error:
+        return _failed(name, topic_id, error)
+    return DeletableTopicResult(name=name, topic_id=known_id)
+
+
+def _failed(name: str | None, topic_id: uuid.UUID, error: KafkaError) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=error.code, error_message=str(error) or None
+    )
+
+
+async def _wait(services: Needs, result: DeletableTopicResult, deadline_ms: float) -> None:
+    left_ms = deadline_ms - services.environment.clock.monotonic_ms()
+    if not await services.topics.wait_until_gone(result.name or "", left_ms):
+        error = RequestTimedOut("The topic is marked for deletion, but not deleted yet.")
+        result.error_code, result.error_message = error.code, str(error)

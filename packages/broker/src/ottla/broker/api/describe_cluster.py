@@ -1,0 +1,54 @@
+"""DescribeCluster: the live brokers and the controller (KIP-700)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.api.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS_ASKED
+from ottla.broker.api.request_context import RequestContext
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+class Needs(Protocol):
+    """The parts of the broker that DescribeCluster uses."""
+
+    cluster_id: str
+    metadata: MetadataCache
+
+
+async def handle(
+    services: Needs, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """Respond from the metadata cache. Only brokers have endpoints: there are no KRaft controllers."""
+    if request.endpoint_type != BROKERS:
+        is_known = request.endpoint_type == CONTROLLERS
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        return DescribeClusterResponse(
+            error_code=error,
+            error_message="Only the endpoints of brokers can be described.",
+            endpoint_type=request.endpoint_type,
+        )
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=services.cluster_id,
+        controller_id=services.metadata.controller_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in services.metadata.brokers
+            if (endpoint := broker.endpoint(context.session.listener_name))
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NO_OPERATIONS_ASKED,
+    )

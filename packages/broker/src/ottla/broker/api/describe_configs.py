@@ -1,0 +1,113 @@
+"""DescribeConfigs: the settings of topics and brokers, with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.cluster.configs import DEFAULT, Entry
+from ottla.protocol.errors import InvalidRequest, InvalidTopicException, KafkaError, UnknownTopicOrPartition
+from ottla.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from ottla.protocol.topics import why_illegal_topic_name
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
+
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+
+
+class Needs(Protocol):
+    """The parts of the broker that DescribeConfigs uses."""
+
+    config: BrokerConfig
+    configs: Configs
+    metadata: MetadataCache
+
+
+async def handle(
+    services: Needs, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """Describe each resource once; an unknown one has its own error."""
+    asked = {(one.resource_type, one.resource_name): one async for one in context.paced(request.resources)}
+    limit = services.config.request_max_described_resources
+    if len(asked) > limit:
+        error = InvalidRequest(
+            f"{len(asked)} resources are asked for, more than request.max.described.resources ({limit})"
+        )
+        results = [_failed(one, error) async for one in context.paced(asked.values())]
+    else:
+        results = [
+            _describe(services, one, request, context.api_version)
+            async for one in context.paced(asked.values())
+        ]
+    return DescribeConfigsResponse(results=results)
+
+
+def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=error.code,
+        error_message=str(error),
+    )
+
+
+def _describe(
+    services: Needs, resource: DescribeConfigsResource, request: DescribeConfigsRequest, version: int
+) -> DescribeConfigsResult:
+    try:
+        entries = _entries(services, resource.resource_type, resource.resource_name)
+    except KafkaError as error:
+        return _failed(resource, error)
+    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+    result.configs = [_result(e, request, version) for e in entries if wanted is None or e.name in wanted]
+    return result
+
+
+def _entries(services: Needs, resource_type: int, name: str) -> Sequence[Entry]:
+    if resource_type == TOPIC:
+        if why := why_illegal_topic_name(name):
+            raise InvalidTopicException(f"Topic name is illegal: {why}.")
+        if name not in services.metadata:
+            raise UnknownTopicOrPartition
+        return services.configs.describe_topic(name)
+    if resource_type == BROKER:
+        own = str(services.metadata.broker_id)
+        if name not in ("", own):
+            raise InvalidRequest(f"Unexpected broker id, expected {own} or empty string, but received {name}")
+        return services.configs.describe_broker(name)
+    if resource_type == BROKER_LOGGER:
+        return ()
+    raise InvalidRequest(f"Unsupported resource type: {resource_type}")
+
+
+def _result(entry: Entry, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        is_default=version == 0 and entry.source == DEFAULT,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
+            for one in entry.synonyms
+        ]
+        if request.include_synonyms
+        else [],
+        config_type=entry.type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )

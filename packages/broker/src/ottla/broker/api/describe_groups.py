@@ -1,0 +1,68 @@
+"""DescribeGroups: members, subscriptions and assignments of groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.groups.classic.descriptions import GroupDescription
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+
+OPERATIONS_FROM: Final = 3
+READ, DELETE, DESCRIBE = 3, 6, 8
+ALL_OPERATIONS: Final = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+NO_OPERATIONS_ASKED: Final = -(2**31)
+
+
+class Needs(Protocol):
+    """The parts of the broker that DescribeGroups uses."""
+
+    groups: GroupCoordinator
+
+
+async def handle(
+    services: Needs, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """Describe each group; the state of an unknown group is Dead."""
+    asked = context.api_version >= OPERATIONS_FROM and request.include_authorized_operations
+    return DescribeGroupsResponse(
+        groups=[
+            _described(services.groups.describe_group(group_id), with_operations=asked)
+            async for group_id in context.paced(dict.fromkeys(request.groups))
+        ]
+    )
+
+
+def _described(group: GroupDescription, *, with_operations: bool) -> DescribedGroup:
+    if group.error is not ErrorCode.NONE:
+        return DescribedGroup(
+            group_id=group.group_id,
+            error_code=group.error,
+        )
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+        authorized_operations=ALL_OPERATIONS if with_operations else NO_OPERATIONS_ASKED,
+    )

@@ -1,0 +1,29 @@
+"""EndTxn: commit or abort a transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.response_errors import known_to
+from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.transactions.coordinator import TransactionCoordinator
+
+
+class Needs(Protocol):
+    """The parts of the broker that EndTxn uses."""
+
+    transactions: TransactionCoordinator
+
+
+async def handle(services: Needs, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    """Answer once the decision is committed; the markers are sent after that."""
+    error = await services.transactions.end(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        commit=request.committed,
+    )
+    return EndTxnResponse(error_code=known_to(context.api_version, error))

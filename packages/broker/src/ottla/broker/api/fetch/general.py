@@ -1,0 +1,276 @@
+"""Fetch: whole batches from logs, at once or after a wait for more.
+
+`fetch_read` reads the partitions, `delayed_fetch` waits, `fetch_response` encodes the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.api.current_leaders import FIRST_FETCH, IS_ELSEWHERE, CurrentLeaders
+from ottla.broker.api.fetch.delayed import is_enough, read_when_enough
+from ottla.broker.api.fetch.reading import FetchTerms, Needs, is_throttled, read_all, reading
+from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchAnswer, FetchedPartition, failed
+from ottla.broker.api.fetch.sessions import FetchContext, Key, RequestedPartition
+from ottla.broker.api.inter_broker_requests import may_be_refused, refusal_of_replica
+from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
+from ottla.broker.log.files.file_slices import warm
+from ottla.broker.runtime.pacing import LONG, at_once
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.records import convert_down
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ottla.broker.api.request_context import RequestContext
+    from ottla.broker.log.log import Slice
+    from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+__all__ = ["Needs", "handle"]
+
+MAX_CONVERTED_BYTES: Final = 8 * 1024 * 1024
+"""Converted records that one answer holds in memory; others are sent from the file."""
+
+_FIRST_WITH_REPLICA_STATE: Final = 15
+
+
+def handle(
+    services: Needs, request: FetchRequest, context: RequestContext
+) -> FetchAnswer | Awaitable[FetchAnswer]:
+    """Respond at once if there is enough; otherwise return the wait for it."""
+    if context.api_version >= _FIRST_WITH_REPLICA_STATE:
+        request.replica_id = request.replica_state.replica_id
+    if context.is_long or may_be_refused(services, request, context):
+        return _in_steps(services, request, context)
+    terms = FetchTerms(services, request, context)
+    wanted = [
+        _wanted(*named, one)
+        for topic in request.topics
+        for named in (_name(terms, topic),)
+        for one in topic.partitions
+    ]
+    return _served(terms, request, wanted)
+
+
+async def _in_steps(services: Needs, request: FetchRequest, context: RequestContext) -> FetchAnswer:
+    refusal = await refusal_of_replica(services, request, context)
+    if refusal is not None:
+        return await _refused(request, refusal, context)
+    terms = FetchTerms(services, request, context)
+    wanted = [
+        _wanted(*_name(terms, topic), one)
+        for topic in request.topics
+        async for one in context.paced(topic.partitions)
+    ]
+    answer = _served(terms, request, wanted)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+async def _refused(request: FetchRequest, refusal: KafkaError, context: RequestContext) -> FetchAnswer:
+    answer = FetchAnswer()
+    for topic in request.topics:
+        partitions = [failed(one.partition, refusal.code) async for one in context.paced(topic.partitions)]
+        by_id = context.api_version >= FIRST_BY_ID
+        answer.topics.append((topic.topic_id if by_id else topic.topic, partitions))
+    return answer
+
+
+def _name(terms: FetchTerms, topic: FetchTopic) -> tuple[str, UUID | None]:
+    """The name of a topic and, where it is asked for by it, its id; of an unknown id the name is empty."""
+    if not terms.by_id:
+        return topic.topic, None
+    return terms.services.metadata.topic_name(topic.topic_id) or "", topic.topic_id
+
+
+def _wanted(topic: str, topic_id: UUID | None, one: FetchPartition) -> RequestedPartition:
+    return RequestedPartition(
+        TopicPartition(topic, one.partition),
+        one.fetch_offset,
+        one.partition_max_bytes,
+        one.current_leader_epoch,
+        one.last_fetched_epoch,
+        one.log_start_offset,
+        topic_id,
+    )
+
+
+def _served(
+    terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartition]
+) -> FetchAnswer | Awaitable[FetchAnswer]:
+    try:
+        fetch = _open(terms, request, wanted)
+    except KafkaError as error:
+        return FetchAnswer(error_code=int(error.code))
+    _count_requests(terms.services, fetch)
+    if len(fetch.wanted) > LONG:
+        return _long_answer(terms, request, fetch)
+    results = at_once(reading(terms, fetch.wanted))
+    if not is_enough(request, fetch, results):
+        return _delayed_answer(terms, request, fetch)
+    if terms.magic < 2 or any(one.is_cold for one in results):
+        return _prepared_answer(terms, request, fetch, results)
+    return at_once(_answering(terms, fetch, results))
+
+
+def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartition]) -> FetchContext:
+    services = terms.services
+    forgotten = [key for topic in request.forgotten_topics_data for key in _keys(terms, topic)]
+    fetch = services.fetch_sessions.open(
+        request.session_id,
+        request.session_epoch,
+        wanted,
+        forgotten,
+        privileged=terms.is_follower,
+        by_id=terms.by_id,
+        now_ms=services.environment.clock.monotonic_ms(),
+    )
+    if terms.by_id:
+        for one in fetch.wanted:
+            one.resolve(services.metadata.topic_name)
+    return fetch
+
+
+def _keys(terms: FetchTerms, topic: ForgottenTopic) -> list[Key]:
+    if terms.by_id:
+        return [(topic.topic_id, index) for index in topic.partitions]
+    return [TopicPartition(topic.topic, index) for index in topic.partitions]
+
+
+# ---- answering
+
+
+async def _long_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
+    if request.max_wait_ms > 0:
+        answer = await _delayed_answer(terms, request, fetch)
+    else:
+        answer = await _prepared_answer(terms, request, fetch, await read_all(terms, fetch.wanted))
+    await terms.context.pace.drop(fetch.wanted)
+    return answer
+
+
+async def _delayed_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
+    results = await read_when_enough(terms, request, fetch)
+    return await _prepared_answer(terms, request, fetch, results)
+
+
+def _answering(
+    terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]
+) -> Generator[None, None, FetchAnswer]:
+    answer = FetchAnswer(session_id=fetch.session_id)
+    carried = []
+    last_topic: str | UUID | None = None
+    leaders = CurrentLeaders(terms.services, terms.context.session.listener_name)
+    for wanted, result in zip(fetch.wanted, results, strict=True):
+        yield
+        if not fetch.must_respond(wanted, result):
+            continue
+        carried.append((wanted, result))
+        topic = wanted.topic_partition.topic
+        named = topic if wanted.topic_id is None else wanted.topic_id
+        if named != last_topic:
+            answer.topics.append((named, []))
+            last_topic = named
+        if result.error_code in IS_ELSEWHERE and terms.version >= FIRST_FETCH:
+            result.current_leader = leaders.of(wanted.topic_partition)
+        answer.topics[-1][1].append(result)
+        if result.size and terms.is_follower:
+            _count_replicated(terms, wanted, result)
+        if result.size and not terms.is_follower:
+            terms.services.topic_metrics.of(topic).bytes_out.mark(result.size)
+            terms.services.topic_metrics.all_topics.bytes_out.mark(result.size)
+    fetch.answered(carried)
+    answer.nodes = list(leaders.nodes.values())
+    if terms.is_follower:
+        terms.services.topic_metrics.replication_bytes_out.mark(answer.size)
+    if len(carried) == 1 and carried[0][1].size and not terms.is_follower and not terms.rack:
+        partition = terms.services.replicas.hosted(carried[0][0].topic_partition)
+        if partition is not None:
+            terms.services.fetch_fast_path.admit(terms.context, partition)
+    return answer
+
+
+def _count_replicated(terms: FetchTerms, wanted: RequestedPartition, result: FetchedPartition) -> None:
+    """Count bytes that are throttled, and those that a follower copies to become a replica."""
+    services, partition = terms.services, terms.services.replicas.hosted(wanted.topic_partition)
+    if partition is None:
+        return
+    if is_throttled(services.replication_quotas.leader, partition):
+        services.replication_quotas.leader.record(result.size)
+    if terms.replica in partition.core.adding_replicas:
+        services.topic_metrics.reassignment_bytes_out.mark(result.size)
+
+
+async def _prepared_answer(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]
+) -> FetchAnswer:
+    """Respond after work on a thread: cold records are read from the disk, old formats are converted."""
+    if terms.magic < 2:
+        results = await _convert_enough(terms, request, fetch, results)
+    else:
+        await warm(
+            one.records
+            for one in results
+            if one.is_cold and one.records is not None and not isinstance(one.records, bytes)
+        )
+    steps = _answering(terms, fetch, results)
+    return at_once(steps) if len(results) <= LONG else await terms.context.pace.run(steps)
+
+
+async def _convert_enough(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]
+) -> list[FetchedPartition]:
+    """Convert the batches that were read; if no record is left, wait once more for later ones.
+
+    Markers of transactions and batches that compaction has emptied do not exist in older formats. A client
+    behind the last record would ask for them again and again without a pause.
+    """
+    size = sum(one.size for one in results)
+    await _convert_all(terms, fetch, results)
+    nothing_left = size > 0 and not any(one.size or one.is_answer for one in results)
+    if not nothing_left or request.max_wait_ms <= 0:
+        return results
+    request.min_bytes = size + 1
+    results = await read_when_enough(terms, request, fetch)
+    await _convert_all(terms, fetch, results)
+    return results
+
+
+async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> None:
+    """Convert the records for a client that knows older formats only, on a thread, one by one.
+
+    When the converted records exceed what one answer may hold in memory, the partitions behind have none: the
+    client asks for them again.
+    """
+    converted_bytes = 0
+    for wanted, result in zip(fetch.wanted, results, strict=True):
+        records = result.records
+        if records is None or isinstance(records, bytes):
+            continue
+        if converted_bytes >= MAX_CONVERTED_BYTES:
+            result.records = b""
+            continue
+        try:
+            result.records = await terms.services.record_threads.run(
+                _convert, records, terms.magic, wanted.fetch_offset
+            )
+            converted_bytes += len(result.records)
+        except KafkaError as error:
+            result.records, result.error_code = None, int(error.code)
+        terms.services.topic_metrics.of(wanted.topic_partition.topic).fetch_conversions.mark()
+        terms.services.topic_metrics.all_topics.fetch_conversions.mark()
+
+
+def _convert(records: Slice, magic: int, first_offset: int) -> bytes:
+    return convert_down(
+        records.read(),
+        magic,
+        first_offset=first_offset,
+        enough_bytes=MAX_CONVERTED_BYTES,
+        max_decompressed_bytes=MAX_OPENED_BYTES,
+    )
+
+
+def _count_requests(services: Needs, fetch: FetchContext) -> None:
+    services.topic_metrics.all_topics.fetch_requests.mark(len(fetch.wanted))

@@ -1,0 +1,40 @@
+"""ListGroups: the groups that this broker coordinates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+
+
+CLASSIC: Final = "classic"
+"""The type of all groups here: the group protocol of KIP-848 is not served."""
+
+
+class Needs(Protocol):
+    """The parts of the broker that ListGroups uses."""
+
+    groups: GroupCoordinator
+
+
+async def handle(services: Needs, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    """List groups: only those in the requested states (KIP-518) and of the requested types (KIP-848)."""
+    error, groups = services.groups.list_groups(frozenset(request.states_filter))
+    if request.types_filter and CLASSIC not in {one.lower() for one in request.types_filter}:
+        groups = []
+    return ListGroupsResponse(
+        error_code=error,
+        groups=[
+            ListedGroup(
+                group_id=one.group_id,
+                protocol_type=one.protocol_type,
+                group_state=one.state.value,
+                group_type=CLASSIC,
+            )
+            async for one in context.paced(groups)
+        ],
+    )

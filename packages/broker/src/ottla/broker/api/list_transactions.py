@@ -1,0 +1,50 @@
+"""ListTransactions: the transactional ids that this broker coordinates (KIP-664, KIP-994)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.transactions.coordinator import TransactionFilter
+from ottla.broker.transactions.events import TransactionState
+from ottla.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from ottla.protocol.messages.list_transactions import TransactionState as ListedTransaction
+
+if TYPE_CHECKING:
+    from ottla.broker.transactions.coordinator import TransactionCoordinator
+
+_STATES: Final = {one.value: one for one in TransactionState}
+
+
+class Needs(Protocol):
+    """The parts of the broker that ListTransactions uses."""
+
+    transactions: TransactionCoordinator
+
+
+async def handle(
+    services: Needs, request: ListTransactionsRequest, context: RequestContext
+) -> ListTransactionsResponse:
+    """List the transactions that the filters admit; unknown states are named and admit none."""
+    named = dict.fromkeys(request.state_filters)
+    known = frozenset(_STATES[name] for name in named if name in _STATES)
+    unknown = [name for name in named if name not in _STATES]
+    if unknown and not known:
+        return ListTransactionsResponse(unknown_state_filters=unknown)
+    filter_ = TransactionFilter(known, frozenset(request.producer_id_filters), request.duration_filter)
+    error, listed = services.transactions.list_transactions(filter_)
+    return ListTransactionsResponse(
+        error_code=error,
+        unknown_state_filters=unknown,
+        transaction_states=[
+            ListedTransaction(
+                transactional_id=transactional_id,
+                producer_id=snapshot.producer.id,
+                transaction_state=snapshot.state.value,
+            )
+            async for transactional_id, snapshot in context.paced(listed)
+        ],
+    )

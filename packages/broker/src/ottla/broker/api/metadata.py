@@ -1,0 +1,203 @@
+"""Metadata: live brokers, topics and leaders; creates unknown topics where this is allowed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.cluster.metadata import NO_LEADER, KnownPartition, KnownTopic
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.topics import INTERNAL_TOPICS, why_illegal_topic_name
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import KnownBroker, MetadataCache
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.config import BrokerConfig
+
+NO_OPERATIONS_ASKED = -(2**31)
+_NO_ID = uuid.UUID(int=0)
+FIRST_BY_ID = 12
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+Alive: TypeAlias = "Mapping[int, KnownBroker]"
+
+
+class Needs(Protocol):
+    """The parts of the broker that Metadata uses."""
+
+    cluster_id: str
+    config: BrokerConfig
+    metadata: MetadataCache
+    topics: Topics
+
+
+async def handle(services: Needs, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """Describe the cluster as this broker knows it, with the addresses of the client's listener."""
+    is_known = await services.metadata.known(services.topics.published)
+    version = context.api_version
+    everything = request.topics is None or (version == 0 and not request.topics)
+    # Of one moment: a client such as kafka-python never recovers from a leader that is not among the brokers.
+    alive = services.metadata.alive
+    brokers = _brokers(alive, context)
+    if everything and not is_known:
+        # Clients ignore an answer without brokers and ask again. With brokers, they would take the topics
+        # that this broker was told of so far for all that exist, and the subscriber of a pattern would leave
+        # the others.
+        brokers, topics = [], []
+    elif everything:
+        topics = [
+            await _describe(alive, topic, context)
+            async for topic in context.paced(list(services.metadata.topics()))
+        ]
+    elif version < FIRST_BY_ID and _needs_ids(request):
+        invalid = ErrorCode.INVALID_REQUEST
+        topics = [_missing(invalid, one.name or "", one.topic_id) for one in request.topics or ()]
+    elif is_known:
+        topics = await _asked_for(services, alive, request, context)
+    else:
+        topics = [_not_told(one) async for one in context.paced(request.topics or ())]
+    if version >= 8 and request.include_topic_authorized_operations:
+        async for topic in context.paced(topics):
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+    cluster_asked = version >= 8 and request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=brokers,
+        cluster_id=services.cluster_id,
+        controller_id=services.metadata.controller_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if cluster_asked else NO_OPERATIONS_ASKED,
+    )
+
+
+def _brokers(alive: Alive, context: RequestContext) -> list[MetadataResponseBroker]:
+    return [
+        MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker in alive.values()
+        if (endpoint := broker.endpoint(context.session.listener_name))
+    ]
+
+
+async def _asked_for(
+    services: Needs, alive: Alive, request: MetadataRequest, context: RequestContext
+) -> list[MetadataResponseTopic]:
+    once = {(topic.name, topic.topic_id): topic async for topic in context.paced(request.topics or ())}
+    by_id = [topic for topic in once.values() if topic.topic_id != _NO_ID]
+    # Topics that are named beside ids are left out, as Apache Kafka does.
+    asked = by_id or list(once.values())
+    may_create = (
+        not by_id
+        and services.config.auto_create_topics_enable
+        and (context.api_version < 4 or request.allow_auto_topic_creation)
+    )
+    errors: dict[str, KafkaError] = {}
+    if may_create:
+        errors = await _create_missing(services, asked, context)
+    return [await _answer(services, alive, topic, errors, context) async for topic in context.paced(asked)]
+
+
+async def _create_missing(
+    services: Needs, asked: Iterable[MetadataRequestTopic], context: RequestContext
+) -> dict[str, KafkaError]:
+    """Create topics that do not exist, as many as one request may create.
+
+    The others get UNKNOWN_TOPIC_OR_PARTITION, on which a client asks again.
+    """
+    missing = [
+        topic.name
+        async for topic in context.paced(asked)
+        if topic.name is not None
+        and topic.name not in services.metadata
+        and not why_illegal_topic_name(topic.name)
+    ]
+    limit = services.config.request_max_auto_created_topics
+    return await services.topics.auto_create(missing[:limit]) if missing else {}
+
+
+async def _answer(
+    services: Needs,
+    alive: Alive,
+    asked: MetadataRequestTopic,
+    errors: dict[str, KafkaError],
+    context: RequestContext,
+) -> MetadataResponseTopic:
+    name = services.metadata.topic_name(asked.topic_id) if asked.topic_id != _NO_ID else asked.name
+    if name is None:
+        return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+    if topic := services.metadata.topic(name):
+        return await _describe(alive, topic, context)
+    if why_illegal_topic_name(name):
+        return _missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+    if error := errors.get(name):
+        return _missing(error.code, name)
+    return _missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+
+
+def _needs_ids(request: MetadataRequest) -> bool:
+    """Whether a topic is asked for by its id."""
+    return any(one.name is None or one.topic_id != _NO_ID for one in request.topics or ())
+
+
+def _not_told(asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    """Have the client ask again: no controller has told this broker yet which topics there are.
+
+    Where the controller has died, too, that takes as long as its session. UNKNOWN_TOPIC_OR_PARTITION would be
+    final for some clients.
+    """
+    return _missing(ErrorCode.LEADER_NOT_AVAILABLE, asked.name, asked.topic_id)
+
+
+def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID = _NO_ID) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=error, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+    )
+
+
+async def _describe(alive: Alive, topic: KnownTopic, context: RequestContext) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            _partition(alive, partition, context)
+            async for partition in context.paced(list(topic.partitions.values()))
+        ],
+    )
+
+
+def _partition(alive: Alive, partition: KnownPartition, context: RequestContext) -> MetadataResponsePartition:
+    leader = alive.get(partition.leader)
+    replicas, isr = list(partition.replicas), list(partition.isr)
+    error, leader_id = ErrorCode.NONE, partition.leader
+    if leader is None:
+        leader_id = NO_LEADER
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader.endpoint(context.session.listener_name) is None:
+        leader_id = NO_LEADER
+        error = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    if context.api_version == 0:
+        # The oldest clients look up every replica among the brokers and fail when one is missing.
+        replicas = [broker for broker in replicas if broker in alive]
+        isr = [broker for broker in isr if broker in alive]
+        if error is ErrorCode.NONE and len(replicas) < len(partition.replicas):
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=partition.partition,
+        leader_id=leader_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=[b for b in partition.replicas if b not in alive],
+    )

@@ -1,0 +1,135 @@
+"""OffsetCommit: commit a group's offsets. Version 0 writes to ZooKeeper, the others to the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
+from ottla.broker.groups.offsets.zookeeper_offsets import write_offset
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+    from ottla.broker.runtime.environment import Environment
+    from ottla.zookeeper.session import Session
+
+DEFAULT = -1
+
+LATEST_MS = 2**63 - 1
+"""The latest expiration that a record can hold; an unlimited retention ends here."""
+
+
+class Needs(Protocol):
+    """The parts of the broker that OffsetCommit uses."""
+
+    config: BrokerConfig
+    environment: Environment
+    groups: GroupCoordinator
+    metadata: MetadataCache
+    zookeeper: Session
+
+
+async def handle(
+    services: Needs, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """Commit offsets of partitions that exist; the others get UNKNOWN_TOPIC_OR_PARTITION."""
+    asked = {
+        TopicPartition(topic.name, partition.partition_index): partition
+        for topic in request.topics
+        async for partition in context.paced(topic.partitions)
+    }
+    known = {
+        one: partition
+        async for one, partition in context.paced(asked.items())
+        if services.metadata.partition(one) is not None
+    }
+    if context.api_version == 0:
+        results = await _commit_to_zookeeper(services, request.group_id, known, context)
+    elif known:
+        results = await _commit(services, request, known, context)
+    else:
+        results = {}
+    return await _response(request, results, context)
+
+
+async def _commit(
+    services: Needs,
+    request: OffsetCommitRequest,
+    partitions: Mapping[TopicPartition, OffsetCommitRequestPartition],
+    context: RequestContext,
+) -> dict[TopicPartition, ErrorCode]:
+    now_ms = services.environment.clock.now_ms()
+    retention_ms = request.retention_time_ms
+    expires_ms = None if retention_ms == DEFAULT else min(now_ms + retention_ms, LATEST_MS)
+    offsets = {
+        one: CommittedOffset(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            commit_timestamp_ms=now_ms
+            if partition.commit_timestamp == DEFAULT
+            else partition.commit_timestamp,
+            expire_timestamp_ms=expires_ms,
+        )
+        async for one, partition in context.paced(partitions.items())
+    }
+    results: dict[TopicPartition, ErrorCode] = await services.groups.offsets.commit(
+        request.group_id,
+        offsets,
+        member_id=request.member_id,
+        generation=request.generation_id_or_member_epoch,
+        instance_id=request.group_instance_id,
+    )
+    return results
+
+
+async def _commit_to_zookeeper(
+    services: Needs,
+    group_id: str,
+    partitions: Mapping[TopicPartition, OffsetCommitRequestPartition],
+    context: RequestContext,
+) -> dict[TopicPartition, ErrorCode]:
+    results: dict[TopicPartition, ErrorCode] = {}
+    async for one, partition in context.paced(partitions.items()):
+        results[one] = ErrorCode.NONE
+        if len(partition.committed_metadata or "") > services.config.offset_metadata_max_bytes:
+            results[one] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            continue
+        try:
+            await write_offset(services.zookeeper, group_id, one, partition.committed_offset)
+        except KafkaError as error:
+            results[one] = error.code
+    return results
+
+
+async def _response(
+    request: OffsetCommitRequest, results: Mapping[TopicPartition, ErrorCode], context: RequestContext
+) -> OffsetCommitResponse:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=one.partition_index,
+                        error_code=results.get(TopicPartition(topic.name, one.partition_index), unknown),
+                    )
+                    async for one in context.paced(topic.partitions)
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,178 @@
+"""OffsetFetch: return a group's committed offsets. Version 0 reads ZooKeeper, the others the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.groups.offsets.committed_offsets import NO_OFFSET, CommittedOffset
+from ottla.broker.groups.offsets.zookeeper_offsets import read_offset
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+    from ottla.zookeeper.session import Session
+
+GROUP_ERROR_FROM = 2
+SEVERAL_GROUPS_FROM = 8
+
+Fetched = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
+
+
+class Needs(Protocol):
+    """The parts of the broker that OffsetFetch uses."""
+
+    groups: GroupCoordinator
+    metadata: MetadataCache
+    zookeeper: Session
+
+
+async def handle(
+    services: Needs, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Return committed offsets, of all partitions if no topics are named; -1 for a partition without one."""
+    if context.api_version == 0:
+        return await _response(await _fetch_from_zookeeper(services, request, context), context)
+    if context.api_version >= SEVERAL_GROUPS_FROM:
+        return await _several(services, request, context)
+    refused = await _refused(services, [request.group_id], request.require_stable)
+    asked = None if request.topics is None else await _partitions(request.topics, context)
+    error, fetched = _fetch(services, request.group_id, asked, request.require_stable, refused)
+    if error is ErrorCode.NONE:
+        return await _response(fetched, context)
+    if context.api_version >= GROUP_ERROR_FROM:
+        return OffsetFetchResponse(error_code=error)
+    return await _response(dict.fromkeys(asked or (), error), context)
+
+
+async def _several(
+    services: Needs, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Respond for several groups (KIP-709)."""
+    stable = request.require_stable
+    refused = await _refused(services, [one.group_id for one in request.groups], stable)
+    return OffsetFetchResponse(
+        groups=[await _group(services, one, stable, refused, context) for one in request.groups]
+    )
+
+
+async def _group(
+    services: Needs,
+    asked: OffsetFetchRequestGroup,
+    require_stable: bool,
+    refused: Mapping[str, ErrorCode],
+    context: RequestContext,
+) -> OffsetFetchResponseGroup:
+    partitions = None if asked.topics is None else await _partitions(asked.topics, context)
+    error, fetched = _fetch(services, asked.group_id, partitions, require_stable, refused)
+    if error is not ErrorCode.NONE:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
+    topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    async for one, offset in context.paced(fetched.items()):
+        topics.setdefault(one.topic, []).append(
+            OffsetFetchResponsePartitions(**_fields(one.partition, offset))
+        )
+    return OffsetFetchResponseGroup(
+        group_id=asked.group_id,
+        topics=[OffsetFetchResponseTopics(name=name, partitions=answers) for name, answers in topics.items()],
+    )
+
+
+async def _refused(
+    services: Needs, group_ids: Sequence[str], require_stable: bool
+) -> Mapping[str, ErrorCode]:
+    """Return the groups whose offsets nobody gets from here, because another broker may coordinate them."""
+    if not require_stable:
+        return {}
+    confirmed = await services.groups.offsets.confirm_coordinators(group_ids)
+    return {group_id: error for group_id, error in confirmed.items() if error is not ErrorCode.NONE}
+
+
+def _fetch(
+    services: Needs,
+    group_id: str,
+    partitions: Sequence[TopicPartition] | None,
+    require_stable: bool,
+    refused: Mapping[str, ErrorCode],
+) -> tuple[ErrorCode, Fetched]:
+    if group_id in refused:
+        return refused[group_id], {}
+    return services.groups.offsets.fetch(group_id, partitions, require_stable=require_stable)
+
+
+async def _partitions(
+    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics], context: RequestContext
+) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, index)
+        for topic in topics
+        async for index in context.paced(topic.partition_indexes)
+    ]
+
+
+async def _fetch_from_zookeeper(
+    services: Needs, request: OffsetFetchRequest, context: RequestContext
+) -> Fetched:
+    fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
+    async for one in context.paced(await _partitions(request.topics or (), context)):
+        try:
+            fetched[one] = await _offset_in_zookeeper(services, request.group_id, one)
+        except KafkaError as error:
+            fetched[one] = error.code
+    return fetched
+
+
+async def _offset_in_zookeeper(
+    services: Needs, group_id: str, partition: TopicPartition
+) -> CommittedOffset | ErrorCode:
+    if services.metadata.partition(partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    offset = await read_offset(services.zookeeper, group_id, partition)
+    # Clients of 0.8 start at auto.offset.reset on this error, and fail on an offset of -1.
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if offset is None else CommittedOffset(offset=offset)
+
+
+async def _response(fetched: Fetched, context: RequestContext) -> OffsetFetchResponse:
+    topics: dict[str, list[OffsetFetchResponsePartition]] = {}
+    async for one, offset in context.paced(fetched.items()):
+        topics.setdefault(one.topic, []).append(
+            OffsetFetchResponsePartition(**_fields(one.partition, offset))
+        )
+    return OffsetFetchResponse(topics=_topics(topics.items()))
+
+
+def _topics(
+    topics: Iterable[tuple[str, list[OffsetFetchResponsePartition]]],
+) -> list[OffsetFetchResponseTopic]:
+    return [OffsetFetchResponseTopic(name=name, partitions=partitions) for name, partitions in topics]
+
+
+def _fields(index: int, found: CommittedOffset | ErrorCode | None) -> dict[str, Any]:
+    if isinstance(found, CommittedOffset):
+        return {
+            "partition_index": index,
+            "committed_offset": found.offset,
+            "committed_leader_epoch": found.leader_epoch,
+            "metadata": found.metadata,
+        }
+    return {
+        "partition_index": index,
+        "committed_offset": NO_OFFSET,
+        "metadata": "",
+        "error_code": ErrorCode.NONE if found is None else found,
+    }

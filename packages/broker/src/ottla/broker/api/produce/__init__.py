@@ -1,0 +1,1 @@
+"""Produce: the general path, the fast path, and the wait for replicas."""

@@ -1,0 +1,344 @@
+"""Produce: append batches to logs, and answer when they are as safe as the client asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from ottla.broker.api.current_leaders import tell_producer
+from ottla.broker.api.produce.delayed import (
+    ALL_ACKS,
+    LEADER_ACKS,
+    NO_ACKS,
+    Placed,
+    nothing_to_wait_for,
+    when_safe,
+)
+from ottla.broker.api.produce.verification import Verified, Verifier, verified_now, verify
+from ottla.broker.api.request_context import CloseConnection, Ordering, RequestContext
+from ottla.broker.log.append.batch_preparation import convert, must_be_opened, needs_conversion, opened
+from ottla.broker.runtime.pacing import at_once
+from ottla.protocol.errors import (
+    CorruptMessage,
+    ErrorCode,
+    InvalidProducerIdMapping,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTopicException,
+    KafkaError,
+    KafkaStorageError,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedCompressionType,
+)
+from ottla.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.protocol.records import Codec, magic_at, read_header
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.api.produce.fast_path import ProduceFastPath
+    from ottla.broker.api.topic_metrics import TopicMetrics
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.log.append.record_threads import RecordThreads
+    from ottla.broker.log.producer_state import VerificationGuard
+    from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.runtime.environment import Environment
+
+ADMIN_CLIENT_ID: Final = "__admin_client"
+_FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_V2_ONLY: Final = 3
+_OUTSIDE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+)
+"""Errors that say nothing about the records; a topic that does not exist gets no metrics of its own."""
+
+
+Outcomes: TypeAlias = "dict[TopicPartition, KafkaError | None]"
+"""The partitions whose records were opened, with the error that it found, or None."""
+
+
+class Needs(Protocol):
+    """The parts of the broker that Produce uses."""
+
+    environment: Environment
+    metadata: MetadataCache
+    produce_fast_path: ProduceFastPath
+    record_threads: RecordThreads
+    replicas: Replicas
+    topic_metrics: TopicMetrics
+
+    @property
+    def verification(self) -> Verifier:
+        """Asks transaction coordinators."""
+        ...
+
+
+def handle(
+    services: Needs, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """Append at once and in order; wait only for replicas, a flush, or records that must be opened."""
+    if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
+        steps = refusing(request, InvalidRequiredAcks())
+        return context.pace.run(steps) if context.is_long else at_once(steps)
+    if context.is_long:  # its bytes are its own, and the connection begins nothing else meanwhile
+        return _in_line(services, request, context)
+    if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
+        return _in_line(services, _detached(request), context)
+    try:
+        verified = verified_now(services, request, context)
+    except InvalidProducerIdMapping as error:
+        return at_once(refusing(request, error))
+    if verified is None:
+        return _in_line(services, _detached(request), context)
+    return _appended(services, request, context, verified)
+
+
+def refusing(request: ProduceRequest, error: KafkaError) -> Generator[None, None, ProduceResponse]:
+    """Answer every partition with an error, one in each step."""
+    response = ProduceResponse()
+    for topic in request.topic_data:
+        answers: list[PartitionProduceResponse] = []
+        for one in topic.partition_data:
+            answer = Placed(PartitionProduceResponse(index=one.index))
+            answer.failed(error)
+            answers.append(answer.response)
+            yield
+        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+    return response
+
+
+def _must_open(services: Needs, request: ProduceRequest, version: int) -> bool:
+    return any(
+        partition.records
+        and _is_to_be_opened(
+            services, TopicPartition(topic.name, partition.index), partition.records, version
+        )
+        for topic in request.topic_data
+        for partition in topic.partition_data
+    )
+
+
+def _is_to_be_opened(
+    services: Needs, topic_partition: TopicPartition, records: bytes | memoryview, version: int
+) -> bool:
+    """Whether records must be opened on a thread: old formats, another codec than the topic's, key checks."""
+    partition = services.replicas.hosted(topic_partition)
+    try:
+        if needs_conversion(records):
+            return version < _FIRST_WITH_V2_ONLY
+        return partition is not None and must_be_opened(records, partition.log.config)
+    except CorruptMessage:
+        return False  # the append raises the error
+
+
+def _detached(request: ProduceRequest) -> ProduceRequest:
+    """Copy the records: the network's buffer may be reused once `handle` has returned."""
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            if partition.records is not None:
+                partition.records = bytes(partition.records)
+    return request
+
+
+def _in_line(
+    services: Needs, request: ProduceRequest, context: RequestContext
+) -> Awaitable[ProduceResponse | None]:
+    """Append behind earlier requests of this connection, and open records on a thread."""
+    ordering = context.session.ordering
+    before = ordering.behind
+    placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ordering.behind = placed
+    return _open_then_append(services, request, context, ordering, before, placed)
+
+
+async def _open_then_append(
+    services: Needs,
+    request: ProduceRequest,
+    context: RequestContext,
+    ordering: Ordering,
+    before: Awaitable[Any] | None,
+    placed: asyncio.Future[None],
+) -> ProduceResponse | None:
+    try:
+        outcomes = await _open_all(services, request, context)
+        verified = await verify(services, request, context)
+        if before is not None:
+            await before
+        steps = appending(services, request, context, outcomes, verified)
+        response, appended = await context.pace.run(steps) if context.is_long else at_once(steps)
+        answer = _answer(services, request, context, response, appended)
+    except InvalidProducerIdMapping as error:
+        return await context.pace.run(refusing(request, error))
+    finally:
+        if ordering.behind is placed:
+            ordering.behind = None
+        placed.set_result(None)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+async def _open_all(services: Needs, request: ProduceRequest, context: RequestContext) -> Outcomes:
+    """Open the records that must be; return the error of each partition, or None."""
+    outcomes: Outcomes = {}
+    for topic in request.topic_data:
+        async for one in context.paced(topic.partition_data):
+            topic_partition = TopicPartition(topic.name, one.index)
+            if not one.records or not _is_to_be_opened(
+                services, topic_partition, one.records, context.api_version
+            ):
+                continue
+            try:
+                one.records = await _open_one(services, topic_partition, one.records)
+                outcomes[topic_partition] = None
+            except KafkaError as error:
+                outcomes[topic_partition] = error
+    return outcomes
+
+
+async def _open_one(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bytes:
+    config = services.replicas.leader(topic_partition).log.config
+    if not needs_conversion(records):
+        return await services.record_threads.run(opened, records, config)
+    now_ms = services.environment.clock.now_ms()
+    converted = await services.record_threads.run(convert, records, now_ms, config)
+    services.topic_metrics.of(topic_partition.topic).produce_conversions.mark()
+    services.topic_metrics.all_topics.produce_conversions.mark()
+    return await services.record_threads.run(opened, converted, config)
+
+
+def _appended(
+    services: Needs, request: ProduceRequest, context: RequestContext, verified: Verified
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    response, placed = at_once(appending(services, request, context, {}, verified))
+    return _answer(services, request, context, response, placed)
+
+
+def _answer(
+    services: Needs,
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    placed: list[Placed],
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    if request.acks == NO_ACKS:
+        if any(one.response.error_code for one in placed):
+            raise CloseConnection  # the only way to tell a producer that expects no answer
+        return None
+    if nothing_to_wait_for(request.acks, placed):
+        return tell_producer(services, context.session.listener_name, context.api_version, response)
+    return _when_safe(services, request, context, response, placed)
+
+
+async def _when_safe(
+    services: Needs,
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    placed: list[Placed],
+) -> ProduceResponse:
+    await when_safe(request, context, response, placed, services.environment.clock)
+    return tell_producer(services, context.session.listener_name, context.api_version, response)
+
+
+def appending(
+    services: Needs,
+    request: ProduceRequest,
+    context: RequestContext,
+    outcomes: Outcomes,
+    verified: Verified,
+) -> Generator[None, None, tuple[ProduceResponse, list[Placed]]]:
+    """Append to every partition, one in each step; each partition's answer has its offsets or its error."""
+    response = ProduceResponse()
+    placed: list[Placed] = []
+    now_ms = services.environment.clock.now_ms()
+    for topic in request.topic_data:
+        answers: list[PartitionProduceResponse] = []
+        for one in topic.partition_data:
+            result = Placed(PartitionProduceResponse(index=one.index))
+            topic_partition = TopicPartition(topic.name, one.index)
+            try:
+                if (failure := outcomes.get(topic_partition)) is not None:
+                    raise failure
+                _append_one(
+                    services,
+                    request,
+                    context,
+                    topic_partition,
+                    one.records,
+                    result,
+                    now_ms,
+                    opened=topic_partition in outcomes,
+                    guard=verified.guard_of(topic_partition),
+                )
+            except KafkaError as error:
+                result.failed(error)
+            except OSError as error:
+                result.failed(KafkaStorageError(str(error)))
+            _count(services, topic.name, one.records, result)
+            answers.append(result.response)
+            placed.append(result)
+            yield
+        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+    return response, placed
+
+
+def _append_one(
+    services: Needs,
+    request: ProduceRequest,
+    context: RequestContext,
+    topic_partition: TopicPartition,
+    records: bytes | memoryview | None,
+    result: Placed,
+    now_ms: int,
+    *,
+    opened: bool,
+    guard: VerificationGuard | None,
+) -> None:
+    if topic_partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        raise InvalidTopicException(f"{topic_partition.topic} is written by brokers only")
+    partition = services.replicas.leader(topic_partition)
+    check_records(records, request, context.api_version)
+    assert records is not None
+    appended = partition.append(
+        records, required_acks=request.acks, now_ms=now_ms, opened=opened, guard=guard
+    )
+    result.placed(partition, appended)
+    services.produce_fast_path.admit(context, partition)
+
+
+def check_records(records: bytes | memoryview | None, request: ProduceRequest, version: int) -> None:
+    """Raise unless this version of Produce may carry these records."""
+    if not records:
+        raise InvalidRecord("a partition's records are empty")
+    if magic_at(records) != 2:
+        raise InvalidRecord(f"Produce version {version} carries record batches of format 2 only")
+    header = read_header(records)
+    if version >= _FIRST_WITH_V2_ONLY and header.size_in_bytes < len(records):
+        raise InvalidRecord(f"Produce version {version} carries exactly one record batch for a partition")
+    if header.codec == Codec.ZSTD and version < _FIRST_WITH_ZSTD:
+        raise UnsupportedCompressionType("zstd needs Produce version 7")
+    if header.is_control:
+        raise InvalidRecord("control batches are written by brokers only")
+    if header.is_transactional and request.transactional_id is None:
+        raise TransactionalIdAuthorizationFailed("a transactional batch needs a transactional.id")
+
+
+def _count(services: Needs, topic: str, records: bytes | memoryview | None, result: Placed) -> None:
+    for_all, error_code = services.topic_metrics.all_topics, result.response.error_code
+    meters = [for_all] if error_code in _OUTSIDE else [for_all, services.topic_metrics.of(topic)]
+    for one in meters:
+        one.produce_requests.mark()
+        if error_code:
+            one.failed_produce_requests.mark()
+            one.bytes_rejected.mark(len(records or b""))
+        elif result.appended is not None:
+            one.bytes_in.mark(len(records or b""))
+            one.messages_in.mark(result.appended.last_offset - result.appended.base_offset + 1)

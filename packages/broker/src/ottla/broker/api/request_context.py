@@ -1,0 +1,144 @@
+"""A request's context: the header, the connection it arrived on, and its times."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from ottla.broker.runtime.pacing import Pace, Paced, Turns
+
+if TYPE_CHECKING:
+    from ottla.broker.security.principal import Principal
+    from ottla.protocol.headers import RequestHeader
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class CloseConnection(Exception):
+    """Raised by a handler that cannot answer: Kafka refuses an acks=0 produce this way."""
+
+
+@dataclass(slots=True)
+class Ordering:
+    """Keeps the appends of one connection in order when one of them has to leave the event loop."""
+
+    behind: Awaitable[Any] | None = None
+    """The last append of the connection that has no offset yet."""
+
+
+class Target(Protocol):
+    """A partition as a fast path uses it; `key` is the topic's bytes and the partition's four bytes."""
+
+    @property
+    def key(self) -> bytes: ...
+
+
+class ClientSession(Protocol):
+    """The session of a connection, as handlers use it (`network.session.Session`)."""
+
+    ordering: Ordering
+
+    @property
+    def principal(self) -> Principal: ...
+
+    @property
+    def listener_name(self) -> str: ...
+
+    @property
+    def client_host(self) -> str: ...
+
+    @property
+    def connection_id(self) -> str:
+        """Both ends of the connection and a number: how logs name it."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is closed."""
+        ...
+
+    def authenticated(self, principal: Principal, /) -> None:
+        """Take the identity that authentication has proved; from now on every API may be called."""
+        ...
+
+    @property
+    def index_epoch(self) -> int:
+        """Counts how often the session forgot its partitions."""
+        ...
+
+    def admit_produces(self, target: Target, index_epoch: int, /) -> None:
+        """Let later produces to a partition take the fast path.
+
+        Does nothing if the session forgot partitions since the request with this epoch was read.
+        """
+        ...
+
+    def admit_fetches(self, target: Target, index_epoch: int, key: bytes, /) -> None:
+        """Let later fetches from a partition take the fast path, as `admit_produces` does.
+
+        `key` is the target's, or that of its topic's id where the session fetches by id.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """Where one request came from and when it was read."""
+
+    header: RequestHeader
+    session: ClientSession
+    received_ms: float
+    """Monotonic clock, as `environment.clock.monotonic_ms()`."""
+    index_epoch: int = 0
+    """The session's when the request was read."""
+    begun_ms: float = 0.0
+    """When its handler was called."""
+    remote_ms: float = 0.0
+    """Time spent waiting for replicas or for data; handlers that wait add to it."""
+    turns: Turns = field(default_factory=Turns)
+    """The event loop's, which long requests share."""
+    is_long: bool = False
+    """Whether the request was so long that it was read in steps; a handler that is called at once returns."""
+    _pace: Pace | None = None
+
+    @property
+    def pace(self) -> Pace:
+        """The pace of the request's work; made when it is first asked for."""
+        if self._pace is None:
+            self._pace = Pace(self.turns, self.session)
+        return self._pace
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the response is long, as far as the work for it tells, and is written in steps."""
+        return self._pace is not None and self._pace.is_long
+
+    def paced(self, items: Iterable[T]) -> Paced[T]:
+        """Iterate over a list of the request with `async for`.
+
+        Between elements the loop goes on with other work when this has taken 10 ms, and `Disconnected` is
+        raised when the client has gone.
+        """
+        return self.pace.over(items)
+
+    @property
+    def api_version(self) -> int:
+        """The version of the request; the response has the same."""
+        return self.header.api_version
+
+    @property
+    def client_id(self) -> str | None:
+        """The client id in the request's header."""
+        return self.header.client_id
+
+    @property
+    def principal(self) -> Principal:
+        """The client's identity."""
+        return self.session.principal
+
+
+Handler: TypeAlias = Callable[[S, Any, RequestContext], Any]
+"""`handle(services, request, context)` returns the response, or None for no response (acks=0), or an
+awaitable of either. `services` is any object that has the parts which the handler's `Needs` names."""

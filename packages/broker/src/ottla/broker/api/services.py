@@ -1,0 +1,65 @@
+"""The parts of one broker that handlers act on. The `Needs` of each handler names the parts that it uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
+    from ottla.broker.api.fetch.fast_path import FetchFastPath
+    from ottla.broker.api.fetch.sessions import FetchSessions
+    from ottla.broker.api.produce.fast_path import ProduceFastPath
+    from ottla.broker.api.topic_metrics import TopicMetrics
+    from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.topics import Topics
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.controller.controller import Controller
+    from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+    from ottla.broker.log.append.record_threads import RecordThreads
+    from ottla.broker.log.hosting.registry import LogRegistry
+    from ottla.broker.replication.log_moves import LogMoves
+    from ottla.broker.replication.read_replicas import ReadReplicas
+    from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.replication.throttles import ReplicationQuotas
+    from ottla.broker.runtime.environment import Environment
+    from ottla.broker.transactions.coordinator import TransactionCoordinator
+    from ottla.broker.transactions.markers import PartitionMarkers
+    from ottla.broker.transactions.verification import Verification
+    from ottla.zookeeper.session import Session
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """All parts; `composition.py` puts them together."""
+
+    config: BrokerConfig
+    environment: Environment
+    zookeeper: Session
+    cluster_id: str
+    api_ranges: Sequence[tuple[int, int, int]]
+    """Key, first and last version of every API that is served."""
+    logs: LogRegistry
+    replicas: Replicas
+    read_replicas: ReadReplicas
+    replication_quotas: ReplicationQuotas
+    log_moves: LogMoves
+    metadata: MetadataCache
+    inter_broker: InterBrokerAccess
+    topics: Topics
+    configs: Configs
+    controller: Controller
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    markers: PartitionMarkers
+    verification: Verification
+    topic_metrics: TopicMetrics
+    record_threads: RecordThreads
+    fetch_sessions: FetchSessions
+    delayed_fetches: DelayedFetches
+    produce_fast_path: ProduceFastPath
+    fetch_fast_path: FetchFastPath

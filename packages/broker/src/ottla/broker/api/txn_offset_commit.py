@@ -1,0 +1,160 @@
+"""TxnOffsetCommit: commit a group's offsets as a part of a transaction (KIP-98, KIP-447)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.api.request_context import RequestContext
+from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
+from ottla.broker.groups.hosting.response_errors import after_failed_commit
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
+from ottla.broker.log.producer_state import NOT_REQUIRED
+from ottla.broker.transactions.events import Producer
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.api.produce.verification import Verifier
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+    from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.runtime.environment import Environment
+
+FIRST_WITH_LOAD_IN_PROGRESS: Final = 2
+FIRST_WITH_ABORTABLE: Final = 4
+_UNKNOWN_SEQUENCE: Final = -1
+
+Results = Mapping[TopicPartition, ErrorCode]
+
+
+class Needs(Protocol):
+    """The parts of the broker that TxnOffsetCommit uses."""
+
+    environment: Environment
+    groups: GroupCoordinator
+    metadata: MetadataCache
+    replicas: Replicas
+
+    @property
+    def verification(self) -> Verifier:
+        """Asks transaction coordinators."""
+        ...
+
+
+async def handle(
+    services: Needs, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
+    """Write the offsets into the transaction; partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION."""
+    now_ms = services.environment.clock.now_ms()
+    offsets = {
+        TopicPartition(topic.name, one.partition_index): _offset(one, now_ms)
+        for topic in request.topics
+        async for one in context.paced(topic.partitions)
+    }
+    known = {
+        one: offset
+        async for one, offset in context.paced(offsets.items())
+        if services.metadata.partition(one) is not None
+    }
+    results = await _commit(services, request, known, context) if known else {}
+    return await _response(request, results, context)
+
+
+def _offset(one: TxnOffsetCommitRequestPartition, now_ms: int) -> CommittedOffset:
+    return CommittedOffset(
+        offset=one.committed_offset,
+        leader_epoch=one.committed_leader_epoch,
+        metadata=one.committed_metadata or "",
+        commit_timestamp_ms=now_ms,
+    )
+
+
+async def _commit(
+    services: Needs,
+    request: TxnOffsetCommitRequest,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    context: RequestContext,
+) -> Results:
+    producer = await _verified(services, request, context)
+    if isinstance(producer, ErrorCode):
+        return dict.fromkeys(offsets, producer)
+    return await services.groups.offsets.commit(
+        request.group_id,
+        offsets,
+        member_id=request.member_id,
+        generation=request.generation_id,
+        instance_id=request.group_instance_id,
+        producer=producer,
+    )
+
+
+async def _verified(
+    services: Needs, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TransactionalProducer | ErrorCode:
+    """Return the producer with the guard of its transaction, or why the coordinator refuses it."""
+    epoch, producer_id = request.producer_epoch, request.producer_id
+    number = services.groups.offsets.partition_of(request.group_id)
+    if isinstance(number, ErrorCode):
+        return number
+    if not services.verification.is_enabled:
+        return TransactionalProducer(producer_id, epoch, NOT_REQUIRED)
+    partition = TopicPartition(GROUP_METADATA_TOPIC, number)
+    try:
+        producers = services.replicas.leader(partition).log.producers
+    except KafkaError as refused:
+        return after_failed_commit(refused.code)
+    now_ms = services.environment.clock.now_ms()
+    guard = producers.begin_verification(producer_id, epoch, _UNKNOWN_SEQUENCE, now_ms)
+    if guard is None:
+        return TransactionalProducer(producer_id, epoch, None)
+    errors = await services.verification.verify(
+        request.transactional_id,
+        Producer(producer_id, epoch),
+        [partition],
+        knows_abortable=context.api_version >= FIRST_WITH_ABORTABLE,
+    )
+    error = errors[partition]
+    if error is ErrorCode.NONE:
+        return TransactionalProducer(producer_id, epoch, guard)
+    if error in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.CONCURRENT_TRANSACTIONS):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # which every producer retries
+    return after_failed_commit(error)
+
+
+async def _response(
+    request: TxnOffsetCommitRequest, results: Results, context: RequestContext
+) -> TxnOffsetCommitResponse:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=one.partition_index,
+                        error_code=_known_to(
+                            context.api_version,
+                            results.get(TopicPartition(topic.name, one.partition_index), unknown),
+                        ),
+                    )
+                    async for one in context.paced(topic.partitions)
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _known_to(version: int, error: ErrorCode) -> ErrorCode:
+    """Return the error as clients of this version know it: those before 2.0 fail on one of them."""
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < FIRST_WITH_LOAD_IN_PROGRESS:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return error

@@ -1,0 +1,1 @@
+"""The classic group protocol: members, rebalances, and the state of a group."""

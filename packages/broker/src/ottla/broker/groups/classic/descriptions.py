@@ -1,0 +1,63 @@
+"""Descriptions of groups, for ListGroups and DescribeGroups."""
+
+from __future__ import annotations
+
+from ottla.broker.groups.classic.events import GroupState
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.runtime.frozen_classes import frozen
+from ottla.protocol.errors import ErrorCode
+
+
+@frozen
+class MemberDescription:
+    """One member; metadata and assignment are empty unless the group is Stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes = b""
+    assignment: bytes = b""
+
+
+@frozen(kw_only=True)
+class GroupDescription:
+    """One group, or the error of describing it."""
+
+    group_id: str
+    error: ErrorCode = ErrorCode.NONE
+    state: GroupState = GroupState.EMPTY
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[MemberDescription, ...] = ()
+
+
+@frozen
+class ListedGroup:
+    """One group of ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    state: GroupState
+
+
+def describe(group: Group) -> GroupDescription:
+    """Describe a group as it is now."""
+    stable = group.state is GroupState.STABLE
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_name=(group.protocol_name or "") if stable else "",
+        members=tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(group.protocol_name) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in group.members
+        ),
+    )

@@ -1,0 +1,259 @@
+"""The events of a classic group, its replies, and the snapshots that it has written."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from ottla.broker.runtime.frozen_classes import frozen
+from ottla.protocol.errors import ErrorCode
+
+NO_GENERATION = -1
+UNKNOWN_MEMBER_ID = ""
+
+Token: TypeAlias = Hashable
+"""Identifies a request that waits for its answer; the group only returns it with the reply."""
+
+
+class GroupState(Enum):
+    """The states of a classic group, by the names that clients see."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+# ---- snapshots in the log
+
+
+@frozen(kw_only=True)
+class MemberSnapshot:
+    """One member as the log stores it; the subscription is the one for the group's protocol."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+@frozen(kw_only=True)
+class GroupSnapshot:
+    """A group as the log stores it; `state_since_ms` is wall-clock time, -1 when the log has none."""
+
+    group_id: str
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    state_since_ms: int = -1
+    members: tuple[MemberSnapshot, ...] = ()
+
+
+class Reason(Enum):
+    """Why a group is written."""
+
+    EMPTIED = "emptied"
+    ASSIGNED = "assigned"
+    STATIC_MEMBER_REPLACED = "static member replaced"
+
+
+@frozen(kw_only=True)
+class Replacement:
+    """A static member that joined under a new member id, and what it was before (KIP-345)."""
+
+    instance_id: str
+    new_member_id: str
+    old_member_id: str
+    old_leader_id: str | None
+    old_protocols: tuple[tuple[str, bytes], ...]
+    old_rebalance_timeout_ms: int
+    old_session_timeout_ms: int
+    may_skip_assignment: bool = False
+
+
+@frozen(kw_only=True)
+class Persist:
+    """A snapshot to be written; `Persisted` tells the group the result."""
+
+    reason: Reason
+    snapshot: GroupSnapshot
+    replacement: Replacement | None = None
+
+
+# ---- events
+
+
+@frozen(kw_only=True)
+class Join:
+    """JoinGroup: a member wants to be in the next generation.
+
+    `new_member_id` is the id for a member that has none: any text that no other member has.
+    """
+
+    token: Token
+    member_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    require_known_member_id: bool = False
+    may_skip_assignment: bool = False
+    """Whether the member understands an answer with `JoinResult.skip_assignment`."""
+    new_member_id: str = ""
+
+
+@frozen(kw_only=True)
+class Sync:
+    """SyncGroup: a member asks for its assignment; the leader's request carries all assignments."""
+
+    token: Token
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@frozen(kw_only=True)
+class Heartbeat:
+    """Heartbeat: a member is alive."""
+
+    token: Token
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+
+@frozen
+class MemberIdentity:
+    """One member of LeaveGroup: by member id, or by instance id alone when an administrator removes it."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+@frozen(kw_only=True)
+class Leave:
+    """LeaveGroup: members leave, or an administrator removes them."""
+
+    token: Token
+    members: tuple[MemberIdentity, ...]
+
+
+@frozen
+class TimePassed:
+    """A deadline of the group has passed."""
+
+
+@frozen
+class Persisted:
+    """A snapshot is committed, or its write failed."""
+
+    persist: Persist
+    error: ErrorCode = ErrorCode.NONE
+
+
+@frozen
+class Loaded:
+    """The group was loaded from the log: the sessions of its members begin now."""
+
+
+@frozen
+class Unloaded:
+    """This broker does not coordinate the group any more."""
+
+
+@frozen
+class Removed:
+    """The empty group is deleted."""
+
+
+Event: TypeAlias = Join | Sync | Heartbeat | Leave | TimePassed | Persisted | Loaded | Unloaded | Removed
+
+
+# ---- replies
+
+
+@frozen
+class JoinedMember:
+    """One member, as the leader gets it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@frozen(kw_only=True)
+class JoinResult:
+    """The answer to a join; only the leader gets `members`."""
+
+    error: ErrorCode
+    member_id: str = UNKNOWN_MEMBER_ID
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+    """Whether the leader must not assign: the generation goes on with its assignment (KIP-814)."""
+
+
+@frozen(kw_only=True)
+class SyncResult:
+    """The answer to a sync."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@frozen
+class HeartbeatResult:
+    """The answer to a heartbeat."""
+
+    error: ErrorCode
+
+
+@frozen
+class LeaveResult:
+    """The answer to a leave: one error for each member, in the order of the request."""
+
+    error: ErrorCode
+    members: tuple[tuple[MemberIdentity, ErrorCode], ...] = ()
+
+
+Result: TypeAlias = JoinResult | SyncResult | HeartbeatResult | LeaveResult
+
+
+@frozen
+class Reply:
+    """The answer to the request that `token` identifies."""
+
+    token: Token
+    result: Result
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The effects of a step: write `persist`, send `replies`, send `TimePassed` at `wake_at_ms`.
+
+    `rebalanced` counts the generations that got their assignment from the leader during the step.
+    """
+
+    persist: list[Persist] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    wake_at_ms: float | None = None
+    rebalanced: int = 0

@@ -1,0 +1,242 @@
+"""The data of one group: members, state, generation, deadlines; and the outcome of the step in progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from ottla.broker.coordinators.deadline_queue import Deadlines
+from ottla.broker.groups.classic.events import (
+    NO_GENERATION,
+    UNKNOWN_MEMBER_ID,
+    GroupSnapshot,
+    GroupState,
+    HeartbeatResult,
+    Join,
+    JoinResult,
+    LeaveResult,
+    Outcome,
+    Persist,
+    Reason,
+    Replacement,
+    Reply,
+    SyncResult,
+    Token,
+)
+from ottla.broker.groups.classic.members import GroupMember, Members
+from ottla.broker.groups.classic.state_transitions import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    PREVIOUS_STATES,
+    GroupLimits,
+    Wait,
+)
+from ottla.broker.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from ottla.protocol.errors import ErrorCode
+
+
+class GroupMetadata:
+    """One group's data, with the small changes that joins, rebalances and heartbeats have in common.
+
+    It belongs to a `Group`, which begins a step before anything here is changed.
+    """
+
+    def __init__(self, group_id: str, limits: GroupLimits, wall_ms: int = -1) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self.state = GroupState.EMPTY
+        self.state_since_ms = wall_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        self.members = Members()
+        self.pending_members: set[str] = set()
+        self.subscribed_topics: frozenset[str] | None = None
+        self.pending_syncs: set[str] = set()
+        self.deadlines: Deadlines[tuple[Wait, str]] = Deadlines()
+        self.now_ms = 0.0
+        self.wall_ms = wall_ms
+        self.outcome = Outcome()
+
+    @classmethod
+    def restore(cls, snapshot: GroupSnapshot, limits: GroupLimits) -> Self:
+        """Make the group that the log describes: Stable, or Empty without members."""
+        group = cls(snapshot.group_id, limits)
+        group.state = GroupState.STABLE if snapshot.members else GroupState.EMPTY
+        group.state_since_ms = snapshot.state_since_ms
+        group.generation = snapshot.generation
+        group.protocol_type = snapshot.protocol_type or None
+        group.protocol_name = snapshot.protocol_name
+        group.leader_id = snapshot.leader_id
+        for one in snapshot.members:
+            member = GroupMember(
+                member_id=one.member_id,
+                instance_id=one.instance_id,
+                client_id=one.client_id,
+                client_host=one.client_host,
+                rebalance_timeout_ms=one.rebalance_timeout_ms,
+                session_timeout_ms=one.session_timeout_ms,
+                protocols=((snapshot.protocol_name or "", one.subscription),),
+                assignment=one.assignment,
+            )
+            group.members.add(member)
+        group.update_subscriptions()
+        return group
+
+    def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
+        """The group as the log stores it, with these assignments instead of the present ones."""
+        return GroupSnapshot(
+            group_id=self.group_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=self.leader_id,
+            state_since_ms=self.state_since_ms,
+            members=tuple(
+                member.snapshot(
+                    self.protocol_name,
+                    member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                )
+                for member in self.members
+            ),
+        )
+
+    # ---- steps
+
+    def begin_step(self, now_ms: float, wall_ms: int) -> Outcome:
+        """Begin a step at this time; replies and writes are added to the returned outcome."""
+        self.now_ms, self.wall_ms, self.outcome = now_ms, wall_ms, Outcome()
+        return self.outcome
+
+    # ---- reading
+
+    @property
+    def leader(self) -> str:
+        """The member id of the leader, empty without one."""
+        return self.leader_id or ""
+
+    @property
+    def wake_at_ms(self) -> float | None:
+        """When `TimePassed` is due; None without a deadline."""
+        return self.deadlines.next_ms()
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members may consume `topic`; true when that is not known."""
+        return self.subscribed_topics is None or topic in self.subscribed_topics
+
+    # ---- members
+
+    def expect_heartbeat(self, member: GroupMember) -> None:
+        """Begin the member's session anew: its next heartbeat is due within the session timeout."""
+        timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
+        self.deadlines.set((Wait.SESSION, member.member_id), self.now_ms + timeout_ms)
+
+    def drop(self, member: GroupMember, error: ErrorCode) -> None:
+        """Remove a member and answer its waiting requests with `error`; the caller begins the rebalance."""
+        self.answer_waiting(member, error)
+        self.members.remove(member)
+        self.deadlines.cancel((Wait.SESSION, member.member_id))
+        self.pending_syncs.discard(member.member_id)
+        if self.leader_id == member.member_id:
+            self.leader_id = self.members.first()
+
+    def forget_pending(self, member_id: str) -> None:
+        """Forget a member id that was given out and has not joined (KIP-394)."""
+        self.pending_members.discard(member_id)
+        self.deadlines.cancel((Wait.PENDING_MEMBER, member_id))
+
+    def forget_deadlines(self) -> None:
+        """Cancel every deadline."""
+        self.deadlines = Deadlines()
+
+    # ---- state
+
+    def enter(self, state: GroupState) -> None:
+        """Enter a state that the present one leads to."""
+        assert self.state in PREVIOUS_STATES[state], f"{self.group_id}: {self.state} -> {state}"
+        self.state, self.state_since_ms = state, self.wall_ms
+
+    def update_subscriptions(self) -> None:
+        """Recompute the topics of all members."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            self.subscribed_topics = None
+        elif not len(self.members):
+            self.subscribed_topics = frozenset()
+        else:
+            self.subscribed_topics = subscribed_topics(
+                member.metadata(self.protocol_name) for member in self.members
+            )
+
+    def persist(
+        self, reason: Reason, snapshot: GroupSnapshot, replacement: Replacement | None = None
+    ) -> Persist:
+        """Have a snapshot written; `Persisted` reports the result."""
+        persist = Persist(reason=reason, snapshot=snapshot, replacement=replacement)
+        self.outcome.persist.append(persist)
+        return persist
+
+    # ---- answers
+
+    def reply(self, token: Token, result: JoinResult | SyncResult | HeartbeatResult | LeaveResult) -> None:
+        """Answer the request of that token."""
+        self.outcome.replies.append(Reply(token, result))
+
+    def refuse_join(self, join: Join, error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> None:
+        """Answer a join with an error."""
+        self.reply(join.token, JoinResult(error=error, member_id=member_id))
+
+    def answer_join(
+        self, member: GroupMember, leader_id: str | None = None, *, skip_assignment: bool = False
+    ) -> None:
+        """Answer the member's waiting join; a given `leader_id` is sent instead of the present leader."""
+        token = self.members.set_join(member, None)
+        assert token is not None
+        leads = leader_id is None and member.member_id == self.leader_id
+        self.reply(
+            token,
+            self.join_result(
+                member, tell_members=leads, leader_id=leader_id, skip_assignment=skip_assignment
+            ),
+        )
+
+    def join_result(
+        self,
+        member: GroupMember,
+        *,
+        tell_members: bool,
+        leader_id: str | None = None,
+        skip_assignment: bool = False,
+    ) -> JoinResult:
+        """Build the answer to a successful join; only the leader is told the members."""
+        return JoinResult(
+            error=ErrorCode.NONE,
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=self.leader if leader_id is None else leader_id,
+            members=self.members.joined(self.protocol_name) if tell_members else (),
+            skip_assignment=skip_assignment,
+        )
+
+    def sync_result(self, member: GroupMember, error: ErrorCode) -> SyncResult:
+        """Build the answer to a sync: the member's assignment, or `error`."""
+        if error is not ErrorCode.NONE:
+            return SyncResult(error=error)
+        return SyncResult(
+            error=error,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+    def answer_waiting(self, member: GroupMember, error: ErrorCode) -> None:
+        """Answer the member's waiting join and sync with `error`."""
+        join = self.members.set_join(member, None)
+        if join is not None:
+            lost = error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            member_id = UNKNOWN_MEMBER_ID if lost else member.member_id
+            self.reply(join, JoinResult(error=error, member_id=member_id, generation=NO_GENERATION))
+        sync, member.sync = member.sync, None
+        if sync is not None:
+            self.reply(sync, SyncResult(error=error))

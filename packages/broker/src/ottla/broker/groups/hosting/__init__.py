@@ -1,0 +1,1 @@
+"""The groups that this broker coordinates."""

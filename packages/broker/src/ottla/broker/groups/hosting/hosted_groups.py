@@ -1,0 +1,213 @@
+"""The groups that this broker coordinates: find a group, step it, write it, remove it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
+from ottla.broker.coordinators.record_writer import RecordWriter
+from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
+from ottla.broker.coordinators.timer_task import Timers
+from ottla.broker.groups.classic.events import (
+    Event,
+    Loaded,
+    Persist,
+    Persisted,
+    Removed,
+    TimePassed,
+    Unloaded,
+)
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.classic.state_transitions import GroupLimits
+from ottla.broker.groups.hosting.metrics import GroupMeters
+from ottla.broker.groups.hosting.response_errors import after_failed_group_write
+from ottla.broker.groups.offsets.partition_state import GroupsState, HostedGroup
+from ottla.broker.groups.records import GroupRecord, GroupRecordCodec, LogRecord, OffsetRecord
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.metrics import Meter, Metrics
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
+    from ottla.broker.runtime.environment import Clock
+
+log = logging.getLogger(__name__)
+
+GroupPartition: TypeAlias = CoordinatorPartition[GroupsState]
+
+
+class HostedGroups:
+    """The groups in the partitions of `__consumer_offsets` that this broker leads.
+
+    `step` is the only way to change a group: it delivers the replies, writes the snapshot, sets the deadline.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        metrics: Metrics,
+        store: CoordinatorStore,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self.clock = clock
+        self._max_groups = config.group_max_count
+        self._limits = GroupLimits(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_size=config.group_max_size,
+            max_metadata_bytes=config.group_max_metadata_bytes,
+        )
+        codec = GroupRecordCodec()
+        self.runtime: CoordinatorRuntime[GroupsState, LogRecord] = CoordinatorRuntime(
+            store,
+            codec,
+            new_state=lambda number: GroupsState(number, self._limits),
+            loaded=self._loaded,
+            unloaded=self._unloaded,
+            clock=clock,
+            tasks=tasks,
+        )
+        self._ended_early: dict[GroupPartition, list[tuple[int, bool]]] = {}
+        """Transactions that ended while their partition was loaded: producer id, and whether it commits."""
+        self.meters = GroupMeters(metrics, self)
+        self.timers: Timers[HostedGroup] = Timers(clock, lambda hosted: self.step(hosted, TimePassed()))
+        self.writer: RecordWriter[GroupsState, LogRecord] = RecordWriter(
+            store, codec, clock, tasks, config.offsets_commit_timeout_ms
+        )
+
+    # ---- finding groups
+
+    def __iter__(self) -> Iterator[HostedGroup]:
+        """All groups; safe against changes while iterating."""
+        for partition in self.runtime.partitions:
+            yield from list(partition.state.groups.values())
+
+    def partition_for(
+        self, group_id: str | None, *, empty_id_allowed: bool = False
+    ) -> GroupPartition | ErrorCode:
+        """Return the partition that keeps the group, or the reason why this broker does not coordinate it.
+
+        The empty id is invalid for members; old simple consumers may commit under it.
+        """
+        if group_id is None or (not group_id and not empty_id_allowed):
+            return ErrorCode.INVALID_GROUP_ID
+        return self.runtime.find(group_id)
+
+    def find_or_create(self, partition: GroupPartition, group_id: str) -> HostedGroup | None:
+        """Return the group, which is created empty when it is unknown; None where there are too many."""
+        hosted = partition.state.groups.get(group_id)
+        if hosted is None:
+            if sum(len(one.state.groups) for one in self.runtime.partitions) >= self._max_groups:
+                return None
+            group = Group(group_id, self._limits, self.clock.now_ms())
+            hosted = partition.state.groups[group_id] = HostedGroup(group, partition.number)
+        return hosted
+
+    def drop_if_unused(self, hosted: HostedGroup) -> None:
+        """Forget a group that has no member, no generation and no offset."""
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is not None and hosted.is_unused:
+            partition.state.groups.pop(hosted.group.group_id, None)
+            self.timers.cancel(hosted)
+
+    # ---- steps
+
+    def step(self, hosted: HostedGroup, event: Event) -> None:
+        """Have the group process one event, and perform its effects."""
+        outcome = hosted.group.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
+        for reply in outcome.replies:
+            waiting = cast("asyncio.Future[Any]", reply.token)
+            if not waiting.done():
+                waiting.set_result(reply.result)
+        if outcome.rebalanced:
+            self.meters.rebalances.mark(outcome.rebalanced)
+        self.timers.set(hosted, outcome.wake_at_ms)
+        for persist in outcome.persist:
+            self._write_group(hosted, persist)
+
+    def _write_group(self, hosted: HostedGroup, persist: Persist) -> None:
+        def settled(error: KafkaError | None) -> None:
+            code = ErrorCode.NONE if error is None else after_failed_group_write(error.code)
+            self.step(hosted, Persisted(persist, code))
+
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is None:
+            self.step(hosted, Persisted(persist, ErrorCode.NOT_COORDINATOR))
+        else:
+            snapshot = persist.snapshot
+            self.writer.write(partition, [GroupRecord(snapshot.group_id, snapshot)], settled)
+
+    # ---- transactions
+
+    def transaction_ended(self, number: int, producer_id: int, *, commit: bool) -> None:
+        """Apply a marker that is committed in a partition; one that is not led here hears of it by loading.
+
+        A load may have read the log before the marker came: it is applied once more when the load has ended.
+        Nothing of the producer's next transaction can be there by then, for no commit is taken meanwhile.
+        """
+        partition = self.runtime.partitions.get(number)
+        if partition is None:
+            return
+        if partition.loaded:
+            partition.state.end_transaction(producer_id, commit=commit)
+        else:
+            self._ended_early.setdefault(partition, []).append((producer_id, commit))
+
+    # ---- loading and unloading
+
+    def _loaded(self, partition: GroupPartition, facts: LoadFacts) -> None:
+        for producer_id, commit in self._ended_early.pop(partition, ()):
+            partition.state.end_transaction(producer_id, commit=commit)
+        groups = partition.state.groups
+        for hosted in list(groups.values()):
+            self.step(hosted, Loaded())
+        self.meters.load_time.update(facts.took_ms)
+        log.info(
+            "groups loaded",
+            extra={"partition": partition.number, "groups": len(groups), "records": facts.records,
+                   "took_ms": round(facts.took_ms)},
+        )  # fmt: skip
+
+    def _unloaded(self, partition: GroupPartition) -> None:
+        self._ended_early.pop(partition, None)
+        for hosted in list(partition.state.groups.values()):
+            self.step(hosted, Unloaded())
+            self.timers.cancel(hosted)
+        partition.state.groups.clear()
+
+    # ---- forgetting
+
+    def forget_offsets(self, hosted: HostedGroup, partitions: Iterable[TopicPartition], meter: Meter) -> None:
+        """Drop committed offsets, and write their tombstones."""
+        gone = hosted.offsets.forget(partitions)
+        meter.mark(len(gone))
+        group_id = hosted.group.group_id
+        self._write_tombstones(hosted, [OffsetRecord(group_id, partition, None) for partition in gone])
+
+    def remove(self, hosted: HostedGroup) -> None:
+        """Forget an empty group with all its offsets, and write their tombstones."""
+        group = hosted.group
+        had_generations = group.generation > 0
+        self.step(hosted, Removed())
+        self.timers.cancel(hosted)
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is not None and partition.state.groups.get(group.group_id) is hosted:
+            del partition.state.groups[group.group_id]
+        gone = hosted.offsets.forget(hosted.offsets.known)
+        tombstones: list[LogRecord] = [OffsetRecord(group.group_id, one, None) for one in gone]
+        if had_generations:  # the log has no record of a group that only simple consumers used
+            tombstones.append(GroupRecord(group.group_id, None))
+        self._write_tombstones(hosted, tombstones)
+
+    def _write_tombstones(self, hosted: HostedGroup, tombstones: list[LogRecord]) -> None:
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is not None:
+            self.writer.write_tombstones(partition, tombstones)

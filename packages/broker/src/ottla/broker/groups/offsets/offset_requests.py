@@ -1,0 +1,222 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete over the groups hosted here; and the expiration of offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.groups.classic.events import GroupState
+from ottla.broker.groups.hosting.response_errors import after_failed_commit, after_failed_confirmation
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset, expiry_rule
+from ottla.broker.groups.records import OffsetRecord
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
+    from ottla.broker.groups.hosting.hosted_groups import GroupPartition, HostedGroups
+    from ottla.broker.groups.offsets.partition_state import HostedGroup
+
+log = logging.getLogger(__name__)
+
+_NO_OFFSET: Final = OffsetRecord("", TopicPartition("", 0), None)
+"""The tombstone of an offset that cannot be committed: compaction keeps one in a partition at most."""
+_GROUPS_BETWEEN_YIELDS: Final = 50
+"""How many groups are checked for expired offsets before other tasks run."""
+
+
+class OffsetRequests:
+    """Commits, fetches, deletes and expires the offsets of hosted groups, in Kafka's error codes."""
+
+    def __init__(self, hosted: HostedGroups, config: BrokerConfig) -> None:
+        self._hosted = hosted
+        self._max_metadata_bytes = config.offset_metadata_max_bytes
+        self._retention_ms = config.offsets_retention_minutes * 60_000
+
+    # ---- committing
+
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+        producer: TransactionalProducer | None = None,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Commit offsets; return once all in-sync replicas have them, or the error of each partition.
+
+        Those of a `producer` are in its transaction: they become visible when that commits.
+        """
+        groups = self._hosted
+        partition = groups.partition_for(group_id, empty_id_allowed=producer is None)
+        if isinstance(partition, ErrorCode):
+            return dict.fromkeys(offsets, partition)
+        if generation >= 0 and producer is None and group_id not in partition.state.groups:
+            return dict.fromkeys(
+                offsets, ErrorCode.ILLEGAL_GENERATION
+            )  # the group of that generation is deleted
+        hosted = groups.find_or_create(partition, group_id)
+        if hosted is None:
+            return dict.fromkeys(offsets, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        error = hosted.group.check_commit(
+            member_id,
+            generation,
+            instance_id,
+            groups.clock.monotonic_ms(),
+            transactional=producer is not None,
+        )
+        groups.timers.set(hosted, hosted.group.wake_at_ms)
+        if error is ErrorCode.NONE:
+            results = await self._commit(partition, hosted, offsets, producer)
+        else:
+            results = dict.fromkeys(offsets, error)
+        groups.drop_if_unused(hosted)
+        return results
+
+    def partition_of(self, group_id: str) -> int | ErrorCode:
+        """Return the number of the partition that keeps the offsets of a group's transactional commits."""
+        partition = self._hosted.partition_for(group_id)
+        return partition if isinstance(partition, ErrorCode) else partition.number
+
+    async def _commit(
+        self,
+        partition: GroupPartition,
+        hosted: HostedGroup,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        producer: TransactionalProducer | None,
+    ) -> dict[TopicPartition, ErrorCode]:
+        longest = self._max_metadata_bytes
+        accepted = {tp: one for tp, one in offsets.items() if len(one.metadata) <= longest}
+        error = await self._write(partition, hosted, accepted, producer) if accepted else ErrorCode.NONE
+        return {tp: error if tp in accepted else ErrorCode.OFFSET_METADATA_TOO_LARGE for tp in offsets}
+
+    async def _write(
+        self,
+        partition: GroupPartition,
+        hosted: HostedGroup,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        producer: TransactionalProducer | None,
+    ) -> ErrorCode:
+        group_id = hosted.group.group_id
+        answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def settled(error: KafkaError | None) -> None:
+            if producer is None:
+                hosted.offsets.settled(offsets)
+            if not answer.done():
+                answer.set_result(ErrorCode.NONE if error is None else after_failed_commit(error.code))
+
+        if producer is None:  # one of a transaction is pending from its append on, by its replay
+            hosted.offsets.begin(offsets)
+        records = [OffsetRecord(group_id, one, committed) for one, committed in offsets.items()]
+        if self._hosted.writer.write(partition, records, settled, producer=producer):
+            self._hosted.meters.commits.mark(len(offsets))
+        return await answer
+
+    # ---- fetching
+
+    async def confirm_coordinators(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        """Return NONE for a group once no other broker can have committed offsets of it before the call.
+
+        `fetch` answers at once from what this broker knows. Where another has taken over unnoticed, these
+        are old offsets, and a transaction that begins from them repeats what others have committed. So a
+        fetch of stable offsets comes after this. All partitions are confirmed at once: many groups wait no
+        longer than one.
+        """
+        found = {one: self._hosted.partition_for(one, empty_id_allowed=True) for one in group_ids}
+        partitions = {one for one in found.values() if not isinstance(one, ErrorCode)}
+        ordered = sorted(partitions, key=lambda one: one.number)
+        codes = await asyncio.gather(*map(self._confirm, ordered))
+        confirmed = dict(zip(ordered, codes, strict=True))
+        return {
+            group_id: one if isinstance(one, ErrorCode) else confirmed[one] for group_id, one in found.items()
+        }
+
+    async def _confirm(self, partition: GroupPartition) -> ErrorCode:
+        error = await self._hosted.writer.confirm_leadership(partition, _NO_OFFSET)
+        return ErrorCode.NONE if error is None else after_failed_confirmation(error.code)
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset | ErrorCode | None]]:
+        """Return committed offsets, of all partitions when none are named; None where there is none.
+
+        A partition gets UNSTABLE_OFFSET_COMMIT when an open transaction may still change its offset and the
+        caller requires stable ones.
+        """
+        partition = self._hosted.partition_for(group_id, empty_id_allowed=True)
+        if isinstance(partition, ErrorCode):
+            return partition, {}
+        hosted = partition.state.groups.get(group_id)
+        if hosted is None:
+            return ErrorCode.NONE, dict.fromkeys(partitions or ())
+        offsets = hosted.offsets
+        fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
+        for one in offsets if partitions is None else partitions:
+            unstable = require_stable and offsets.is_unstable(one)
+            fetched[one] = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else offsets.get(one)
+        return ErrorCode.NONE, fetched
+
+    # ---- deleting
+
+    async def delete(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """Delete offsets of topics that no member is subscribed to."""
+        partition = self._hosted.partition_for(group_id)
+        if isinstance(partition, ErrorCode):
+            return partition, {}
+        hosted = partition.state.groups.get(group_id)
+        if hosted is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND, {}
+        group = hosted.group
+        has_members = group.state is not GroupState.EMPTY
+        if has_members and group.protocol_type != "consumer":
+            return ErrorCode.NON_EMPTY_GROUP, {}
+        subscribed = {one for one in partitions if has_members and group.is_subscribed_to(one.topic)}
+        deleted = [one for one in partitions if one not in subscribed]
+        self._hosted.forget_offsets(hosted, deleted, self._hosted.meters.deletions)
+        return ErrorCode.NONE, {
+            one: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if one in subscribed else ErrorCode.NONE
+            for one in partitions
+        }
+
+    def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
+        """Delete every group's offsets of partitions that do not exist any more."""
+        gone = set(partitions)
+        for hosted in self._hosted:
+            if affected := [one for one in hosted.offsets.known if one in gone]:
+                self._hosted.forget_offsets(hosted, affected, self._hosted.meters.deletions)
+
+    # ---- expiring
+
+    async def expire(self) -> int:
+        """Delete offsets past their retention, and empty groups without offsets; return how many offsets."""
+        expired = 0
+        for count, hosted in enumerate(list(self._hosted), start=1):
+            expired += self._expire_group(hosted)
+            if count % _GROUPS_BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
+        if expired:
+            log.info("offsets expired", extra={"offsets": expired})
+        return expired
+
+    def _expire_group(self, hosted: HostedGroup) -> int:
+        group = hosted.group
+        rule = expiry_rule(group)
+        wall_ms = self._hosted.clock.now_ms()
+        expired = hosted.offsets.expired(rule, wall_ms, self._retention_ms) if rule else []
+        if expired:
+            self._hosted.forget_offsets(hosted, expired, self._hosted.meters.expirations)
+        if group.state is GroupState.EMPTY and not group.pending_members and hosted.offsets.is_idle:
+            self._hosted.remove(hosted)
+        return len(expired)

@@ -1,1 +1,0 @@
-"""Handlers of requests: one file for each API, each with one `handle`."""

@@ -1,0 +1,1 @@
+"""The append to a log, and the log's end."""

@@ -1,0 +1,126 @@
+"""Preparation of client batches on a thread: conversion of legacy formats, recompression, opening for checks.
+
+The functions are pure and may run on any thread. `convert`, `prepare` and `opened` may take milliseconds and
+belong on one (`record_threads`): decompressed records can be a thousand times as large as the request. Of one
+batch they open at most 32 MiB; beyond that they raise MessageTooLarge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.config.compression import DEFAULT_LZ4_LEVEL
+from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES, check_keys, check_size
+from ottla.protocol.errors import InvalidRecord
+from ottla.protocol.records import (
+    Codec,
+    all_magic_2,
+    convert_to_v2,
+    magic_at,
+    read_header,
+    recompress,
+    split_batches,
+    validate_batches,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.config import LogConfig
+
+_CODEC: Final = 0x07
+_CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "none": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+def target_codec(config: LogConfig) -> Codec | None:
+    """The codec a topic stores with; None when it keeps the producer's codec."""
+    return _CODECS.get(config.compression_type)
+
+
+def target_level(config: LogConfig) -> int | None:
+    """The level a topic's own codec compresses with; None is the codec's default."""
+    match target_codec(config):
+        case Codec.GZIP:
+            return config.compression_gzip_level
+        case Codec.LZ4 if config.compression_lz4_level != DEFAULT_LZ4_LEVEL:
+            return config.compression_lz4_level
+        case Codec.ZSTD:
+            return config.compression_zstd_level
+    return None  # Kafka's default of lz4 is its fast algorithm, which other levels are not
+
+
+def needs_conversion(batches: bytes | bytearray | memoryview) -> bool:
+    """Whether any batch is older than v2. Raises CorruptMessage for torn ones."""
+    return not all_magic_2(batches)
+
+
+def convert(batches: bytes | bytearray | memoryview, now_ms: int, config: LogConfig) -> bytes:
+    """Convert message sets of magic 0 and 1 into one v2 batch, in the topic's codec.
+
+    Messages without a timestamp get -1, as in Kafka, unless the topic stamps with `now_ms`. Raises
+    `CorruptMessage` and `InvalidRecord`.
+    """
+    if magic_at(batches) == 2:
+        raise InvalidRecord("formats are mixed in one set of records")
+    appended = config.message_timestamp_type == "LogAppendTime"
+    return convert_to_v2(
+        batches,
+        now_ms if appended else None,
+        codec=target_codec(config),
+        level=target_level(config),
+        max_decompressed_bytes=MAX_OPENED_BYTES,
+    )
+
+
+def needs_preparation(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
+    """Whether v2 batches have to be recompressed before they are appended."""
+    codec = target_codec(config)
+    if codec is None:
+        return False
+    return any(read_header(one).attributes & _CODEC != codec for one in split_batches(batches))
+
+
+def prepare(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
+    """The same v2 batches, recompressed where they have another codec than the topic."""
+    codec = target_codec(config)
+    assert codec is not None
+    level = target_level(config)
+    return b"".join(_recompressed(one, codec, level) for one in split_batches(batches))
+
+
+def may_have_to_be_opened(config: LogConfig) -> bool:
+    """Whether a topic's settings may require that batches are decompressed."""
+    return config.compact or target_codec(config) is not None
+
+
+def must_be_opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
+    """Whether v2 batches have to be decompressed before the append. Raises CorruptMessage for torn ones."""
+    if not may_have_to_be_opened(config):
+        return False
+    target = target_codec(config)
+    codecs = {read_header(one).attributes & _CODEC for one in split_batches(batches)}
+    return bool((config.compact and codecs - {Codec.NONE}) or (target is not None and codecs - {target}))
+
+
+def opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
+    """Do the checks and changes of v2 batches that need their records: keys and the topic's codec.
+
+    Raises `CorruptMessage`, `MessageTooLarge` and `InvalidRecord`.
+    """
+    headers = validate_batches(batches, dense=True)
+    check_size(headers, config.max_message_bytes)  # as they were sent; the append checks the result
+    if config.compact:
+        check_keys(memoryview(batches), headers)
+    return prepare(batches, config) if target_codec(config) is not None else bytes(batches)
+
+
+def _recompressed(batch: memoryview, codec: Codec, level: int | None) -> bytes:
+    header = read_header(batch)
+    if header.is_control or header.attributes & _CODEC == codec:
+        return bytes(batch)
+    return recompress(batch, codec, level=level, max_decompressed_bytes=MAX_OPENED_BYTES)

@@ -1,0 +1,1 @@
+"""Compaction: which logs are cleaned, and the cleaning."""

@@ -1,0 +1,1 @@
+"""The file system as logs use it."""

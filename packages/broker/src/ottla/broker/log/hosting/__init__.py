@@ -1,0 +1,1 @@
+"""The logs of one broker and their directories."""

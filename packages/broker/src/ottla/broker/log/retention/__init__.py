@@ -1,0 +1,1 @@
+"""Retention of segments, and the passes over all logs in the background."""

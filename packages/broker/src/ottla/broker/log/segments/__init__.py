@@ -1,0 +1,1 @@
+"""Segments of a log, their indexes, and searches in them."""

@@ -1,0 +1,1 @@
+"""Time, the event loop's budget, the garbage collector, threads, tasks and logging of a broker."""

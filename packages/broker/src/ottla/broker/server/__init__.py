@@ -1,0 +1,1 @@
+"""The broker process: its command, its parts in their order, and their start and stop."""

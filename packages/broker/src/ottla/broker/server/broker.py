@@ -1,0 +1,385 @@
+"""One broker: the order in which its parts start and stop, and what it does when it cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ottla.broker.api.inter_broker_requests import is_broker
+from ottla.broker.api.routes import ROUTES
+from ottla.broker.cluster.registration import (
+    Registration,
+    StartupRefused,
+    choose_broker_id,
+    cluster_id,
+    generate_broker_id,
+    make_roots,
+)
+from ottla.broker.cluster.session_lease import SessionLease
+from ottla.broker.cluster.zookeeper_session import measure_session, retrying
+from ottla.broker.controller.channels import Sender
+from ottla.broker.controller.controllership import NO_CONTROLLER
+from ottla.broker.log.files.file_system import DiskFiles, Files
+from ottla.broker.log.hosting.registry import LogRegistry
+from ottla.broker.metrics import Metrics
+from ottla.broker.network.dispatcher import Dispatcher, Routes
+from ottla.broker.network.listener import Server
+from ottla.broker.peers.lazy_connections import sender_to
+from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.environment import Environment
+from ottla.broker.server.composition import Composition, Parts
+from ottla.broker.server.local_control_requests import LocalSender
+from ottla.broker.server.periodic_tasks import schedule
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.znodes import Endpoint, LogDirEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ottla.broker.api.services import Services
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.controller.controller_context import LiveBroker
+    from ottla.zookeeper.embedded.access import Access
+    from ottla.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
+
+READY_WITHIN_S: Final = 30.0
+
+
+class EveryDirectoryFailed(RuntimeError):
+    """Every log directory is offline."""
+
+
+class Broker:
+    """A broker that serves while it is entered.
+
+    `async with Broker(config) as broker:` returns once clients can connect, know the topics and
+    find their leaders; leaving hands leaderships over, closes the logs cleanly and gives the
+    registration back. Raises `StartupRefused`, with one line that says what to do, when it
+    cannot start as configured.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, environment: Environment | None = None, files: Files | None = None
+    ) -> None:
+        self.config = config
+        self.environment = environment or Environment()
+        self._files: Files = files or DiskFiles()
+        self.metrics = Metrics()
+        self.broker_id = -1
+        self.cluster_id = ""
+        self.services: Services
+        self.parts: Parts
+        self._ended = asyncio.Event()
+        self._end: Exception | None = None
+        self._addresses: dict[str, tuple[str, int]] = {}
+        self._stack = AsyncExitStack()
+
+    # ---- lifetime
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        _log.info("stopped", extra={"broker": self.broker_id})
+
+    async def serve_forever(self) -> None:
+        """Serve until cancelled, or until the broker cannot go on.
+
+        Raises `EveryDirectoryFailed`, `CoordinatorFailed`, or `StartupRefused` when its id was taken.
+        """
+        await self._ended.wait()
+        assert self._end is not None
+        raise self._end
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the first listener, as it is bound."""
+        host, port = self._addresses[self.config.parsed_listeners[0].name]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return self._addresses[self.config.parsed_listeners[0].name][1]
+
+    # ---- starting: parts stop in the reverse order
+
+    async def _start(self) -> None:
+        enter = self._stack.enter_async_context
+        logs = LogRegistry(self.config, self.environment, self.metrics, self._files)
+        await logs.lock()
+        self._stack.push_async_callback(logs.unlock)
+        session = await self._coordination(logs)
+        await self._identify(session, logs)
+        control = self._control = BackgroundTasks(self.metrics, self.environment.clock)
+        parts = self.parts = Composition(
+            config=self.config,
+            environment=self.environment,
+            metrics=self.metrics,
+            broker_id=self.broker_id,
+            cluster_id=self.cluster_id,
+            zookeeper=session,
+            logs=logs,
+            register=self._register,
+            connect=self._connect,
+            spawn=control.lasting,
+        ).compose()
+        services = self.services = parts.services
+        self._stack.push_async_callback(parts.active_controller.close)
+        await enter(control)  # its tasks ask the active controller: they end before that is closed
+        self._subscribe(services)
+        await services.configs.load()
+        await logs.open(services.configs.log_config)
+        self._stack.push_async_callback(logs.close)
+        self._stack.callback(services.record_threads.close)
+        await services.replicas.load()
+        self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
+        await enter(parts.followers)
+        await enter(services.groups)
+        await enter(services.transactions)
+        await enter(services.verification)
+        scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
+        self._server = await enter(self._make_server(services))
+        services.configs.on_broker_change.append(self._server.connections.set_limits)
+        await self._bind()
+        if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
+            lease = SessionLease(
+                session, self.broker_id, self._server.lease, self.environment.clock.monotonic_ms
+            )
+            # Before the broker is registered: from then on it may be asked, and may sleep.
+            scheduler.lasting(lease.run(), "session-lease")
+        self._join_cluster(session, control)
+        await self._until_known()
+        self._schedule(scheduler, services)
+        await self._metrics_endpoint(scheduler)
+        self._stack.push_async_callback(self._hand_over)
+
+    async def _coordination(self, logs: LogRegistry) -> Session:
+        """Connect to ZooKeeper, or start the embedded coordinator and connect to it."""
+        from ottla.zookeeper.kazoo_session import KazooSession
+
+        hosts = self.config.zookeeper_connect
+        credentials: tuple[tuple[str, str], ...] = ()
+        if hosts is None:
+            hosts, credentials = await self._own_coordinator(logs)
+        session: Session = await self._stack.enter_async_context(
+            KazooSession(
+                hosts,
+                session_timeout_ms=self.config.zookeeper_session_timeout_ms,
+                connection_timeout_ms=self.config.zookeeper_connection_timeout_ms
+                or self.config.zookeeper_session_timeout_ms,
+                credentials=credentials,
+                took_ms=self.metrics.histogram(
+                    "kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"
+                ).update,
+            )
+        )
+        measure_session(session, self.metrics)
+        await make_roots(session)
+        return session
+
+    async def _own_coordinator(self, logs: LogRegistry) -> Access:
+        from ottla.broker.cluster import own_coordinator
+
+        stored = logs.meta_properties
+        return await own_coordinator.start(
+            self._stack, self._data_dirs, stored.cluster_id if stored else None, self._cannot_go_on
+        )
+
+    @property
+    def _data_dirs(self) -> list[Path]:
+        return [Path(one) for one in self.config.data_dirs]
+
+    async def _identify(self, session: Session, logs: LogRegistry) -> None:
+        """Determine the cluster id and the broker id, and write them into `meta.properties`."""
+        self.cluster_id = await cluster_id(session, self.environment.random)
+        stored = logs.meta_properties
+        if stored is not None and stored.cluster_id not in (None, self.cluster_id):
+            raise StartupRefused(
+                f"the data directory belongs to cluster {stored.cluster_id}, not to {self.cluster_id}: "
+                "check zookeeper.connect or use another log.dirs"
+            )
+        chosen = choose_broker_id(self.config.broker_id, stored.broker_id if stored else None)
+        self.broker_id = await generate_broker_id(session, self.config) if chosen is None else chosen
+        logs.identify(self.broker_id, self.cluster_id)
+
+    def _make_server(self, services: Services) -> Server:
+        return Server(
+            Dispatcher(
+                Routes(ROUTES),
+                services,
+                max_elements=services.config.request_max_elements,
+                is_broker=partial(is_broker, services.inter_broker),
+            ),
+            config=services.config,  # with the settings that were altered before this start
+            clock=self.environment.clock,
+            metrics=self.metrics,
+            produce_fast_path=services.produce_fast_path,
+            fetch_fast_path=services.fetch_fast_path,
+            is_broker=services.inter_broker.admits_now,
+        )
+
+    def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:
+        schedule(scheduler, self.config, services, self.metrics)
+
+    def _subscribe(self, services: Services) -> None:
+        services.logs.on_directory_failed.append(self._directory_failed)
+        services.configs.on_topic_change.append(self._topic_changed)
+        services.configs.on_broker_change.append(self._broker_changed)
+        services.replicas.subscribe(services.produce_fast_path.known)
+        services.replicas.subscribe(services.fetch_fast_path.known)
+        services.replicas.subscribe(services.topic_metrics)
+
+    def _topic_changed(self, topic: str, config: Any) -> None:
+        for log in self.services.logs.of_topic(topic):
+            log.config = config
+        self.services.produce_fast_path.known.retire_topic(topic)
+        if config.unclean_leader_election_enable:
+            self.services.controller.unclean_election_allowed(topic)
+
+    def _directory_failed(self, partitions: list[TopicPartition]) -> None:
+        """Stop serving the partitions of a failed directory, and let the controller elect other leaders."""
+        self.services.replicas.directory_failed(partitions)
+        if self.services.logs.all_offline:
+            first = next(iter(self.services.logs.describe()))
+            cause = first.error and (first.error.strerror or first.error)
+            reason = f"every log directory has failed ({first.path}: {cause})"
+            _log.critical("%s: the broker stops", reason)
+            self._cannot_go_on(EveryDirectoryFailed(f"{reason}: replace the disk and start the broker again"))
+        else:
+            self._control.spawn(self._announce_failure(), "log-dir-failure")
+
+    async def _announce_failure(self) -> None:
+        event = LogDirEvent(self.broker_id)
+        zookeeper = self.services.zookeeper
+        await retrying(
+            lambda: zookeeper.create(event.path, event.encode(), sequential=True, make_parents=True)
+        )
+
+    def _broker_changed(self, config: BrokerConfig) -> None:
+        services = self.services
+        services.config = services.topics.config = config
+        services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
+        services.logs.configure(config)
+        self.parts.followers.configure(config)
+        services.replication_quotas.configure(config)
+        if config.unclean_leader_election_enable:
+            services.controller.unclean_election_allowed(None)
+
+    # ---- joining the cluster
+
+    async def _bind(self) -> None:
+        """Bind the listeners without accepting yet; ports that were 0 are known after this."""
+        for listener in self.config.parsed_listeners:
+            self._addresses[listener.name] = await self._server.listen(
+                listener.name, listener.host, listener.port, serve=False
+            )
+
+    def _join_cluster(self, session: Session, control: BackgroundTasks) -> None:
+        services = self.services
+        self._registration = Registration(
+            session,
+            self.config,
+            self.environment,
+            broker_id=self.broker_id,
+            endpoints=self._endpoints(),
+            data_dirs=self._data_dirs,
+            files=self._files,
+        )
+        control.lasting(services.configs.follow(), "config-changes")
+        control.lasting(services.controller.run(), "controller")
+        control.lasting(self.parts.alter_partition_requests.run(services.replicas), "isr-proposals")
+
+    def _endpoints(self) -> Iterable[Endpoint]:
+        for listener in self.config.parsed_advertised_listeners:
+            bound = self._addresses[listener.name]
+            host = listener.host or socket.gethostname()
+            yield Endpoint(listener.name, host, listener.port or bound[1])
+
+    async def _register(self) -> int:
+        try:
+            epoch = await self._registration.register()
+        except StartupRefused as error:
+            self._lost_its_id(error)
+            await asyncio.Event().wait()  # until the broker, which ends now, cancels this task
+            raise
+        self.services.replicas.broker_epoch = epoch
+        return epoch
+
+    def _lost_its_id(self, refusal: StartupRefused) -> None:
+        """End, because another broker has this id: at once, for that one has the partitions now."""
+        self._server.stop_accepting()
+        for connection in self._server.connections.all():
+            connection.abort()
+        self._cannot_go_on(refusal)
+
+    def _cannot_go_on(self, reason: Exception) -> None:
+        """Let `serve_forever`, or the start that is under way, raise `reason`."""
+        self._end = self._end or reason
+        self._ended.set()
+        if hasattr(self, "services"):
+            self.services.metadata.wake()
+
+    async def _hand_over(self) -> None:
+        """Hand leaderships over, unless they are no longer this broker's."""
+        if not isinstance(self._end, StartupRefused):
+            await self.parts.handover.run()
+
+    async def _until_known(self) -> None:
+        """Begin to serve, and wait until a controller has sent this broker the cluster's metadata.
+
+        If this broker is the controller, it accepts connections only after that, so that clients get true
+        metadata from the start. Another controller has to connect first.
+        """
+        metadata, controller = self.services.metadata, self.services.controller
+
+        def led_elsewhere() -> bool:
+            return controller.active_controller_id not in (NO_CONTROLLER, self.broker_id)
+
+        await self._wait(lambda: metadata.is_alive(self.broker_id) or led_elsewhere())
+        await self._server.serve()
+        await self._wait(lambda: metadata.is_alive(self.broker_id))
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        def over() -> bool:
+            return self._end is not None or condition()
+
+        if not await self.services.metadata.within(READY_WITHIN_S * 1000, over):
+            raise StartupRefused(
+                f"no controller contacted this broker within {READY_WITHIN_S:g} s: check the other brokers"
+            )
+        if self._end is not None:
+            raise self._end
+
+    def _connect(self, broker: LiveBroker) -> Sender:
+        if broker.id == self.broker_id:
+            return LocalSender(self.services)
+        return sender_to(broker, self.config, self.broker_id)
+
+    # ---- running
+
+    async def _metrics_endpoint(self, tasks: BackgroundTasks) -> None:
+        if self.config.metrics_port >= 0:
+            from ottla.broker.metrics.prometheus import Pages, prometheus_endpoint
+
+            pages = Pages(self.metrics, asyncio.get_running_loop())
+            tasks.lasting(pages.run(), "metrics-pages")
+            self.metrics_port = await self._stack.enter_async_context(
+                prometheus_endpoint(pages, self.config.metrics_host, self.config.metrics_port)
+            )

@@ -1,0 +1,407 @@
+"""`ottla broker`: start and stop a broker."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.server.broker import Broker
+
+PID_FILE: Final = "broker.pid"
+LOG_FILE: Final = "broker.log"
+_DAEMON_START_S: Final = 60.0
+_POLL_S: Final = 0.05
+_GIL_WAIT_S: Final = 0.0005
+"""How long the event loop waits for a thread that holds the GIL before it asks for it; Python's is 5 ms."""
+
+
+@click.group()
+def broker() -> None:
+    """Run a Kafka-compatible broker."""
+
+
+@broker.command()
+@click.option(
+    "--listen", metavar="HOST:PORT",
+    help="Address to listen on; `:9092` is every interface. Default: 127.0.0.1:9092.",
+)  # fmt: skip
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the partitions (log.dirs).",
+)  # fmt: skip
+@click.option(
+    "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A server.properties file, Kafka's own included.",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set any configuration key. Repeatable."
+)
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of 127.0.0.1.")
+@click.option("--daemon", is_flag=True, help="Run in the background; returns once the broker is ready.")
+@click.option(
+    "--uvloop/--no-uvloop", default=None, help="Use uvloop's event loop. Default: when it is installed."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="How much to log.",
+)
+@click.option("--ready-fd", type=int, hidden=True)
+def start(
+    *,
+    listen: str | None,
+    data_dir: Path | None,
+    properties: Path | None,
+    settings: tuple[str, ...],
+    metrics_port: int | None,
+    daemon: bool,
+    uvloop: bool | None,
+    log_level: str,
+    ready_fd: int | None,
+) -> None:
+    """Start a broker; settings that are not given have their defaults.
+
+    Without `zookeeper.connect` it runs its own coordinator and is a complete cluster of one broker.
+    Every key can also come from the environment: OTTLA_LOG_RETENTION_HOURS=24.
+
+    \b
+    Examples:
+      ottla broker start --listen 127.0.0.1:9092 --data-dir ./data
+      ottla broker start --config server.properties --daemon
+      ottla broker start --set num.partitions=6 --set log.retention.hours=24
+    """
+    flags = _flags(listen, data_dir, settings, metrics_port)
+    config = _load(properties, flags)
+    if daemon:
+        with _one_line_errors():
+            _start_daemon(config)
+        return
+    _set_up_logging(log_level)
+    _allow_all_descriptors()
+    gc.disable()  # the objects that a start makes stay
+    with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
+        _run(config, uvloop=uvloop, ready_fd=ready_fd)
+
+
+@broker.command()
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path),
+    help="The data directory the broker was started with.",
+)  # fmt: skip
+@click.option(
+    "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The server.properties file the broker was started with.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="Seconds to wait until it has stopped."
+)
+def stop(*, data_dir: Path | None, properties: Path | None, timeout: float) -> None:
+    """Stop the broker of a data directory cleanly.
+
+    \b
+    Examples:
+      ottla broker stop --data-dir ./data
+      ottla broker stop --config server.properties
+    """
+    directory = data_dir or Path(_load(properties, {}, warn=False).data_dirs[0])
+    pid = _running_pid(directory)
+    if pid is None:
+        _fail(f"no broker runs on {directory}; name its directory with --data-dir")
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    while _running_pid(directory) == pid:
+        if time.monotonic() > deadline:
+            _fail(f"the broker (process {pid}) has not stopped within {timeout:g} s")
+        time.sleep(_POLL_S)
+    click.echo(f"stopped (process {pid})")
+
+
+# ---- configuration
+
+
+def _flags(
+    listen: str | None, data_dir: Path | None, settings: tuple[str, ...], metrics_port: int | None
+) -> dict[str, str]:
+    flags: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+        flags[name.strip()] = value
+    if listen is not None:
+        flags["listeners"] = _listener(listen)
+    if data_dir is not None:
+        flags["log.dirs"] = str(data_dir)
+    if metrics_port is not None:
+        flags["metrics.port"] = str(metrics_port)
+    return flags
+
+
+def _listener(listen: str) -> str:
+    address = listen if "://" in listen else f"PLAINTEXT://{listen}"
+    if not address.rpartition(":")[2].isdigit():
+        raise click.BadParameter(f"{listen!r} is not HOST:PORT", param_hint="--listen")
+    return address
+
+
+def _load(properties: Path | None, flags: dict[str, str], *, warn: bool = True) -> BrokerConfig:
+    from ottla.broker.config import ConfigError, load_broker_config
+
+    try:
+        loaded = load_broker_config(_read_properties(properties), os.environ, flags)
+    except ConfigError as error:
+        _fail(str(error))
+    for warning in loaded.warnings if warn else ():
+        click.echo(f"warning: {warning}", err=True)
+    return loaded.config
+
+
+def _read_properties(path: Path | None) -> dict[str, str] | None:
+    from ottla.protocol.storage.errors import CorruptStorage
+    from ottla.protocol.storage.properties import decode_properties
+
+    try:
+        return decode_properties(path.read_bytes()) if path else None
+    except CorruptStorage as error:
+        _fail(f"{path}: {error}")
+
+
+# ---- running
+
+
+def _run(config: BrokerConfig, *, uvloop: bool | None, ready_fd: int | None) -> None:
+    import asyncio
+
+    sys.setswitchinterval(_GIL_WAIT_S)
+    with asyncio.Runner(loop_factory=_loop_factory(uvloop)) as runner:
+        runner.run(_serve(config, ready_fd))
+
+
+def _loop_factory(wanted: bool | None) -> Any:
+    if wanted is False:
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if wanted:
+            _fail("uvloop is not installed: python -m pip install 'ottla-broker[uvloop]'")
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
+    import asyncio
+    from contextlib import AsyncExitStack
+
+    from ottla.broker.runtime.io_threads import IoThreads
+    from ottla.broker.server.broker import Broker
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    threads = IoThreads(config.num_io_threads)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with AsyncExitStack() as stack:
+        # Without other brokers nobody would take over.
+        if config.event_loop_watchdog_enable and config.zookeeper_connect is not None:
+            from ottla.zookeeper.watchdog import LoopWatchdog
+
+            await stack.enter_async_context(LoopWatchdog(config.zookeeper_session_timeout_ms))
+        running = await stack.enter_async_context(Broker(config))
+        running.services.configs.subscribe(lambda changed: threads.resize(changed.num_io_threads))
+        gc.collect()
+        _collect_garbage_again()
+        _say_ready(running.address, running.broker_id, ready_fd)
+        await _until_stopped(running, stopping)
+
+
+async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
+    """Wait for a signal, or for the failure of the broker."""
+    import asyncio
+
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(running.serve_forever())
+        await stopping.wait()
+        serving.cancel()
+
+
+def _collect_garbage_again() -> None:
+    """Collect from here on, without the objects that the start has made."""
+    from ottla.broker.runtime.full_collection_pauses import FullCollectionPauses, collect_fully_early
+
+    gc.freeze()
+    collect_fully_early()
+    gc.callbacks.append(FullCollectionPauses())
+    gc.enable()
+
+
+def _allow_all_descriptors() -> None:
+    """Raise the limit of open files and connections to the one that the system allows."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _say_ready(address: str, broker_id: int, ready_fd: int | None) -> None:
+    line = f"Ottla broker {broker_id} is ready on {address}"
+    click.echo(line)
+    sys.stdout.flush()
+    if ready_fd is not None:
+        os.write(ready_fd, f"{line}\n".encode())
+        os.close(ready_fd)
+
+
+def _set_up_logging(level: str) -> None:
+    from ottla.broker.runtime.logging_format import set_up_logging
+
+    set_up_logging(level)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Print errors that the user can correct in one line; any other error keeps its traceback."""
+    try:
+        yield
+    except Exception as error:
+        cause = _first(error)
+        if not isinstance(cause, _expected()):
+            raise
+        _fail(_words(cause))
+
+
+def _words(error: Exception) -> str:
+    """Format an error: the file, the problem, and the remedy for an address in use."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        return f"{error.filename} cannot be a data directory: a file stands there, or above it"
+    text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return (
+        f"{text}; stop the process that uses it, or choose another port"
+        if error.errno == errno.EADDRINUSE
+        else text
+    )
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    from ottla.broker.cluster.own_coordinator import CoordinatorFailed
+    from ottla.broker.cluster.registration import StartupRefused
+    from ottla.broker.config import ConfigError
+    from ottla.broker.log.hosting.directories import LogDirectoryRefused
+    from ottla.broker.server.broker import EveryDirectoryFailed
+    from ottla.zookeeper.errors import ZooKeeperError
+
+    return (
+        ConfigError,
+        StartupRefused,
+        LogDirectoryRefused,
+        EveryDirectoryFailed,
+        CoordinatorFailed,
+        ZooKeeperError,
+        OSError,
+    )
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(1)
+
+
+# ---- the process
+
+
+@contextmanager
+def _pid_file(directory: Path) -> Iterator[None]:
+    """Keep `broker.pid` locked while the broker runs; a stale file has no lock."""
+    directory.mkdir(0o700, parents=True, exist_ok=True)
+    path = directory / PID_FILE
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            _fail(f"another broker runs on {directory} (process {path.read_text().strip()}): stop it first")
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _running_pid(directory: Path) -> int | None:
+    try:
+        with (directory / PID_FILE).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return int(file.read())
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _start_daemon(config: BrokerConfig) -> None:
+    """Run the same command without `--daemon`, detached, and wait until the broker is ready."""
+    import subprocess
+
+    directory = Path(config.data_dirs[0])
+    directory.mkdir(0o700, parents=True, exist_ok=True)
+    if (pid := _running_pid(directory)) is not None:
+        _fail(f"another broker runs on {directory} (process {pid}): stop it first")
+    read_end, write_end = os.pipe()
+    arguments = [argument for argument in sys.argv[1:] if argument != "--daemon"]
+    log_path = directory / LOG_FILE
+    with log_path.open("ab") as output:
+        subprocess.Popen(
+            [sys.executable, "-m", "ottla.broker", *_from_start(arguments), "--ready-fd", str(write_end)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            pass_fds=(write_end,), start_new_session=True,
+        )  # fmt: skip
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        line = _read_within(pipe.fileno(), _DAEMON_START_S)
+    if not line:
+        words = log_path.read_text(errors="replace").strip().splitlines()
+        reason = words[-1].removeprefix("Error: ") if words else f"see {log_path}"
+        _fail(f"the broker did not start: {reason}")
+    click.echo(line)
+
+
+def _from_start(arguments: list[str]) -> list[str]:
+    """Return the arguments from `start` on: the `ottla` command has `broker` before it."""
+    return arguments[arguments.index("start") :]
+
+
+def _read_within(descriptor: int, seconds: float) -> str:
+    import select
+
+    ready, _, _ = select.select([descriptor], [], [], seconds)
+    return os.read(descriptor, 4096).decode().strip() if ready else ""

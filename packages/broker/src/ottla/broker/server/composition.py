@@ -1,0 +1,266 @@
+"""The parts of one broker, each made from those before it. Nothing starts in here: `Broker` does that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.current_leaders import LeaderSources, tell_producer
+from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
+from ottla.broker.api.fetch.fast_path import FetchFastPath
+from ottla.broker.api.fetch.sessions import FetchSessions, measure_fetch_sessions
+from ottla.broker.api.produce.fast_path import ProduceFastPath
+from ottla.broker.api.routes import ROUTES
+from ottla.broker.api.services import Services
+from ottla.broker.api.topic_metrics import TopicMetrics
+from ottla.broker.cluster.configs import Configs
+from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
+from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.cluster.topics import Topics
+from ottla.broker.controller.controller import Controller
+from ottla.broker.controller.zookeeper_store import read_leadership
+from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
+from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+from ottla.broker.log.append.record_threads import RecordThreads
+from ottla.broker.peers.active_controller import ActiveController
+from ottla.broker.peers.lazy_connections import connect_to_leader
+from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
+from ottla.broker.replication.followers import Followers
+from ottla.broker.replication.log_moves import LogMoves
+from ottla.broker.replication.read_replicas import ReadReplicas
+from ottla.broker.replication.replicas import Replicas
+from ottla.broker.replication.throttles import ReplicationQuotas
+from ottla.broker.server.leadership_handover import LeadershipHandover
+from ottla.broker.transactions.coordinator import TransactionCoordinator
+from ottla.broker.transactions.destinations import MarkerDestinations
+from ottla.broker.transactions.markers import PartitionMarkers
+from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.transactions.remote_coordinators import RemoteCoordinators
+from ottla.broker.transactions.verification import Verification
+from ottla.protocol.records import Codec
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.controller.channels import Sender, Spawn
+    from ottla.broker.controller.controller_context import LiveBroker
+    from ottla.broker.log.hosting.registry import LogRegistry
+    from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.environment import Environment
+    from ottla.zookeeper.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of one broker: those that handlers act on, and those that only the broker itself uses."""
+
+    services: Services
+    active_controller: ActiveController
+    handover: LeadershipHandover
+    alter_partition_requests: AlterPartitionRequests
+    followers: Followers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Makes the parts of a broker whose id and cluster are known.
+
+    `register`, `connect` and `spawn` are the controller's: see `Controller`.
+    """
+
+    config: BrokerConfig
+    environment: Environment
+    metrics: Metrics
+    broker_id: int
+    cluster_id: str
+    zookeeper: Session
+    logs: LogRegistry
+    register: Callable[[], Awaitable[int]]
+    connect: Callable[[LiveBroker], Sender]
+    spawn: Spawn
+
+    def compose(self) -> Parts:
+        """Make all parts, each from those above it."""
+        config, environment, broker_id = self.config, self.environment, self.broker_id
+        metadata = MetadataCache(broker_id)
+        configs = Configs(self.zookeeper, config, environment, broker_id)
+        controller = self._controller(metadata, configs)
+        active_controller = ActiveController(controller, metadata, config, broker_id)
+        requests = AlterPartitionRequests(
+            broker_id,
+            active_controller.ask,
+            lambda: controller.broker_epoch,
+            partial(read_leadership, self.zookeeper),
+            self.metrics.meter("kafka.server", "ReplicaManager", "FailedIsrUpdatesPerSec").mark,
+        )
+        quotas = ReplicationQuotas(broker_id, config, environment.clock.monotonic_ms, self.metrics)
+        followers = self._followers(metadata, quotas)
+        replicas = self._replicas(metadata, configs, requests, followers)
+        return Parts(
+            services=self._services(metadata, configs, controller, replicas, quotas),
+            active_controller=active_controller,
+            handover=LeadershipHandover(
+                config, metadata, controller, active_controller, self.zookeeper, broker_id
+            ),
+            alter_partition_requests=requests,
+            followers=followers,
+        )
+
+    def _controller(self, metadata: MetadataCache, configs: Configs) -> Controller:
+        return Controller(
+            broker_id=self.broker_id,
+            session=self.zookeeper,
+            environment=self.environment,
+            metrics=self.metrics,
+            register=self.register,
+            connect=self.connect,
+            spawn=self.spawn,
+            unclean_topics=configs.read_unclean_topics,
+            active_controller_changed=metadata.wake,
+            inter_broker_listener=self.config.interbroker_listener,
+        )
+
+    def _followers(self, metadata: MetadataCache, quotas: ReplicationQuotas) -> Followers:
+        return Followers(
+            broker_id=self.broker_id,
+            config=self.config,
+            clock=self.environment.clock,
+            connect=partial(connect_to_leader, metadata, self.config),
+            metrics=self.metrics,
+            quota=quotas.follower,
+        )
+
+    def _replicas(
+        self,
+        metadata: MetadataCache,
+        configs: Configs,
+        requests: AlterPartitionRequests,
+        followers: Followers,
+    ) -> Replicas:
+        return Replicas(
+            broker_id=self.broker_id,
+            config=self.config,
+            environment=self.environment,
+            logs=self.logs,
+            log_config=configs.log_config,
+            metrics=self.metrics,
+            propose_isr=requests.propose,
+            followers=followers,
+            is_known=metadata.may_exist,
+        )
+
+    def _services(
+        self,
+        metadata: MetadataCache,
+        configs: Configs,
+        controller: Controller,
+        replicas: Replicas,
+        quotas: ReplicationQuotas,
+    ) -> Services:
+        config, environment, zookeeper, logs = self.config, self.environment, self.zookeeper, self.logs
+        topic_metrics = TopicMetrics(self.metrics)
+        delayed_fetches = DelayedFetches(config.max_delayed_fetches)
+        groups = self._groups(replicas, metadata)
+        markers = PartitionMarkers(
+            replicas, environment.clock, config.request_timeout_ms, groups.transaction_ended
+        )
+        transactions = self._transactions(replicas, metadata, markers)
+        return Services(
+            config=config,
+            environment=environment,
+            zookeeper=zookeeper,
+            cluster_id=self.cluster_id,
+            api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
+            logs=logs,
+            replicas=replicas,
+            read_replicas=ReadReplicas(config.replica_selector_class, replicas, metadata.rack_of),
+            replication_quotas=quotas,
+            log_moves=LogMoves(logs, replicas, environment.clock.now_ms, quotas.log_moves),
+            metadata=metadata,
+            inter_broker=self._inter_broker(),
+            topics=Topics(zookeeper, config, environment, metadata, logs.room),
+            configs=configs,
+            controller=controller,
+            groups=groups,
+            transactions=transactions,
+            markers=markers,
+            verification=self._verification(metadata, configs, transactions),
+            topic_metrics=topic_metrics,
+            record_threads=RecordThreads(),
+            fetch_sessions=self._fetch_sessions(),
+            delayed_fetches=delayed_fetches,
+            produce_fast_path=ProduceFastPath(
+                topic_metrics, environment.clock, partial(tell_producer, LeaderSources(metadata, replicas))
+            ),
+            fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
+        )
+
+    def _fetch_sessions(self) -> FetchSessions:
+        sessions = FetchSessions(
+            self.config.max_incremental_fetch_session_cache_slots,
+            lambda: self.environment.random.randrange(1, 2**31),
+            max_partitions=self.config.max_incremental_fetch_session_cache_partitions,
+        )
+        measure_fetch_sessions(sessions, self.metrics)
+        return sessions
+
+    def _inter_broker(self) -> InterBrokerAccess:
+        addresses = OtherBrokers(self.zookeeper, lambda: self.broker_id).addresses
+        return InterBrokerAccess(self.config, addresses, self.environment.clock.monotonic_ms)
+
+    def _groups(self, replicas: Replicas, metadata: MetadataCache) -> GroupCoordinator:
+        store = ReplicatedStore(
+            replicas,
+            GROUP_METADATA_TOPIC,
+            lambda: (
+                metadata.partition_count(GROUP_METADATA_TOPIC) or self.config.offsets_topic_num_partitions
+            ),
+            codec=Codec(self.config.offsets_topic_compression_codec),
+            read_bytes=self.config.offsets_load_buffer_size,
+        )
+        groups = GroupCoordinator(
+            config=self.config, environment=self.environment, metrics=self.metrics, store=store
+        )
+        replicas.subscribe(groups)
+        return groups
+
+    def _transactions(
+        self, replicas: Replicas, metadata: MetadataCache, markers: PartitionMarkers
+    ) -> TransactionCoordinator:
+        config = self.config
+        store = ReplicatedStore(
+            replicas,
+            TRANSACTION_STATE_TOPIC,
+            lambda: (
+                metadata.partition_count(TRANSACTION_STATE_TOPIC)
+                or config.transaction_state_log_num_partitions
+            ),
+            read_bytes=config.transaction_state_log_load_buffer_size,
+            # The markers of a decision that the next leader does not know would contradict its own.
+            commit_wait_ms=config.request_timeout_ms,
+        )
+        transactions = TransactionCoordinator(
+            config=config,
+            environment=self.environment,
+            metrics=self.metrics,
+            store=store,
+            cluster=MarkerDestinations(metadata, config, self.zookeeper, markers.write),
+            producer_ids=ProducerIds(self.zookeeper, self.broker_id),
+        )
+        replicas.subscribe(transactions)
+        return transactions
+
+    def _verification(
+        self, metadata: MetadataCache, configs: Configs, transactions: TransactionCoordinator
+    ) -> Verification:
+        return Verification(
+            metadata=metadata,
+            verify_here=transactions.verify,
+            coordinators=RemoteCoordinators(metadata, self.config),
+            is_enabled=lambda: configs.broker.transaction_partition_verification_enable,
+            metrics=self.metrics,
+            clock=self.environment.clock,
+        )

@@ -1,0 +1,40 @@
+"""The periodic tasks of a broker, under Kafka's names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.log.compaction.cleaner import Cleaner
+from ottla.broker.log.retention.passes import LogPasses
+from ottla.broker.metrics import TICK_MS, watch_event_loop_lag
+
+if TYPE_CHECKING:
+    from ottla.broker.api.services import Services
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.metrics import Metrics
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
+
+
+def schedule(tasks: BackgroundTasks, config: BrokerConfig, services: Services, metrics: Metrics) -> None:
+    """Start every periodic task of a broker that serves."""
+    clock = services.environment.clock
+    tasks.lasting(watch_event_loop_lag(metrics), "event-loop-lag")
+    for one in LogPasses(services.logs).scheduled():
+        tasks.every(one.name, one.interval_ms, one.run)
+    if config.log_cleaner_enable:
+        tasks.lasting(Cleaner(services.logs, metrics).run(), "log-cleaner")
+    tasks.lasting(services.log_moves.run(), "log-moves")
+    tasks.every("metrics-tick", TICK_MS, lambda: metrics.tick(clock.monotonic_ms()))
+    tasks.every(
+        "highwatermark-checkpoint",
+        config.replica_high_watermark_checkpoint_interval_ms,
+        services.replicas.checkpoint_high_watermarks,
+    )
+    tasks.every("isr-expiration", config.replica_lag_time_max_ms / 2, services.replicas.shrink_isrs)
+    if config.auto_leader_rebalance_enable:
+        allowed = config.leader_imbalance_per_broker_percentage / 100
+        tasks.every(
+            "auto-leader-rebalance-task",
+            config.leader_imbalance_check_interval_seconds * 1000,
+            lambda: services.controller.balance_leaders(allowed),
+        )
