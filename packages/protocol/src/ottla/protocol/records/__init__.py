@@ -12,6 +12,7 @@ from ottla.protocol.records import legacy as _legacy
 from ottla.protocol.records._codec import (
     BatchBuilder,
     BatchHeader,
+    BlockScanner,
     Record,
     RecordIterator,
     RecordScan,
@@ -30,7 +31,13 @@ from ottla.protocol.records._codec import (
     validate_batch,
     validate_batches,
 )
-from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer, compress, decompress
+from ottla.protocol.records.compression import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    Buffer,
+    compress,
+    decompress,
+    decompressed_blocks,
+)
 from ottla.protocol.records.control import (
     ControlType,
     EndTransactionMarker,
@@ -38,7 +45,7 @@ from ottla.protocol.records.control import (
     read_end_transaction_marker,
 )
 from ottla.protocol.records.conversion import convert_down, convert_to_v2, recompress
-from ottla.protocol.records.errors import CorruptRecords, DecompressedTooLarge
+from ottla.protocol.records.errors import CorruptRecords, DecompressedTooLarge, UnreadableRecords
 from ottla.protocol.records.types import NO_TIMESTAMP, Codec, TimestampType
 
 __all__ = [
@@ -47,6 +54,7 @@ __all__ = [
     "NO_TIMESTAMP",
     "BatchBuilder",
     "BatchHeader",
+    "BlockScanner",
     "Buffer",
     "Codec",
     "ControlType",
@@ -57,6 +65,7 @@ __all__ = [
     "RecordIterator",
     "RecordScan",
     "TimestampType",
+    "UnreadableRecords",
     "all_magic_2",
     "assign_offsets",
     "compress",
@@ -65,6 +74,7 @@ __all__ = [
     "crc32c",
     "decode_records",
     "decompress",
+    "decompressed_blocks",
     "end_transaction_marker",
     "iter_records",
     "magic_at",
@@ -74,6 +84,7 @@ __all__ = [
     "read_headers",
     "recompress",
     "retain_records",
+    "scan_in_blocks",
     "scan_records",
     "set_log_append_time",
     "set_producer_state",
@@ -100,6 +111,18 @@ def iter_records(
     if size >= BATCH_HEADER_SIZE and magic_at(batches) == 2 and read_header(batches).size_in_bytes == size:
         return RecordIterator(batches, max_decompressed_bytes=max_decompressed_bytes)
     return _iter_entries(list(split_batches(batches)), max_decompressed_bytes)
+
+
+def scan_in_blocks(batch: Buffer, *, dense: bool = False) -> RecordScan:
+    """`scan_records` in bounded memory: the records of one v2 batch are unfolded block after block.
+
+    A batch that unfolds to gigabytes takes seconds: the walk belongs on a thread. Raises CorruptRecords
+    as `scan_records` does, but never for the size.
+    """
+    scanner = BlockScanner(batch, dense=dense)
+    for block in decompressed_blocks(read_header(batch).codec, memoryview(batch)[BATCH_HEADER_SIZE:]):
+        scanner.feed(block)
+    return scanner.finish()
 
 
 def _iter_entries(entries: list[memoryview], max_decompressed_bytes: int) -> Iterator[Record]:

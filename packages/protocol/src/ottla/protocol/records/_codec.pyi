@@ -117,7 +117,8 @@ def validate_batch(batch: Buffer, *, dense: bool = False, check_records: bool = 
     `dense` is for what producers send: at least one record, and offset deltas without gaps. (Compaction
     leaves gaps, and empty batches.) `check_records` also walks the records when they are not compressed:
     every length, the offset deltas, and the count must add up; `scan_records` does that for compressed ones.
-    Raises CorruptRecords, and UnsupportedCompressionType for a codec that does not exist.
+    Raises CorruptRecords, which is UnreadableRecords where the checksum is right, and
+    UnsupportedCompressionType for a codec that does not exist.
     """
 
 def validate_batches(
@@ -145,6 +146,22 @@ def scan_records(batch: Buffer, *, max_decompressed_bytes: int = ..., dense: boo
 
     Raises CorruptRecords as `validate_batch` with `check_records`, and DecompressedTooLarge.
     """
+
+@final
+class BlockScanner:
+    """`scan_records` over the decompressed records of one v2 batch that come in blocks of any size.
+
+    Only its counts are kept between blocks, also where a record is larger than a block.
+    """
+
+    def __init__(self, batch: Buffer, *, dense: bool = False) -> None:
+        """Take the counts of a batch. Raises CorruptRecords when they cannot be right."""
+
+    def feed(self, block: Buffer) -> None:
+        """Walk over the next bytes. Raises UnreadableRecords at the first record that is malformed."""
+
+    def finish(self) -> RecordScan:
+        """Return the result once all bytes were fed. Raises UnreadableRecords where records are missing."""
 
 def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epoch: int) -> int:
     """Write offsets from `base_offset` on and the leader epoch into every v2 batch, in place; return the next

@@ -10,7 +10,7 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ottla.protocol.records._batch cimport (
@@ -57,7 +57,7 @@ from ottla.protocol.errors import UnsupportedCompressionType
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
 from ottla.protocol.records.compression import compress as _compress
 from ottla.protocol.records.compression import decompress as _decompress
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecords, UnreadableRecords
 from ottla.protocol.records.types import Codec, TimestampType
 
 cdef extern from "ottla/protocol/records/crc32c.h" nogil:

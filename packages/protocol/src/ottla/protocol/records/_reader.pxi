@@ -147,7 +147,7 @@ cdef class RecordIterator:
         self._next = <const unsigned char*>self._view.buf
         self._end = self._next + self._view.len
         if <int64_t>self._remaining * MIN_RECORD_SIZE > self._view.len:
-            raise CorruptRecords(f"{self._view.len} bytes cannot hold {self._remaining} records")
+            raise UnreadableRecords(f"{self._view.len} bytes cannot hold {self._remaining} records")
         return 0
 
     def __dealloc__(self):
@@ -168,7 +168,7 @@ cdef class RecordIterator:
 
     cdef int _finish(self) except -1:
         if self._next is not self._end and self.header.record_count:
-            raise CorruptRecords(f"bytes follow the last of {self.header.record_count} records")
+            raise UnreadableRecords(f"bytes follow the last of {self.header.record_count} records")
         return 0
 
     cdef inline Record _read(self):
@@ -177,7 +177,7 @@ cdef class RecordIterator:
         cdef const unsigned char* following = parse_record(self._next, self._end, &r)
         if following is NULL:
             count = self.header.record_count
-            raise CorruptRecords(f"record {count - self._remaining} of {count} is malformed")
+            raise UnreadableRecords(f"record {count - self._remaining} of {count} is malformed")
         self._next = following
         self._remaining -= 1
         record = Record.__new__(Record)

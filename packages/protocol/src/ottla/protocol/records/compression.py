@@ -1,16 +1,18 @@
 """The four codecs as Kafka frames them, with a bound on what decompression may allocate.
 
-`compress(codec, data)` and `decompress(codec, data, max_bytes=...)` are all there is to it; `magic` matters
-for lz4 alone, whose frame header carries a wrong checksum in message sets of magic 0 (KAFKA-3160).
+`compress(codec, data)` and `decompress(codec, data, max_bytes=...)` work on whole batches,
+`decompressed_blocks` on batches of any size in bounded memory. `magic` matters for lz4 alone, whose frame
+header carries a wrong checksum in message sets of magic 0 (KAFKA-3160).
 """
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.protocol.errors import UnsupportedCompressionType
-from ottla.protocol.records.errors import CorruptRecords, DecompressedTooLarge
+from ottla.protocol.records.errors import DecompressedTooLarge, UnreadableRecords
 from ottla.protocol.records.types import Codec
 from ottla.protocol.records.xxhash import xxh32
 
@@ -28,7 +30,14 @@ else:
 
     cramjam = _ImportedOnUse()
 
-__all__ = ["DEFAULT_MAX_DECOMPRESSED_BYTES", "Buffer", "Codec", "compress", "decompress"]
+__all__ = [
+    "DEFAULT_MAX_DECOMPRESSED_BYTES",
+    "Buffer",
+    "Codec",
+    "compress",
+    "decompress",
+    "decompressed_blocks",
+]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -63,7 +72,7 @@ def decompress(
 ) -> bytearray:
     """Undo `compress`, in a new bytearray of at most `max_bytes`.
 
-    Raises DecompressedTooLarge when there is more, CorruptRecords when `data` is not of that codec, and
+    Raises DecompressedTooLarge when there is more, UnreadableRecords when `data` is not of that codec, and
     UnsupportedCompressionType as `compress` does. Never allocates much more than `max_bytes`, even for
     data that claims to be larger.
     """
@@ -80,6 +89,28 @@ def decompress(
         case Codec.ZSTD if magic >= 2:
             return _unfold(cramjam.zstd.decompress_into, data, _zstd_size(data), max_bytes, codec)
     raise UnsupportedCompressionType(f"no compression type {codec} in magic {magic}")
+
+
+def decompressed_blocks(codec: int, data: Buffer) -> Iterator[Buffer]:
+    """Undo `compress` of a v2 batch block after block: memory stays bounded, however large the whole is.
+
+    A block is at most some MiB, and the next one may reuse its memory; a raw snappy block, which some clients
+    send, comes whole and has at most 64 times the size of `data`. Blocks of lz4 and zstd need the packages
+    `lz4` and `zstandard` (the extra `blocks`): cramjam cannot stream. Raises UnreadableRecords when `data` is
+    not of that codec, is cut off, or has bytes behind its end.
+    """
+    match codec:
+        case Codec.NONE:
+            return iter((data,))
+        case Codec.GZIP:
+            return _gzip_blocks(data)
+        case Codec.SNAPPY:
+            return _snappy_blocks(memoryview(data))
+        case Codec.LZ4:
+            return _lz4_blocks(data)
+        case Codec.ZSTD:
+            return _zstd_blocks(memoryview(data))
+    raise UnsupportedCompressionType(f"no compression type {codec} in magic 2")
 
 
 def _bounded_copy(data: Buffer, max_bytes: int) -> bytearray:
@@ -106,7 +137,7 @@ def _unfold(
             written = into(data, output)
         except cramjam.DecompressionError as error:
             if "failed to write whole buffer" not in str(error):
-                raise CorruptRecords(f"not {Codec(codec).name.lower()} data: {error}") from None
+                raise UnreadableRecords(f"not {Codec(codec).name.lower()} data: {error}") from None
         else:
             del output[written:]
             return output
@@ -176,9 +207,9 @@ def _unfold_snappy_block(block: memoryview, output: memoryview, size: int) -> No
     try:
         written = cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:
-        raise CorruptRecords(f"not snappy data: {error}") from None
+        raise UnreadableRecords(f"not snappy data: {error}") from None
     if written != size:
-        raise CorruptRecords(f"a snappy block says it holds {size} bytes, {written} came out")
+        raise UnreadableRecords(f"a snappy block says it holds {size} bytes, {written} came out")
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
@@ -187,7 +218,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(data[position : position + 4], "big", signed=True)
         start = position + 4
         if start > len(data) or size < 1 or size > len(data) - start:
-            raise CorruptRecords(f"a snappy block of {size} bytes at byte {position} of {len(data)}")
+            raise UnreadableRecords(f"a snappy block of {size} bytes at byte {position} of {len(data)}")
         yield data[start : start + size]
         position = start + size
 
@@ -199,9 +230,9 @@ def _snappy_size(block: memoryview) -> int:
         size |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             if size > 64 * len(block):
-                raise CorruptRecords(f"{len(block)} bytes of snappy cannot hold {size}")
+                raise UnreadableRecords(f"{len(block)} bytes of snappy cannot hold {size}")
             return size
-    raise CorruptRecords("a snappy block without a length")
+    raise UnreadableRecords("a snappy block without a length")
 
 
 # -------------------------------------------------------------------------------------------------------- lz4
@@ -225,10 +256,83 @@ def _with_lz4_checksum(frame: Buffer, *, broken: bool) -> bytearray:
     """
     fixed = bytearray(frame)
     if len(fixed) < 7 or int.from_bytes(fixed[:4], "little") != _LZ4_MAGIC:
-        raise CorruptRecords("not lz4 data: no frame header")
+        raise UnreadableRecords("not lz4 data: no frame header")
     flags = fixed[4]
     end = 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
     if end >= len(fixed):
-        raise CorruptRecords("not lz4 data: the frame header is cut off")
+        raise UnreadableRecords("not lz4 data: the frame header is cut off")
     fixed[end] = xxh32(bytes(fixed[0 if broken else 4 : end])) >> 8 & 0xFF
     return fixed
+
+
+# -------------------------------------------------------------------------------------------------- in blocks
+
+_BLOCK_BYTES = 128 * 1024
+_ZSTD_PIECE_BYTES = 512
+"""Compressed bytes that are unfolded at once: 3 bytes of zstd may stand for 128 KiB, so these for 22 MiB."""
+_ZSTD_MAX_WINDOW_BYTES = 1 << 27
+"""The largest window of a zstd frame that readers accept by default."""
+
+
+def _gzip_blocks(data: Buffer) -> Iterator[bytes]:
+    while data:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            while not member.eof:
+                block = member.decompress(data, _BLOCK_BYTES)
+                data = member.unconsumed_tail
+                if block:
+                    yield block
+                elif not data and not member.eof:
+                    raise UnreadableRecords("not gzip data: it is cut off")
+        except zlib.error as error:
+            raise UnreadableRecords(f"not gzip data: {error}") from None
+        data = member.unused_data
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[bytearray]:
+    for block in _xerial_blocks(data) if data[:8] == _XERIAL_MAGIC else [data]:
+        size = _snappy_size(block)
+        output = bytearray(size)
+        with memoryview(output) as whole:
+            _unfold_snappy_block(block, whole, size)
+        yield output
+
+
+def _lz4_blocks(data: Buffer) -> Iterator[bytes]:
+    import lz4.frame  # only for batches too large to be unfolded at once
+
+    piece = bytes(data)
+    while piece:
+        frame = lz4.frame.LZ4FrameDecompressor()
+        try:
+            while not frame.eof:
+                block = frame.decompress(piece, _BLOCK_BYTES)
+                piece = b""
+                if block:
+                    yield block
+                elif frame.needs_input and not frame.eof:
+                    raise UnreadableRecords("not lz4 data: it is cut off")
+        except RuntimeError as error:
+            raise UnreadableRecords(f"not lz4 data: {error}") from None
+        piece = frame.unused_data or b""
+
+
+def _zstd_blocks(data: memoryview) -> Iterator[bytes]:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
+    frame, at = decompressor.decompressobj(), 0
+    try:
+        while at < len(data):
+            if frame.eof:
+                frame = decompressor.decompressobj()
+            piece = data[at : at + _ZSTD_PIECE_BYTES]
+            block = frame.decompress(piece)
+            at += len(piece) - len(frame.unused_data)
+            if block:
+                yield block
+    except zstandard.ZstdError as error:
+        raise UnreadableRecords(f"not zstd data: {error}") from None
+    if not frame.eof:
+        raise UnreadableRecords("not zstd data: it is cut off")

@@ -2,11 +2,15 @@
 
 from ottla.protocol.errors import CorruptMessage, MessageTooLarge
 
-__all__ = ["CorruptRecords", "DecompressedTooLarge"]
+__all__ = ["CorruptRecords", "DecompressedTooLarge", "UnreadableRecords"]
 
 
 class CorruptRecords(CorruptMessage):
     """Bytes that violate their format: torn, a wrong checksum, lengths or counts that do not fit."""
+
+
+class UnreadableRecords(CorruptRecords):
+    """A whole batch whose records cannot be read: they were written like that, so a retry gives the same."""
 
 
 class DecompressedTooLarge(MessageTooLarge):
