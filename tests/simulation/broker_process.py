@@ -21,8 +21,9 @@ from ottla.broker.api.services import Services
 from ottla.broker.cluster.registration import StartupRefused, make_roots
 from ottla.broker.config import BrokerConfig
 from ottla.broker.log.files.fake_files import MemoryFiles
-from ottla.broker.network.dispatcher import Dispatcher, Routes
+from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.server.broker import Broker

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
-from ottla.broker.api.request_context import CloseConnection
 from ottla.broker.config import BrokerConfig
 from ottla.broker.network.dispatcher import Call, Dispatcher
 from ottla.broker.network.session import Session
+from ottla.broker.requests.context import CloseConnection
 from simulation.virtual_time import ProcessLoop
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from ottla.broker.api import list_offsets
 from ottla.broker.api.fetch import general as fetch
 from ottla.broker.api.fetch.response import FetchAnswer
 from ottla.broker.api.produce import general as produce
-from ottla.broker.api.request_context import Ordering
 from ottla.broker.api.testing import DataPlane, batch_of
 from ottla.broker.log.append import record_threads
 from ottla.broker.log.append.batch_preparation import opened
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
+from ottla.broker.requests.context import Ordering
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

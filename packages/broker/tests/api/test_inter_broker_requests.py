@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.inter_broker_requests import brokers_only, refusal_of_replica
-from ottla.broker.api.request_context import CloseConnection, RequestContext
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.config import BrokerConfig
+from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.protocol.errors import ClusterAuthorizationFailed
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.fetch import FetchRequest

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.produce import general as produce
-from ottla.broker.api.request_context import CloseConnection, Ordering
 from ottla.broker.api.testing import DataPlane, batch_of
+from ottla.broker.requests.context import CloseConnection, Ordering
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode

@@ -17,12 +17,12 @@ from ottla.broker.api import (
     list_transactions,
 )
 from ottla.broker.api.group_testing import BROKER, TopicsStub, ask, tell
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.api.testing import CountedTurns, FakeSession
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.runtime.pacing import SLICE_MS
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot

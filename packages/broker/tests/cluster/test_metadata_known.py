@@ -11,7 +11,6 @@ import pytest
 
 from ottla.broker.api import metadata as metadata_handler
 from ottla.broker.api.group_testing import BROKER, tell
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.metadata import (
     KNOWN_WITHIN_MS,
@@ -22,6 +21,7 @@ from ottla.broker.cluster.metadata import (
 )
 from ottla.broker.config import BrokerConfig
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader

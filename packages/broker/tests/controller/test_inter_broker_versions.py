@@ -14,8 +14,9 @@ from ottla.broker.controller.channels import Channel, IncompatibleBroker
 from ottla.broker.controller.controller_context import Endpoint, LiveBroker
 from ottla.broker.controller.remote_requests import RemoteSender
 from ottla.broker.controller.testing import ControllerCluster, play
-from ottla.broker.network.dispatcher import BadRequest, Dispatcher, Routes
+from ottla.broker.network.dispatcher import BadRequest, Dispatcher
 from ottla.broker.peers.inter_broker_versions import MOST
+from ottla.broker.requests.routes import Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse

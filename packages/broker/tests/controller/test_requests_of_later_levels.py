@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.api import allocate_producer_ids, alter_partition
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, NotController, StaleBrokerEpoch

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.api.routes import ROUTES
-from ottla.broker.network.dispatcher import Route, Routes
+from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.routes import Route, Routes
 from ottla.protocol.api import ApiKey
 
 

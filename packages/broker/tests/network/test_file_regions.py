@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.config import BrokerConfig
 from ottla.broker.log.files.file_slices import Slice
 from ottla.broker.log.files.file_system import DiskFiles
-from ottla.broker.network.dispatcher import Route, Routes
 from ottla.broker.network.testing import server_of
+from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.routes import Route, Routes
 from ottla.protocol.api import ApiKey
 
 BOUND_S = 60

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ottla.broker.api.inter_broker_requests import from_follower
-from ottla.broker.api.request_context import ClientSession, RequestContext
-from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
+from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.testing import Client, server_of, string
+from ottla.broker.requests.context import ClientSession, RequestContext
+from ottla.broker.requests.routes import Route, Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse

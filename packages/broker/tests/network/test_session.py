@@ -13,15 +13,16 @@ import pytest
 
 from ottla.broker.api.fetch import general as fetch
 from ottla.broker.api.produce import general as produce
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.api.testing import DataPlane, DataServices, batch_of
 from ottla.broker.config import BrokerConfig
 from ottla.broker.network import session as session_module
-from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
+from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.testing import server_of
 from ottla.broker.replication.replicas import HostedPartition
+from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.routes import Route, Routes
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.api import describe_producers, write_txn_markers
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.api.testing import CountedTurns, DataPlane, batch_of
 from ottla.broker.config import BrokerConfig
 from ottla.broker.replication.replicas import HostedPartition
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.runtime.pacing import SLICE_MS, Disconnected
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.protocol.errors import ErrorCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.response_errors import known_to
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.api.inter_broker_requests import is_served
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.response_errors import known_to
 from ottla.protocol.errors import ErrorCode

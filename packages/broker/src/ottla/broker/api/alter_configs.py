@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.broker.api.describe_configs import BROKER, TOPIC
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidConfig, InvalidRequest, KafkaError
 from ottla.protocol.messages.alter_configs import (
     AlterConfigsRequest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.controller.events import ControlledShutdown
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.controlled_shutdown import (
     ControlledShutdownRequest,

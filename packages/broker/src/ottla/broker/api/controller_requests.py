@@ -10,9 +10,9 @@ from ottla.protocol.errors import ErrorCode, RequestTimedOut, error_for
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.controller.controller import Controller
     from ottla.broker.controller.events import Answers, Event
+    from ottla.broker.requests.context import RequestContext
 
 LEAST_TIMEOUT_MS: Final = 5_000
 """The least time for the controller to write: a timeout of 0 asks it not to wait for brokers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

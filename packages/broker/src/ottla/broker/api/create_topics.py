@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.cluster.topics import CreatedTopic, NewTopic
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut, UnknownTopicId
 from ottla.protocol.messages.delete_topics import (
     DeletableTopicResult,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.api.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS_ASKED
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.cluster.configs import DEFAULT, Entry
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidRequest, InvalidTopicException, KafkaError, UnknownTopicOrPartition
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,

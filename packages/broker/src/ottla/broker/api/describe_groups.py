@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.groups.classic.descriptions import GroupDescription
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_groups import (
     DescribedGroup,

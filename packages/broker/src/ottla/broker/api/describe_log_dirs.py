@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.log.hosting.directories import DirectoryDescription, PartitionSize
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.broker.api.controller_requests import Needs, ask_controller, message_of, partitions_named
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.controller.events import ElectLeaders
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,

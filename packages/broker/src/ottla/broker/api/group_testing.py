@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.api.testing import FakeSession, FakeVerification
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig, broker_config_from
@@ -17,6 +16,7 @@ from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.metrics import Metrics
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.producer_ids import ProducerIds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.groups.classic.events import Heartbeat
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Final
 
 from ottla.broker.api.alter_configs import Needs, alter_each
 from ottla.broker.api.describe_configs import TOPIC
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.config import BrokerConfig, Setting, keys_of, topic_keys
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ottla.broker.api.request_context import CloseConnection
 from ottla.broker.cluster.inter_broker_access import UnknownBrokers
+from ottla.broker.requests.context import CloseConnection
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ClusterAuthorizationFailed, TopicAuthorizationFailed
 
 if TYPE_CHECKING:
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, Peer
+    from ottla.broker.requests.context import RequestContext
 
 
 class Needs(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.groups.classic.events import Leave, LeaveResult, MemberIdentity
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ottla.broker.api.controller_requests import Needs, ask_controller, partitions_named
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.controller.events import ListReassignments
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.coordinator import TransactionFilter
 from ottla.broker.transactions.events import TransactionState
 from ottla.protocol.messages.list_transactions import (

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.cluster.metadata import NO_LEADER, KnownPartition, KnownTopic
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import (
     MetadataRequest,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.groups.offsets.zookeeper_offsets import write_offset
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,

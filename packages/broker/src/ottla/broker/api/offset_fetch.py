@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.api.request_context import RequestContext
 from ottla.broker.groups.offsets.committed_offsets import NO_OFFSET, CommittedOffset
 from ottla.broker.groups.offsets.zookeeper_offsets import read_offset
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,

@@ -13,7 +13,7 @@ from ottla.broker.api import api_versions
 from ottla.broker.api.fetch import general as fetch
 from ottla.broker.api.inter_broker_requests import always, brokers_only, from_follower
 from ottla.broker.api.produce import general as produce
-from ottla.broker.network.dispatcher import Route
+from ottla.broker.requests.routes import Route
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
         update_metadata,
         write_txn_markers,
     )
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.api.services import Services
+    from ottla.broker.requests.context import RequestContext
 else:
 
     class _Later:

@@ -15,7 +15,6 @@ from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
 from ottla.broker.api.fetch.fast_path import FetchFastPath
 from ottla.broker.api.fetch.sessions import FetchSessions
 from ottla.broker.api.produce.fast_path import ProduceFastPath
-from ottla.broker.api.request_context import Ordering, RequestContext, Target
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.cluster.metadata import MetadataCache
@@ -29,6 +28,7 @@ from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.replication.throttles import ReplicationQuotas
+from ottla.broker.requests.context import Ordering, RequestContext, Target
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.runtime.pacing import Turns
 from ottla.broker.security.principal import ANONYMOUS, Principal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.request_context import RequestContext
+from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, NotController
 from ottla.protocol.messages.update_features import (
     FeatureUpdateKey,

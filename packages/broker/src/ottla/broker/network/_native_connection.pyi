@@ -2,12 +2,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla.broker.api.request_context import Ordering
 from ottla.broker.metrics import Histogram, Meter
 from ottla.broker.network.frames import FrameReader
 from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session
+from ottla.broker.requests.context import Ordering
 
 class Tally:
     """Counts values in a histogram's buckets, so that the histogram is updated once for many of them."""

@@ -10,7 +10,6 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.api.produce.fast_path import NotPlain
-from ottla.broker.api.request_context import CloseConnection
 from ottla.broker.network.dispatcher import BadRequest, Call
 from ottla.broker.network.frames import BadFrame, FrameReader, ProduceRun, TooLarge
 from ottla.broker.network.native_connection import NativeConnection
@@ -18,6 +17,7 @@ from ottla.broker.network.pending_response import PendingResponse, are_worked_on
 from ottla.broker.network.request_memory import SENT_BY_BROKERS, SMALL_BYTES, share_of
 from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
+from ottla.broker.requests.context import CloseConnection
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from ottla.broker.api.request_context import CloseConnection, RequestContext, S
 from ottla.broker.network.session import BEFORE_LOGIN, SessionState
 from ottla.broker.peers.inter_broker_versions import beyond_level
+from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.broker.runtime.pacing import Disconnected, Turns
@@ -22,9 +22,10 @@ from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.api.request_context import ClientSession, Handler
     from ottla.broker.network.response_queue import Part
     from ottla.broker.network.session import Session
+    from ottla.broker.requests.context import ClientSession
+    from ottla.broker.requests.routes import Route, Routes
     from ottla.protocol.schema import Message
 
 log = logging.getLogger("request")
@@ -36,63 +37,8 @@ _SHORT_FRAME: Final = 16_384
 _MAX_ELEMENTS: Final = 100_000
 
 
-def _never(request: Any) -> bool:
-    return False
-
-
 async def _nobody(session: ClientSession) -> bool:
     return False
-
-
-@dataclass(frozen=True, slots=True)
-class Route(Generic[S]):
-    """One API that the broker serves, the versions it serves, and the API's handler.
-
-    ApiVersions is computed from the list of routes.
-    """
-
-    api_key: ApiKey
-    min_version: int
-    max_version: int
-    handler: Handler[S]
-    stops_with_connection: bool = False
-    """Whether the handler is cancelled when its client disconnects: for handlers that only wait."""
-    waits_for_clients: bool = False
-    """Whether the handler may wait for what other clients do: a stopping broker ends it at once."""
-    borrows_buffer: bool = False
-    """Whether the request keeps views of the receive buffer instead of owning its bytes.
-
-    The handler is then called as soon as the request is decoded, and the buffer is lent to it until it
-    returns: its response must not hold a view, and an awaitable that it returns must not read one.
-    """
-    from_brokers: Callable[[Any], bool] = _never
-    """Whether only a broker sends such a request, which then has no limit.
-
-    It is asked with the fields before the request's first list.
-    """
-
-    def __post_init__(self) -> None:
-        if self.borrows_buffer and inspect.iscoroutinefunction(self.handler):
-            # The body of a coroutine function runs after the call has returned, when the buffer is reused.
-            raise ValueError(f"the handler of {self.api_key!r} is a coroutine function: it cannot borrow")
-
-
-class Routes(Generic[S]):
-    """The APIs of one broker by key. A second route for a key raises ValueError."""
-
-    def __init__(self, routes: Iterable[Route[S]]) -> None:
-        self._by_key: dict[int, Route[S]] = {}
-        for route in routes:
-            if int(route.api_key) in self._by_key:
-                raise ValueError(f"two routes for {route.api_key!r}")
-            self._by_key[int(route.api_key)] = route
-
-    def __iter__(self) -> Iterator[Route[S]]:
-        return iter(self._by_key.values())
-
-    def find(self, api_key: int) -> Route[S] | None:
-        """Return the route of an API key, or None where the broker does not serve it."""
-        return self._by_key.get(api_key)
 
 
 @dataclass(slots=True)

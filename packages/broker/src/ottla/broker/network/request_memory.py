@@ -12,9 +12,9 @@ from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.network.dispatcher import Route
     from ottla.broker.network.frames import ReceiveBuffer
     from ottla.broker.network.session import Session
+    from ottla.broker.requests.routes import Route
 
 log = logging.getLogger("request")
 

@@ -21,12 +21,12 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.request_context import Ordering
+from ottla.broker.requests.context import Ordering
 from ottla.broker.security.principal import ANONYMOUS
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.api.request_context import Target
+    from ottla.broker.requests.context import Target
     from ottla.broker.security.principal import Principal
 
 BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})

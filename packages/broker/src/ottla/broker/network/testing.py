@@ -13,13 +13,14 @@ from typing import Any
 from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
 from ottla.broker.api.fetch.fast_path import FetchFastPath
 from ottla.broker.api.produce.fast_path import ProduceFastPath
-from ottla.broker.api.request_context import CloseConnection, RequestContext
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.config import BrokerConfig
 from ottla.broker.metrics import Metrics
-from ottla.broker.network.dispatcher import Dispatcher, Route, Routes
+from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import Session
+from ottla.broker.requests.context import CloseConnection, RequestContext
+from ottla.broker.requests.routes import Route, Routes
 from ottla.broker.runtime.environment import SystemClock
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import GroupIdNotFound, KafkaError

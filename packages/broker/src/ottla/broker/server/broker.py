@@ -28,9 +28,10 @@ from ottla.broker.controller.controllership import NO_CONTROLLER
 from ottla.broker.log.files.file_system import DiskFiles, Files
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.metrics import Metrics
-from ottla.broker.network.dispatcher import Dispatcher, Routes
+from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.peers.lazy_connections import sender_to
+from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.server.composition import Composition, Parts

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
+    from ottla.broker.requests.context import RequestContext
     from ottla.protocol.native import PlainFetch
 
 __all__ = ["Answers", "FetchFastPath", "Reader"]

@@ -24,8 +24,8 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.log.log import Slice
+    from ottla.broker.requests.context import RequestContext
     from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 __all__ = ["Needs", "handle"]

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
     from ottla.broker.api.fetch.fast_path import FetchFastPath
     from ottla.broker.api.fetch.sessions import FetchSessions, RequestedPartition
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.cluster.metadata import MetadataCache
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.broker.replication.throttles import ReplicaQuota, ReplicationQuotas
+    from ottla.broker.requests.context import RequestContext
     from ottla.broker.runtime.environment import Environment
     from ottla.protocol.messages.fetch import FetchRequest
     from ottla.protocol.topics import TopicPartition

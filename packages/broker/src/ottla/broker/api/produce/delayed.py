@@ -16,9 +16,9 @@ from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFoll
 from ottla.protocol.messages.produce import BatchIndexAndErrorMessage
 
 if TYPE_CHECKING:
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.log.log import Appended
     from ottla.broker.replication.replicas import HostedPartition
+    from ottla.broker.requests.context import RequestContext
     from ottla.broker.runtime.environment import Clock
     from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
 

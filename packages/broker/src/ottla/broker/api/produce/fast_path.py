@@ -23,9 +23,9 @@ from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceRes
 from ottla.protocol.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
+    from ottla.broker.requests.context import RequestContext
     from ottla.broker.runtime.environment import Clock
     from ottla.protocol.native import ProduceRun
     from ottla.protocol.topics import TopicPartition

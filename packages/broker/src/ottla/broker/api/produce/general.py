@@ -16,8 +16,8 @@ from ottla.broker.api.produce.delayed import (
     when_safe,
 )
 from ottla.broker.api.produce.verification import Verified, Verifier, verified_now, verify
-from ottla.broker.api.request_context import CloseConnection, Ordering, RequestContext
 from ottla.broker.log.append.batch_preparation import convert, must_be_opened, needs_conversion, opened
+from ottla.broker.requests.context import CloseConnection, Ordering, RequestContext
 from ottla.broker.runtime.pacing import at_once
 from ottla.protocol.errors import (
     CorruptMessage,

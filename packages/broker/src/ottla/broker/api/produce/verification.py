@@ -26,8 +26,8 @@ from ottla.protocol.records import BATCH_HEADER_SIZE, BatchHeader, magic_at, rea
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.api.request_context import RequestContext
     from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.requests.context import RequestContext
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.transactions.verification import Errors
     from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
