@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from contextvars import ContextVar
 
 import pytest
@@ -80,4 +81,27 @@ async def test_a_thread_that_hangs_is_counted_and_replaced_up_to_the_limit_and_f
                 async with asyncio.timeout(0.001):
                     await found.wait()
     assert await pool.run(lambda: "works again") == "works again"
+    pool.close()
+
+
+async def test_a_call_that_is_given_up_when_its_function_has_just_ended_loses_no_thread() -> None:
+    pool, loop = ThreadPool("charge", max_threads=1), asyncio.get_running_loop()
+    may_end, ended = threading.Event(), threading.Event()
+
+    def end() -> None:
+        may_end.wait(WAIT_S)
+        ended.set()
+
+    call = asyncio.create_task(pool.run(end))
+    await asyncio.sleep(0)
+    may_end.set()
+    ended.wait(WAIT_S)
+    time.sleep(0.1)  # noqa: ASYNC251 - the loop stands still, so that the end is queued before the cancellation
+    loop.call_soon(call.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    async with asyncio.timeout(WAIT_S):
+        while pool.lost_threads:  # noqa: ASYNC110 - on a slow machine the thread is lost first
+            await asyncio.sleep(0.01)
     pool.close()

@@ -55,7 +55,10 @@ class ThreadPool:
                 with environment().waiting_outside():
                     await job.ended
             except asyncio.CancelledError:
-                self._lose(thread, job)
+                if job.has_ended:  # between its end and this task's turn
+                    self._idle.append(thread)
+                else:
+                    self._lose(thread, job)
                 raise
             self._idle.append(thread)
             return job.result()
@@ -86,6 +89,7 @@ class _Job:
 
     def __init__(self, call: Callable[[], Any], ended: asyncio.Future[None]) -> None:
         self.ended = ended
+        self.has_ended = False
         self.on_late_end: Callable[[], None] = _nothing
         self._context = copy_context()
         self._call = call
@@ -111,6 +115,7 @@ class _Job:
             self._error = None  # its traceback refers to this frame
 
     def _end(self) -> None:
+        self.has_ended = True
         if self.ended.done():
             self.on_late_end()
         else:
