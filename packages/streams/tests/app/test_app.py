@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError
@@ -18,6 +18,7 @@ from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 from ottla.streams import App, AppError, Context, HealthLimits
 from ottla.streams.dedupe import Dedupe, MemoryStore, by_key
+from ottla.streams.dedupe.store import Scope
 from ottla.streams.errors import HandlerFailed
 
 Fresh = Callable[[str], str]
@@ -166,6 +167,35 @@ async def test_status_health_and_metrics_are_served(broker: BrokerProcess, fresh
     assert processor["partitions"][0]["oldest"]["key_hash"]
     assert f'kafka_streams_in_flight{{group="{name}",handler="charge"}}' in metrics
     assert f'kafka_consumer_records_consumed_total{{group="{name}",handler="charge"}}' in metrics
+
+
+class NeverMarking(MemoryStore):
+    """A store whose marks are never written: a handled record is not finished, and nothing runs."""
+
+    is_remote = True
+
+    async def mark(self, scope: Scope, identities: Collection[bytes]) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_health_names_a_partition_that_stands_still_while_work_waits(
+    broker: BrokerProcess, fresh: Fresh
+) -> None:
+    servers, source = broker.bootstrap_servers, fresh("orders")
+    await fill(servers, source, 1)
+    limits = HealthLimits(standing_partition_ms=1)
+    app = App(fresh("billing"), servers, status="127.0.0.1:0", health=limits)
+
+    @app.handle(source, dedupe=Dedupe(NeverMarking(), by_key()))
+    async def charge(order: Order) -> None: ...
+
+    async with app, asyncio.timeout(60):
+        while (found := await page(f"{app.status_url}/health"))[0] == 200:
+            pass
+
+    (reason,) = found[1]["reasons"]
+    assert reason.startswith("charge: a partition has stood still for")
+    assert reason.endswith(f"{source}-0 at offset 0, 1 records unfinished")
 
 
 async def test_a_handler_with_dedupe_handles_each_identity_once(broker: BrokerProcess, fresh: Fresh) -> None:

@@ -22,6 +22,7 @@ from ottla.streams.operating.health import Health, HealthLimits, judge
 from ottla.streams.operating.observer import ProcessorObserver
 from ottla.streams.processing.assembly import SendingOutputs
 from ottla.streams.processing.processor import Processor
+from ottla.streams.processing.standstill import Standstill
 
 
 class HandlerProcessor:
@@ -207,6 +208,10 @@ class _Sizes:
             elif lag is not None:
                 found[partition] = lag
         return found
+
+    def standing(self) -> Standstill | None:
+        """The partition that stands still for the longest time."""
+        return self._processor.standstills.longest
 
     def since_intake_ms(self) -> float | None:
         """How long nothing was handled though the broker has records and none are buffered."""

@@ -54,7 +54,7 @@ class HandlerTimedOut(RecordError):
 
 
 class HandlerCancelled(RecordError):
-    """A handler was cancelled, and not by the processor: by itself, or by what it awaited."""
+    """A handler was cancelled, and not by the processor: by itself, by a library, or by what it awaited."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__("the handler was cancelled by itself", partition, offset, None)

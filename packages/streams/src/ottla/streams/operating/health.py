@@ -16,6 +16,10 @@ class HealthFacts:
     """The oldest handler that runs."""
     oldest_offset: str = ""
     """The topic, partition and offset of its record."""
+    standing_ms: float = 0
+    """How long the lowest unfinished record of a partition neither ran nor waited for a retry."""
+    standing: str = ""
+    """That partition, with the offset and the number of unfinished records."""
     since_intake_ms: float | None = None
     """Since the last record was handled, while the broker has records and none are buffered; else None."""
     commits_failing_ms: float | None = None
@@ -30,6 +34,8 @@ class HealthLimits:
 
     stuck_handler_ms: int = 300_000
     """A handler that runs for longer."""
+    standing_partition_ms: int = 60_000
+    """A partition whose lowest unfinished record neither runs nor waits for a retry for longer."""
     stalled_intake_ms: int = 30_000
     """An intake that takes none of the records of the broker for longer."""
     failing_commits_ms: int = 60_000
@@ -57,6 +63,8 @@ def judge(facts: HealthFacts, limits: HealthLimits) -> Health:
         reasons.append("stopped")
     if facts.oldest_in_flight_ms > limits.stuck_handler_ms:
         reasons.append(f"a handler has run for {_s(facts.oldest_in_flight_ms)}: {facts.oldest_offset}")
+    if facts.standing_ms > limits.standing_partition_ms:
+        reasons.append(f"a partition has stood still for {_s(facts.standing_ms)}: {facts.standing}")
     if facts.since_intake_ms is not None and facts.since_intake_ms > limits.stalled_intake_ms:
         reasons.append(
             f"intake stalled: there is lag, and no record has come for {_s(facts.since_intake_ms)}"

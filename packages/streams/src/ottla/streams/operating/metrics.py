@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 
 from ottla.client.metrics import Description, Metrics, Sample, average, counter, gauge, total
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.processing.standstill import Standstill
 
 
 class Sizes(Protocol):
@@ -43,6 +44,9 @@ class Sizes(Protocol):
     def since_intake_ms(self) -> float | None:
         """How long nothing was handled though the broker has records and none are buffered; else None."""
 
+    def standing(self) -> Standstill | None:
+        """The partition that stands still for the longest time."""
+
 
 class NoSizes:
     """Sizes before the processor has started."""
@@ -59,6 +63,9 @@ class NoSizes:
 
     def since_intake_ms(self) -> None:
         """Return that nothing waits."""
+
+    def standing(self) -> None:
+        """Return that nothing stands still."""
 
 
 class Gauges(Protocol):

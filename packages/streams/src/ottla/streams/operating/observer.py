@@ -13,6 +13,7 @@ from ottla.streams.handlers.context import key_hash
 from ottla.streams.operating.health import HealthFacts
 from ottla.streams.operating.log_lines import LogLines
 from ottla.streams.operating.metrics import Sizes, StreamsMetrics
+from ottla.streams.processing.standstill import Standstill
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 
@@ -160,15 +161,23 @@ class ProcessorObserver:
     def health_facts(self, *, failure: str | None = None, is_stopped: bool = False) -> HealthFacts:
         """Return what health is judged by."""
         oldest, since_ms = self.oldest(), self._commits_fail_since_ms
+        standing = self.metrics.sizes.standing()
         return HealthFacts(
             failure=failure,
             is_stopped=is_stopped,
             oldest_in_flight_ms=self.oldest_in_flight_ms(),
             oldest_offset="" if oldest is None else describe(oldest),
+            standing_ms=0.0 if standing is None else self._now_ms() - standing.since_ms,
+            standing="" if standing is None else describe_standstill(standing),
             since_intake_ms=self.metrics.sizes.since_intake_ms(),
             commits_failing_ms=None if since_ms is None else self._now_ms() - since_ms,
             commit_error=self._commit_error,
         )
+
+
+def describe_standstill(standing: Standstill) -> str:
+    """Name a partition that stands still."""
+    return f"{standing.partition} at offset {standing.offset}, {standing.unfinished} records unfinished"
 
 
 def describe(work: Work) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
@@ -16,6 +17,7 @@ from ottla.streams.processing.assembly import Assembly, Program
 from ottla.streams.processing.committing import Committer
 from ottla.streams.processing.missing_topics import warn_of_missing_topics
 from ottla.streams.processing.rebalancing import Rebalancing
+from ottla.streams.processing.standstill import LOOK_EVERY_S, Standstills
 from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import STEP_RECORDS, IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
@@ -23,6 +25,8 @@ from ottla.streams.seams import Commits, FailurePolicy, Handler, Observer, Outpu
 
 if TYPE_CHECKING:
     from ottla.streams.dedupe.guard import Dedupe
+
+log = logging.getLogger(__name__)
 
 INTAKE_PAUSE_S = 0.005
 """The least time between two looks at the budgets."""
@@ -78,11 +82,12 @@ class Processor:
         """The consumer; its metrics are read by observers. Ask it for no records."""
         self.scheduler = _scheduler(config)
         """Counts of it are read by observers."""
-        self._topics = topics
-        self._observer = observer
+        self._topics, self._observer = topics, observer
         self.outputs = parts.outputs
         """The outputs of handlers; `send(work, record)` is for handlers of `Work`."""
         self._workers = self._make_workers(parts)
+        self.standstills = Standstills()
+        """The partitions that stand still; health is judged by them."""
         self._committer = self._make_committer(parts, states)
         self._rebalancing = Rebalancing(
             self.scheduler, self.consumer, self._workers, self._committer, parts.settling, observer, states,
@@ -136,7 +141,10 @@ class Processor:
         except BaseException:
             await self._leave()
             raise
-        for run in (self._take_in, self._apply_budgets, self._committer.run, self._warn_of_missing_topics):
+        for run in (
+            self._take_in, self._apply_budgets, self._committer.run, self._warn_of_missing_topics,
+            self._watch_standstills,
+        ):  # fmt: skip
             self._start(run)
         if self.config.handler_timeout_ms is not None:
             self._start(self._workers.watch)
@@ -210,6 +218,20 @@ class Processor:
 
     async def _warn_of_missing_topics(self) -> None:
         await warn_of_missing_topics(self.consumer, self._topics, self.config.consumer.client)
+
+    async def _watch_standstills(self) -> None:
+        """Look for partitions that stand still, until cancelled."""
+        while True:
+            now_ms = self._workers.now_ms()
+            positions = self.scheduler.unfinished_positions()
+            # A retry that is due may wait for a free worker until the next look.
+            cared_for = self._workers.running() | self.scheduler.retried_from(now_ms - LOOK_EVERY_S * 1_000)
+            for standstill in self.standstills.look(now_ms, positions, cared_for):
+                log.error(
+                    "%s stands still at offset %d: its record neither runs nor waits for a retry, and %d are "
+                    "unfinished", standstill.partition, standstill.offset, standstill.unfinished,
+                )  # fmt: skip
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None

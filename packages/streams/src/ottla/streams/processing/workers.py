@@ -2,12 +2,17 @@
 
 A handler that does not wait costs no task and no turn of the event loop. All workers together run for 5 ms
 without one, then each yields. There is no timer per record: one watcher cancels the workers whose handlers
-take too long, and a worker tells its own cancellations from those of the outside by `Worker.cancelled_for`.
+take too long.
+
+A cancellation that reaches a worker is one of three. The processor's own: `Worker.cancelled_for` has the
+reason. One of everything around the workers: it reaches the task `_around` too, so the worker ends. Any other
+one is of a library that the handler uses, which is that handler's failure, and is cleared after the call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -28,6 +33,8 @@ from ottla.streams.seams import (
     Verdict,
 )
 
+log = logging.getLogger(__name__)
+
 TURN_MS = 5
 _TIMEOUT, _GIVEN_UP = "timeout", "given up"
 
@@ -35,13 +42,15 @@ _TIMEOUT, _GIVEN_UP = "timeout", "given up"
 class Worker:
     """One task, and the work that it carries out."""
 
-    __slots__ = ("cancelled_for", "has_deadline", "task", "wake", "work")
+    __slots__ = ("cancelled_for", "has_deadline", "is_woken", "task", "wake", "work")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.work: WorkItem | None = None
         self.has_deadline = False
         self.cancelled_for: str | None = None
+        self.is_woken = True
+        """Whether it was woken, or started, and has not run since."""
         self.wake: asyncio.Future[None] | None = None
 
     def cancel(self, reason: str) -> None:
@@ -49,6 +58,13 @@ class Worker:
         if self.cancelled_for is None and self.task is not None:
             self.cancelled_for = reason
             self.task.cancel()
+
+    def clear_cancellation(self) -> str | None:
+        """Clear every cancellation that was asked for, and return the processor's reason for one."""
+        reason, self.cancelled_for = self.cancelled_for, None
+        while self.task is not None and self.task.uncancel():
+            pass
+        return reason
 
 
 class Workers:
@@ -80,6 +96,7 @@ class Workers:
         self._fail = fail
         self._on_resume_due = on_resume_due
         self._tasks: asyncio.TaskGroup | None = None
+        self._around: asyncio.Task[bool] | None = None
         self._workers: list[Worker] = []
         self._idle: list[Worker] = []
         self._turn_end_s = 0.0
@@ -99,6 +116,7 @@ class Workers:
         """Run workers in a task group from now on."""
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
+        self._around = tasks.create_task(asyncio.Event().wait(), name="ottla-streams-workers")
 
     def stop(self) -> None:
         """Cancel all workers, and start none any more."""
@@ -106,14 +124,26 @@ class Workers:
         for timer in (self._retry_timer, self._lease_timer):
             if timer is not None:
                 timer.cancel()
-        for worker in self._workers:
-            if worker.task is not None:
-                worker.task.cancel()
+        for task in (self._around, *(worker.task for worker in self._workers)):
+            if task is not None:
+                task.cancel()
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a cancellation may be one of everything around the workers."""
+        return self._is_stopped or (
+            self._around is not None and (self._around.done() or self._around.cancelling() > 0)
+        )
 
     @property
     def count(self) -> int:
-        """The number of workers that were started."""
+        """The number of workers that live."""
         return len(self._workers)
+
+    def running(self) -> set[tuple[TopicPartition, int]]:
+        """Return the first offsets of all work that runs."""
+        works = [worker.work for worker in self._workers]
+        return {(work.partition, work.offset) for work in works if work is not None}
 
     def now_ms(self) -> int:
         """Return the time of the loop's clock."""
@@ -124,9 +154,10 @@ class Workers:
         if self._is_stopped or self._tasks is None:
             return
         while self._idle:
-            waiting = self._idle.pop().wake
-            if waiting is not None and not waiting.done():
-                waiting.set_result(None)
+            worker = self._idle.pop()
+            if worker.wake is not None and not worker.wake.done():
+                worker.wake.set_result(None)
+                worker.is_woken = True
                 self._waking += 1
                 return
         if len(self._workers) < self._max:
@@ -134,6 +165,19 @@ class Workers:
             self._workers.append(worker)
             self._waking += 1
             worker.task = self._tasks.create_task(self._run(worker), name="ottla-streams-worker")
+            worker.task.add_done_callback(partial(self._ended, worker))
+
+    def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
+        """A worker's task is done: unless all end, it was cancelled while it had no work, and is replaced."""
+        self._workers.remove(worker)
+        if worker.is_woken:  # others would wait for it to take their place
+            self._waking -= 1
+        if task.cancelled() and not self._is_ending:
+            log.warning(
+                "a worker was cancelled after its handler had returned, by a library of the handler; "
+                "another one takes its place"
+            )
+            self._wake_two()
 
     def cancel(self, partitions: Iterable[TopicPartition]) -> None:
         """Cancel the handlers of partitions; their work is dropped."""
@@ -168,6 +212,9 @@ class Workers:
         scheduler, handler, time = self._scheduler, self._handler, self._loop.time
         take, observer, has_timeout = scheduler.take, self._observer, self._timeout_ms is not None
         lease = self._lease
+        assert worker.task is not None
+        cancelling = worker.task.cancelling
+        worker.is_woken = False
         self._waking -= 1
         try:
             while not self._is_stopped:
@@ -197,6 +244,8 @@ class Workers:
                     await self._failed(worker, work, self._cause(worker, work, error))
                 finally:
                     self._end_call(worker, work)
+                if cancelling():
+                    await self._clear_cancellation(worker)
                 if self._is_turn_over(now_s):
                     await self._yield(worker)
         except Exception as error:  # of a policy or an observer: the processor cannot go on
@@ -208,12 +257,24 @@ class Workers:
         worker.has_deadline = False
         if work.is_active:  # the worker is cancelled, or a policy failed
             self._scheduler.drop(work)
-        if worker.cancelled_for is not None:  # the handler went on in spite of it
-            self._uncancel(worker)
         if self._awaiting_progress:
             self._progress.set()
         if self._scheduler.resume_due:
             self._on_resume_due()
+
+    async def _clear_cancellation(self, worker: Worker) -> None:
+        """Clear what a handler left of a cancellation that it caught, or that it never awaited."""
+        if self._is_ending:
+            return
+        worker.clear_cancellation()
+        # `uncancel` forgets no CancelledError that is still to be thrown: it is thrown here, not at what
+        # waits for the next record.
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._is_ending:
+                raise
+            worker.clear_cancellation()
 
     def _may_start(self, now_s: float) -> bool:
         """Return whether the group surely keeps this member; if not, workers are woken when it does."""
@@ -236,6 +297,7 @@ class Workers:
         worker.wake = self._loop.create_future()
         self._idle.append(worker)
         await worker.wake
+        worker.is_woken = False
         self._waking -= 1
 
     async def _yield(self, worker: Worker) -> None:
@@ -286,22 +348,16 @@ class Workers:
     def _cause(self, worker: Worker, work: WorkItem, error: BaseException) -> BaseException | None:
         """Return the failure of a handler; None if its partition was given up.
 
-        Raises CancelledError if the worker itself is cancelled.
+        Raises CancelledError if everything around the workers is cancelled.
         """
         if not isinstance(error, asyncio.CancelledError):
             return error
-        reason = worker.cancelled_for
-        if reason is not None and not self._uncancel(worker):
-            if reason == _TIMEOUT:
-                return HandlerTimedOut(work.partition, work.offset, self._timeout_ms or 0)
-            return None
-        if reason is not None or (worker.task is not None and worker.task.cancelling()):
+        if self._is_ending:
             raise error
-        return HandlerCancelled(work.partition, work.offset)
-
-    def _uncancel(self, worker: Worker) -> int:
-        worker.cancelled_for = None
-        return 0 if worker.task is None else worker.task.uncancel()
+        reason = worker.clear_cancellation()
+        if reason == _TIMEOUT:
+            return HandlerTimedOut(work.partition, work.offset, self._timeout_ms or 0)
+        return HandlerCancelled(work.partition, work.offset) if reason is None else None
 
     async def _failed(self, worker: Worker, work: WorkItem, error: BaseException | None) -> None:
         self._outputs.discard(work)

@@ -176,7 +176,21 @@ class Scheduler(SchedulerCore):
             and not one.frontier.unfinished
         ]
 
+    def unfinished_positions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the lowest unfinished offset of each partition that has one, and how many are unfinished."""
+        return {
+            partition: (position, assignment.frontier.unfinished)
+            for partition, assignment in self._assigned.items()
+            if assignment.phase is Phase.OPEN
+            and assignment.frontier.unfinished
+            and (position := assignment.frontier.position) is not None
+        }
+
     # --- retries
+
+    def retried_from(self, now_ms: float) -> set[tuple[TopicPartition, int]]:
+        """Return the first offsets of all work whose retry is not due before a time."""
+        return {(work.partition, work.offset) for at_ms, _, work in self._parked if at_ms >= now_ms}
 
     def next_retry_ms(self) -> int | None:
         """Return when the next parked work becomes ready."""
