@@ -23,6 +23,7 @@ from ottla.pipeline.segments.read_plan import plan
 from ottla.pipeline.segments.readable_logs import ReadableLogs
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked, ddl
+from ottla.pipeline.spark_workers import message_first
 from ottla.pipeline.values import value_format
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Task(InputPartition):
     byte_ranges: tuple[ByteRange, ...]
 
 
+@message_first
 class SegmentsReader(DataSourceReader):
     """Reads segments once, between the offsets that the options give; takes no filters, as `BatchReader`."""
 
@@ -68,6 +70,7 @@ def tasks(config: SegmentsConfig) -> list[tuple[ByteRange, ...]]:
     return pack_tasks(pieces, min(most, WORTH_A_TASK))
 
 
+@message_first
 class OttlaLogDataSource(DataSource):
     """Log segments on disk, without a broker: `format("ottla-log")`.
 

@@ -27,7 +27,7 @@ from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.task_identity import TaskIdentity, batch_task, stream_task
 from ottla.pipeline.sink.task_input import whole
 from ottla.pipeline.sink.task_result import TaskResult
-from ottla.pipeline.worker_memory import exclude_modules_from_collections
+from ottla.pipeline.spark_workers import exclude_modules_from_collections, message_first
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Written(WriterCommitMessage):
     done: TaskResult
 
 
+@message_first
 class BatchWriter(DataSourceArrowWriter):
     """Writes a table once."""
 
@@ -84,6 +85,7 @@ class BatchWriter(DataSourceArrowWriter):
         _abort(messages, self.config)
 
 
+@message_first
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream, batch by batch."""
 

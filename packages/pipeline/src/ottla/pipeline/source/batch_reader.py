@@ -18,6 +18,7 @@ from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between, spl
 from ottla.pipeline.source.range_reader import FetchTimedOut, consumer_for, forget_consumer
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked
 from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, TopicOffsets
+from ottla.pipeline.spark_workers import message_first
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -36,6 +37,7 @@ class ReadTask(InputPartition):
     topic_id: str | None = None
 
 
+@message_first
 class BatchReader(DataSourceReader):
     """Reads topics once, between the offsets that the options give.
 

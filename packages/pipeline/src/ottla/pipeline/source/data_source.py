@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSource
 
 from ottla.pipeline.options import Options
 from ottla.pipeline.source.spark_rows import ddl
+from ottla.pipeline.spark_workers import exclude_modules_from_collections, message_first
 from ottla.pipeline.values import value_format
-from ottla.pipeline.worker_memory import exclude_modules_from_collections
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.source.stream_reader import StreamReader
 
 
+@message_first
 class OttlaDataSource(DataSource):
     """Topics of Ottla or Apache Kafka: `format("ottla")`.
 

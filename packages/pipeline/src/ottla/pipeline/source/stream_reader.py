@@ -32,6 +32,7 @@ from ottla.pipeline.source.spark_rows import checked
 from ottla.pipeline.source.start_offsets import StartOffsets
 from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, TopicOffsets
 from ottla.pipeline.source.trigger_limits import TriggerDelay, limit_batch, new_offsets
+from ottla.pipeline.spark_workers import message_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,7 @@ IDLE_S = 0.05
 """The pause after a lookup without new records, because Spark asks again at once."""
 
 
+@message_first
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics batch by batch; the checkpoint of the query stores its offsets."""
 
