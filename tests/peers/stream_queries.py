@@ -45,6 +45,8 @@ class Topic(TopicOffsets):
     """The id of the topic; None for brokers without ids."""
     stale_ids: list[str] = field(default_factory=list)
     """Ids in the next answers, from a broker that lags behind."""
+    agreed: dict[str, str | None] | None = None
+    """The answer of `agreed_ids`; None: brokers do not agree, or one of them does not answer."""
     asked: int = 0
     """The number of lookups of partitions."""
     closed: bool = False
@@ -57,6 +59,9 @@ class Topic(TopicOffsets):
         topic_id = self.stale_ids.pop() if self.stale_ids else self.topic_id
         ids = {} if topic_id is None else {ZERO.topic: topic_id}
         return Selected(frozenset(self.ends) - self.hidden, ids)
+
+    def agreed_ids(self, topics: frozenset[str]) -> dict[str, str | None] | None:
+        return self.agreed
 
     def recreate(self, ends: Offsets, topic_id: str) -> None:
         """Delete the topic and create it again, with other records."""

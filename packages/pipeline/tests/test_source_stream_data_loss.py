@@ -12,7 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from ottla.client.testing import ScriptedBroker
 from ottla.pipeline.errors import DataLoss
+from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.stream_reader import StreamReader
+from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -20,7 +23,8 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponseTopic
+from ottla.protocol.topics import TopicPartition
 from peers.stream_queries import ONE, SCHEMA, ZERO, ManualClock, Query, Topic
 
 FOR_EVER = 10**6
@@ -194,6 +198,116 @@ def test_a_topic_that_came_back_is_asked_for_again_when_it_is_missing_again() ->
     assert query.read() == [(ZERO, 8, 12)]
 
 
+# --- a topic that the query does not select any more
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"subscribe": "t,u"}, {"subscribe": "t"}),
+        ({"subscribePattern": "t|u"}, {"subscribePattern": "t"}),
+        ({"assign": '{"t": [0], "u": [0]}'}, {"assign": '{"t": [0]}'}),
+    ],
+)
+def test_a_topic_taken_out_of_the_options_is_reported_at_once_by_the_option(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
+    query = deselected(before, after)
+
+    words = rf"^u-0 was read before, and option '{next(iter(after))}' does not choose it any more"
+    with pytest.raises(DataLoss, match=words) as failure:
+        query.plan()
+    assert "retention" not in str(failure.value)
+    assert query.clock.long() == 0
+
+
+def test_a_topic_taken_out_of_the_options_is_left_out_at_once_if_that_is_allowed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    query = deselected({"subscribe": "t,u"}, {"subscribe": "t"}, failOnDataLoss=False)
+
+    with caplog.at_level(logging.WARNING):
+        assert query.batch() == [(ZERO, 8, 10)]
+    assert query.clock.long() == 0
+    assert caplog.text.count("u-0 was read before, and option 'subscribe' does not choose it any more") == 1
+    caplog.clear()
+    query.restart()
+    query.topic.ends[ZERO] = 12
+    assert query.batch() == [(ZERO, 10, 12)]
+    assert "u-0" not in caplog.text
+
+
+def deselected(before: dict[str, str], after: dict[str, str], **options: object) -> Query:
+    """Return a query that has read topics t and u, restarted with options that select only t."""
+    other = TopicPartition("u", 0)
+    query = Query(Topic({ZERO: 8, other: 5}), startingOffsets="earliest", **options)
+    del query.options["subscribePattern"]
+    query.options |= before
+    query.restart()
+    assert query.batch() == [(ZERO, 0, 8), (other, 0, 5)]
+    query.options = {name: text for name, text in query.options.items() if name not in before} | after
+    query.topic.hidden, query.topic.ends[ZERO] = frozenset({other}), 10
+    query.restart()
+    return query
+
+
+# --- loss that all brokers confirm
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_topic_that_no_broker_has_is_reported_without_a_wait(
+    allowed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = after_eight(failOnDataLoss=allowed is False)
+    query.topic.ends.clear()
+    query.topic.agreed = {}
+    query.clock.long()
+
+    if not allowed:
+        with pytest.raises(DataLoss, match="t-0 does not exist any more"):
+            query.plan()
+    else:
+        with caplog.at_level(logging.WARNING):
+            assert query.batch() == []
+        assert caplog.text.count("t-0 does not exist any more") == 1
+    assert query.clock.long() == 0
+
+
+def test_another_id_that_all_brokers_have_is_reported_without_a_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    query = Query(Topic({ZERO: 8}, topic_id="old"), startingOffsets="earliest", failOnDataLoss=False)
+    query.batch()
+    query.topic.recreate({ZERO: 5}, "new")
+    query.topic.agreed = {"t": "new"}
+    query.clock.long()
+
+    with caplog.at_level(logging.WARNING):
+        assert query.batch() == [(ZERO, 0, 5)]
+    assert query.clock.long() == 0
+    assert caplog.text.count("topic 't' was deleted and created again") == 1
+
+
+@pytest.mark.parametrize("agreed", [{"t": "old"}, {"t": None}, None])
+def test_a_missing_topic_that_some_broker_has_is_waited_for(agreed: dict[str, str | None] | None) -> None:
+    query = after_eight()
+    query.topic.unknown = 15
+    query.topic.agreed = agreed
+
+    assert query.batch() == [(ZERO, 8, 10)]
+
+
+def test_a_loss_is_logged_once_although_it_is_met_again_when_the_batch_is_planned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    query = after_eight(failOnDataLoss=False, end=3)
+
+    with caplog.at_level(logging.WARNING):
+        query.plan()
+        query.read()
+    assert caplog.text.count("t-0 ends at 3, and was read up to 8 before") == 1
+
+
 def _found(*topics: ListOffsetsTopic, end: int) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[
@@ -223,6 +337,32 @@ async def test_a_real_broker_that_knows_no_topics_for_a_moment(wanted: dict[str,
         await asyncio.to_thread(reader.stop)
 
     assert end == {"t": {"0": 10}}
+
+
+@pytest.mark.parametrize(
+    ("error", "controller", "agreed"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 1, {}),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, None),
+        (ErrorCode.LEADER_NOT_AVAILABLE, 1, None),
+        (ErrorCode.NONE, 1, {"t": None}),
+    ],
+)
+async def test_a_broker_with_a_controller_answers_for_certain_that_a_topic_does_not_exist(
+    error: ErrorCode, controller: int, agreed: dict[str, str | None] | None
+) -> None:
+    async with ScriptedBroker() as broker:
+        answer = broker.metadata()
+        answer.controller_id = controller
+        answer.topics = [MetadataResponseTopic(name="t", error_code=error)]
+        broker.on(MetadataRequest, lambda _: answer)
+        options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "t"}
+        lookup = BrokerTopicOffsets(SourceConfig.of(options, streaming=True))
+
+        found = await asyncio.to_thread(lookup.agreed_ids, frozenset({"t"}))
+        await asyncio.to_thread(lookup.close)
+
+    assert found == agreed
 
 
 # --- a topic that was deleted and created again

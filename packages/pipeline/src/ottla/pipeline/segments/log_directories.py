@@ -113,11 +113,8 @@ def find_partitions(paths: Iterable[str], wanted: TopicSelection) -> dict[TopicP
 
 
 def _is_wanted(wanted: TopicSelection, partition: TopicPartition) -> bool:
-    if wanted.partitions:
-        return partition in wanted.partitions
-    if wanted.names is None and partition.topic in INTERNAL_TOPICS:
-        return False
-    return wanted.matches(partition.topic)
+    is_hidden = wanted.names is None and partition.topic in INTERNAL_TOPICS
+    return not is_hidden and wanted.chooses(partition)
 
 
 def _refuse_missing(wanted: TopicSelection, found: Iterable[TopicPartition]) -> None:

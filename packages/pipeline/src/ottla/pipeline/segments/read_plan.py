@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 
-from ottla.pipeline.errors import DataLoss, OptionError
+from ottla.pipeline.errors import DataLoss, OptionError, report_loss
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.readable_logs import Found, ReadableLogs
 from ottla.pipeline.source.offset_bounds import Bound, Edge
 from ottla.pipeline.source.offset_json import Offsets, partition_names
 from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between
 from ottla.protocol.topics import TopicPartition
-
-log = logging.getLogger(__name__)
 
 
 def plan(logs: ReadableLogs, config: SegmentsConfig) -> list[OffsetRange]:
@@ -74,9 +71,7 @@ def _not_behind(logs: ReadableLogs, config: SegmentsConfig, end: Offsets) -> Off
 
 
 def _lost(config: SegmentsConfig, what: str) -> None:
-    if config.fail_on_data_loss:
-        raise DataLoss(what)
-    log.warning("%s; continuing, because failOnDataLoss is false", what)
+    report_loss(DataLoss(what), fails=config.fail_on_data_loss)
 
 
 def _refuse_backwards(config: SegmentsConfig, start: Offsets, end: Offsets) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator
 from io import FileIO
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.pipeline.errors import DataLoss
+from ottla.pipeline.errors import DataLoss, report_loss
 from ottla.pipeline.segments.byte_ranges import ByteRange
 from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged
 from ottla.pipeline.source.spark_rows import Rows
@@ -19,8 +18,6 @@ from ottla.protocol.storage.segments import DELETED_SUFFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """The bytes that are read from a file at once."""
@@ -65,9 +62,7 @@ def _open(byte_range: ByteRange) -> FileIO:
 
 def _lost(byte_range: ByteRange, *, fail_on_data_loss: bool) -> None:
     what = f"{byte_range.path}, with offsets from {byte_range.first} of {byte_range.partition}, is lost"
-    if fail_on_data_loss:
-        raise DataLoss(what)
-    log.warning("%s; continuing, because failOnDataLoss is false", what)
+    report_loss(DataLoss(what), fails=fail_on_data_loss)
 
 
 class ByteRangeReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ottla.client.errors import ClientError
-from ottla.pipeline.errors import DataLoss, OptionError
+from ottla.pipeline.errors import DataLoss, OptionError, report_loss
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Bound, Edge
 from ottla.pipeline.source.offset_json import Offsets, TopicIds, partition_names
@@ -25,8 +24,6 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -118,15 +115,11 @@ def check_end_offsets(lookup: TopicOffsets, config: SourceConfig, end: Offsets) 
     there = lookup.offsets(Edge.LATEST, asked)
     for partition, offset in asked.items():
         if offset > there[partition]:
-            report_loss(config, f"{partition} ends at {there[partition]}, and should be read up to {offset}")
+            report_loss(
+                DataLoss(f"{partition} ends at {there[partition]}, and should be read up to {offset}"),
+                fails=config.fail_on_data_loss,
+            )
     return end | {each: min(offset, there[each]) for each, offset in asked.items()}
-
-
-def report_loss(config: SourceConfig, what: str) -> None:
-    """Raise DataLoss, or log the loss if `failOnDataLoss` is false."""
-    if config.fail_on_data_loss:
-        raise DataLoss(what)
-    log.warning("%s; continuing, because failOnDataLoss is false", what)
 
 
 def _refuse_backwards(config: SourceConfig, start: Offsets, end: Offsets) -> None:

@@ -47,6 +47,15 @@ class TopicSelection:
             return re.search(self.pattern, topic) is not None
         return topic in self.topics or any(topic == each.topic for each in self.partitions)
 
+    def chooses(self, partition: TopicPartition) -> bool:
+        """Whether a partition is selected."""
+        return partition in self.partitions if self.partitions else self.matches(partition.topic)
+
+    @property
+    def option(self) -> str:
+        """The option that selects."""
+        return "assign" if self.partitions else "subscribe" if self.pattern is None else "subscribePattern"
+
     @property
     def names(self) -> frozenset[str] | None:
         """The selected topics by name; None for a pattern, which needs the list of all topics."""

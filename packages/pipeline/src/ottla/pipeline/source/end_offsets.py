@@ -2,17 +2,17 @@
 
 A broker that has just started knows no topics for a moment, and a broker that lags behind reports old end
 offsets. If a query accepted such an answer, its checkpoint would permanently record a smaller offset than was
-read.
+read. There is no wait where all brokers, each with a controller, confirm that a topic was deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from ottla.pipeline.source.batch_reader import report_loss
+from ottla.pipeline.errors import DataLoss, report_loss
 from ottla.pipeline.source.clock import Clock
-from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.config import SourceConfig, TopicSelection
 from ottla.pipeline.source.offset_bounds import Edge
 from ottla.pipeline.source.offset_json import Position, partition_names
 from ottla.pipeline.source.topic_offsets import TopicOffsets
@@ -30,11 +30,14 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class ShortPartition(NamedTuple):
-    """A partition without the offset that was read: it ends below, does not exist, or is another one now."""
+    """A partition without the offset that was read.
+
+    It ends below, does not exist, is another one now, or the options select it no longer.
+    """
 
     partition: TopicPartition
     read: int
-    why: Literal["short", "gone", "recreated"]
+    why: Literal["short", "gone", "recreated", "deselected"]
 
 
 class EndOffsets:
@@ -58,14 +61,35 @@ class EndOffsets:
         WAS_READ or TO_READ.
         """
         ends = self._now()
-        if short_partitions(read, ends) - self._believed:
+        doubtful = self._doubtful(read, ends)
+        if doubtful and not self._is_certain(doubtful, read):
             ends = self._asked_again(read)
-        found = short_partitions(read, ends)
-        new = {each.partition: each.read for each in found - self._believed}
-        for what in describe_losses(Position(new, read.ids), ends, how):
-            report_loss(self._config, what)
-        self._believed = found
+        self.report(read, ends, how)
         return ends
+
+    def report(self, read: Position, ends: Position, how: str) -> None:
+        """Report the partitions without the offset that was read, each once. Raises DataLoss, or logs it."""
+        found = short_partitions(read, ends, self._config.wanted)
+        for loss in _losses(found - self._believed, ends, how, self._config.wanted.option):
+            report_loss(loss, fails=self._config.fail_on_data_loss)
+        self._believed = found
+
+    def _doubtful(self, read: Position, ends: Position) -> frozenset[ShortPartition]:
+        """Return the short partitions that a stale answer may have caused, and that were not accepted yet."""
+        found = short_partitions(read, ends, self._config.wanted) - self._believed
+        return frozenset(short for short in found if short.why != "deselected")
+
+    def _is_certain(self, doubtful: frozenset[ShortPartition], read: Position) -> bool:
+        """Whether all brokers confirm that topics were deleted; another broker may know a longer end."""
+        if any(short.why == "short" for short in doubtful):
+            return False
+        ids = self._lookup.agreed_ids(frozenset(short.partition.topic for short in doubtful))
+        return ids is not None and all(
+            short.partition.topic not in ids
+            if short.why == "gone"
+            else ids.get(short.partition.topic) not in (None, read.ids[short.partition.topic])
+            for short in doubtful
+        )
 
     def _asked_again(self, read: Position) -> Position:
         """Return the first end offsets without a new short partition, or the last answer."""
@@ -73,7 +97,7 @@ class EndOffsets:
         for pause_s in retry_waits(self._config.fetch_retry_interval_ms / 1_000, self._retry_s()):
             self._clock.wait(pause_s)
             ends = self._now()
-            if not short_partitions(read, ends) - self._believed:
+            if not self._doubtful(read, ends):
                 break
         return ends
 
@@ -86,36 +110,37 @@ class EndOffsets:
         return Position(self._lookup.offsets(Edge.LATEST, selected.partitions), selected.ids)
 
 
-def short_partitions(read: Position, ends: Position) -> frozenset[ShortPartition]:
+def short_partitions(read: Position, ends: Position, wanted: TopicSelection) -> frozenset[ShortPartition]:
     """Return the partitions without the offset that was read. Pure."""
-    return frozenset(_short_partitions(read, ends))
+    return frozenset(_short_partitions(read, ends, wanted))
 
 
-def _short_partitions(read: Position, ends: Position) -> Iterator[ShortPartition]:
+def _short_partitions(read: Position, ends: Position, wanted: TopicSelection) -> Iterator[ShortPartition]:
     for partition, offset in read.offsets.items():
         if partition not in ends.offsets:
-            yield ShortPartition(partition, offset, "gone")
+            yield ShortPartition(partition, offset, "gone" if wanted.chooses(partition) else "deselected")
         elif read.is_recreated(partition, ends.ids):
             yield ShortPartition(partition, offset, "recreated")
         elif ends.offsets[partition] < offset:
             yield ShortPartition(partition, offset, "short")
 
 
-def describe_losses(read: Position, ends: Position, how: str) -> list[str]:
-    """Describe the partitions without the offset that was read. Pure."""
-    found = sorted(short_partitions(read, ends))
-    gone = [each.partition for each in found if each.why == "gone"]
-    return [
-        *([f"{partition_names(gone)} does not exist any more"] if gone else []),
-        *(_described(each, ends, how) for each in found if each.why != "gone"),
-    ]
-
-
-def _described(short: ShortPartition, ends: Position, how: str) -> str:
-    partition, read = short.partition, how.format(short.read)
-    if short.why == "recreated":
-        return f"topic {partition.topic!r} was deleted and created again, and {partition} {read}"
-    return f"{partition} ends at {ends.offsets[partition]}, and {read}"
+def _losses(found: Iterable[ShortPartition], ends: Position, how: str, option: str) -> Iterator[DataLoss]:
+    """Yield the errors for short partitions. Pure."""
+    ordered = sorted(found)
+    if gone := [short.partition for short in ordered if short.why == "gone"]:
+        yield DataLoss(f"{partition_names(gone)} does not exist any more")
+    if others := [short.partition for short in ordered if short.why == "deselected"]:
+        yield DataLoss(
+            f"{partition_names(others)} was read before, and option {option!r} does not choose it any more",
+            why="Choose it again, or begin with a new checkpointLocation. ",
+        )
+    for short in ordered:
+        partition, read = short.partition, how.format(short.read)
+        if short.why == "recreated":
+            yield DataLoss(f"topic {partition.topic!r} was deleted and created again, and {partition} {read}")
+        elif short.why == "short":
+            yield DataLoss(f"{partition} ends at {ends.offsets[partition]}, and {read}")
 
 
 def retry_waits(first_s: float, total_s: float) -> Iterator[float]:

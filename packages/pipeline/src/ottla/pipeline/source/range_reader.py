@@ -6,7 +6,6 @@ them. While Spark processes one batch, the next one is fetched and decoded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from ottla.client.blocking import Call, LoopThread, NotRunning
 from ottla.consumer import Consumer
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import OffsetOutOfRange
-from ottla.pipeline.errors import DataLoss, PipelineError
+from ottla.pipeline.errors import DataLoss, PipelineError, report_loss
 from ottla.pipeline.process_cache import ProcessCache
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_ranges import OffsetRange
@@ -24,8 +23,6 @@ from ottla.protocol.storage.uuids import encode_uuid
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 BATCH_BYTES = 4 * 1024 * 1024
 """The approximate number of fetched bytes in one batch."""
@@ -146,9 +143,7 @@ class RangeReader:
             f"topic {partition.topic!r} was deleted and created again ({how}): offsets from "
             f"{self._following} of {partition} are lost"
         )
-        if self._config.fail_on_data_loss:
-            raise DataLoss(what)
-        log.warning("%s; continuing, because failOnDataLoss is false", what)
+        report_loss(DataLoss(what), fails=self._config.fail_on_data_loss)
         self._is_lost = True
 
     async def _refuse_silence(self) -> None:
@@ -169,9 +164,7 @@ class RangeReader:
             f"offsets from {lost_from} of {partition} are lost: it has those from {first} up to "
             f"{last} now, and those up to {self._wanted.end} were requested"
         )
-        if self._config.fail_on_data_loss:
-            raise DataLoss(what)
-        log.warning("%s; continuing, because failOnDataLoss is false", what)
+        report_loss(DataLoss(what), fails=self._config.fail_on_data_loss)
         self._following = first
         if not lost_from < first < min(self._wanted.end, last):
             return False

@@ -14,10 +14,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ottla.pipeline.source.batch_reader import read_task, report_loss, tasks
+from ottla.pipeline.errors import DataLoss, report_loss
+from ottla.pipeline.source.batch_reader import read_task, tasks
 from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.end_offsets import TO_READ, WAS_READ, EndOffsets, describe_losses
+from ottla.pipeline.source.end_offsets import TO_READ, WAS_READ, EndOffsets
 from ottla.pipeline.source.offset_json import (
     INITIAL,
     Nested,
@@ -114,8 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Nested, end: Nested) -> Sequence[InputPartition]:
         """Return the partitions of a batch, one for each task. Raises DataLoss."""
         starts, until = self._start_offsets.of_batch(start, end), position_in(end)
-        for what in describe_losses(starts, until, WAS_READ):
-            report_loss(self._config, what)
+        self._end_offsets.report(starts, until, WAS_READ)
         kept = starts.kept(until.ids)
         new = self._start_offsets.of_new(kept, until.offsets)
         self._refuse_lost(new)
@@ -153,5 +153,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, offset in new.items():
             if offset > 0:
                 report_loss(
-                    self._config, f"{partition} is new, and its first records, up to {offset}, are lost"
+                    DataLoss(f"{partition} is new, and its first records, up to {offset}, are lost"),
+                    fails=self._config.fail_on_data_loss,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.client.blocking import LoopThread
-from ottla.client.cluster import Cluster
+from ottla.client.cluster import NO_NODE, Cluster
 from ottla.client.errors import ClientError
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, NOT_FOUND, OffsetLookups
@@ -19,7 +20,7 @@ from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offset_bounds import Bound, Edge
 from ottla.pipeline.source.offset_json import Offsets, TopicIds, partition_names
 from ottla.protocol.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
-from ottla.protocol.messages.metadata import MetadataResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.storage.uuids import encode_uuid
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
@@ -76,6 +77,13 @@ class TopicOffsets(ABC):
     @abstractmethod
     def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
+
+    @abstractmethod
+    def agreed_ids(self, topics: frozenset[str]) -> dict[str, str | None] | None:
+        """Return the ids of those topics that exist; None if brokers disagree, or one does not answer.
+
+        A broker without a controller has not heard of any topic yet, so its answer does not count.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -140,6 +148,27 @@ class BrokerTopicOffsets(TopicOffsets):
         found = self._ask(lambda client: client.lookups.by_time(times))
         return {each: None if at.offset == NOT_FOUND else at.offset for each, at in found.items()}
 
+    def agreed_ids(self, topics: frozenset[str]) -> dict[str, str | None] | None:
+        """Return the ids of those topics that exist; None if brokers disagree, or one does not answer."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in sorted(topics)],
+            allow_auto_topic_creation=False,
+        )
+
+        async def ask(client: LookupClient) -> list[MetadataResponse]:
+            cluster = client.cluster
+            return await asyncio.gather(
+                # Before version 4 a request for a topic could create it.
+                *(cluster.send(node, request, MetadataResponse, min_version=4) for node in cluster.nodes)
+            )
+
+        try:
+            answers = [_known_ids(answer, topics) for answer in self._ask_once(ask)]
+        except (ClientError, KafkaError, TimeoutError) as error:
+            log.info("not all brokers confirm the deletion of topics: %s", error)
+            return None
+        return answers[0] if answers and all(answer == answers[0] for answer in answers) else None
+
     def _ask(self, question: Callable[[LookupClient], Coroutine[Any, Any, T]]) -> T:
         retries = self._config.fetch_retries
         for retry in range(1, retries + 1):
@@ -184,6 +213,16 @@ def _ids(answer: MetadataResponse) -> TopicIds:
     return {
         each.name or "": encode_uuid(each.topic_id) for each in answer.topics if each.topic_id != ZERO_UUID
     }
+
+
+def _known_ids(answer: MetadataResponse, asked: frozenset[str]) -> dict[str, str | None] | None:
+    """Return the ids of existing topics (None: without an id); None unless the broker is certain."""
+    codes = {topic.name or "": topic.error_code for topic in answer.topics}
+    sure = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    if answer.controller_id == NO_NODE or codes.keys() != asked or not sure.issuperset(codes.values()):
+        return None
+    ids = _ids(answer)
+    return {name: ids.get(name) for name, code in codes.items() if code == ErrorCode.NONE}
 
 
 def _refuse_unassignable(missing: Collection[TopicPartition]) -> None:

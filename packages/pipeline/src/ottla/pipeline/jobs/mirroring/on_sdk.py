@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ottla.consumer import Consumer, OffsetOutOfRange
-from ottla.pipeline.errors import DataLoss
+from ottla.pipeline.errors import DataLoss, report_loss
 from ottla.pipeline.jobs.interval import Interval
 from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, open_session
 from ottla.pipeline.jobs.mirroring.partition_copy import COLUMNS, OriginalLost
@@ -122,9 +122,7 @@ class SdkMirror:
             copy = copies[partition]
             if copy.next_source < first:
                 gone = f"offsets of {partition} from {copy.next_source} up to {first} are lost"
-                if self._mirror.fails_on_data_loss:
-                    raise DataLoss(gone) from error
-                log.warning("%s; continuing, because failOnDataLoss is false", gone)
+                report_loss(DataLoss(gone), fails=self._mirror.fails_on_data_loss)
                 copy.next_source = first
                 self._consumer.seek(partition, first)
                 return
