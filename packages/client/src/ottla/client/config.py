@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
@@ -86,6 +86,10 @@ class ClientSettings(TypedDict, total=False):
     ssl_cafile: str | None
     ssl_certfile: str | None
     ssl_keyfile: str | None
+    ssl_key_password: str | None
+    ssl_keystore_password: str | None
+    ssl_enabled_protocols: Sequence[str] | None
+    ssl_cipher_suites: Sequence[str] | None
     ssl_check_hostname: bool
     sasl_mechanism: str
     sasl_username: str | None

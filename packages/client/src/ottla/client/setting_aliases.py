@@ -103,6 +103,15 @@ CLIENT_ALIASES: Mapping[str, Alias] = {
     "reconnect_backoff_ms": without_effect("Kafka", "retry_backoff_ms also applies to reconnecting"),
     "reconnect_backoff_max_ms": without_effect("Kafka", "retry_backoff_max_ms also applies to reconnecting"),
     "client_dns_lookup": without_effect("Kafka", "all addresses of a host name are tried"),
+    "socket_connection_setup_timeout_max_ms": without_effect(
+        "Kafka", "socket_connection_setup_timeout_ms bounds each attempt, and does not grow"
+    ),
+    "metadata_recovery_strategy": without_effect("Kafka", "bootstrap servers are asked beside known brokers"),
+    "metadata_recovery_rebootstrap_trigger_ms": without_effect(
+        "Kafka", "bootstrap servers are asked beside known brokers"
+    ),
+    "auto_include_jmx_reporter": without_effect("Kafka", "there is no JMX; see `metrics`"),
+    "enable_metrics_push": without_effect("Kafka", "metrics are not sent to brokers"),
     "metric_reporters": without_effect(
         "Kafka", "see `metrics` and ottla.client.metrics.prometheus or .opentelemetry"
     ),
@@ -138,7 +147,20 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
             "ssl_key_location": "ssl_keyfile",
         },
     ),
+    "ssl_password": Alias("ssl_key_password", "kafka-python", is_secret=True),
     **renamed("Kafka", {"ssl_truststore_location": "ssl_cafile", "ssl_keystore_location": "ssl_certfile"}),
+    "ssl_truststore_password": without_effect("Kafka", "certificates in a PEM file are not encrypted"),
+    "ssl_protocol": without_effect("Kafka", "ssl_enabled_protocols names the versions to offer"),
+    **{
+        name: without_effect("Kafka", "OpenSSL encrypts connections, not a library of Java")
+        for name in (
+            "ssl_provider",
+            "ssl_keymanager_algorithm",
+            "ssl_trustmanager_algorithm",
+            "ssl_secure_random_implementation",
+            "security_providers",
+        )
+    },
     "ssl_truststore_type": Alias(None, "Kafka", expand=_pem),
     "ssl_keystore_type": Alias(None, "Kafka", expand=_pem),
     "ssl_endpoint_identification_algorithm": Alias("ssl_check_hostname", "Kafka", _check_hostname),
