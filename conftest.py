@@ -1,13 +1,17 @@
-"""Settings of all tests: a SIGINT that programs take, no deadline of Hypothesis, no collection of tests."""
+"""Settings of all tests: a whole environment, a SIGINT that programs take, no deadline of Hypothesis."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import signal
 import socket
 import sys
+import tomllib
 from collections.abc import Generator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +22,46 @@ with contextlib.suppress(ImportError):  # some sessions install no Hypothesis, a
     settings.register_profile("ottla", deadline=None)
     settings.load_profile("ottla")
 
+PACKAGES = Path(__file__).parent / "packages"
+
 # A suite that a shell runs in the background (`nox &`) ignores SIGINT, and so do the programs that it starts:
 # tests that end one by Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    """Refuse an editable installation that is older than the tree: it lacks a package, or has old commands.
+
+    It has the modules of the tree, but the commands of the day on which it was made.
+    """
+    folders = sorted(folder.parent for folder in PACKAGES.glob("*/src"))
+    stale = [folder for folder in folders if _is_stale(folder)]
+    if stale and any(_is_editable(f"ottla-{folder.name}") for folder in folders):
+        paths = " ".join(f"-e {folder.relative_to(PACKAGES.parent)}" for folder in stale)
+        raise pytest.UsageError(
+            "the packages of this tree are not all installed, or older: "
+            f"uv pip install --no-deps --no-build-isolation {paths}"
+        )
+
+
+def _is_stale(folder: Path) -> bool:
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = project.get("entry-points", {}) | {"console_scripts": project.get("scripts", {})}
+    wanted = {(group, name, value) for group, entries in groups.items() for name, value in entries.items()}
+    try:
+        installed = metadata.distribution(project["name"]).entry_points
+    except metadata.PackageNotFoundError:
+        return True
+    return wanted != {(entry.group, entry.name, entry.value) for entry in installed}
+
+
+def _is_editable(distribution: str) -> bool:
+    try:
+        origin = metadata.distribution(distribution).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return False
+    return origin is not None and bool(json.loads(origin).get("dir_info", {}).get("editable"))
 
 
 class KafkaPythonSocket(socket.socket):

@@ -28,7 +28,17 @@ ROOT = Path(__file__).parent
 CONSTRAINTS = ROOT / "constraints.txt"
 
 # Each package after those it depends on.
-PACKAGES = ("protocol", "zookeeper", "client", "broker", "producer", "consumer", "streams", "pipeline")
+PACKAGES = (
+    "protocol",
+    "zookeeper",
+    "client",
+    "admin",
+    "broker",
+    "producer",
+    "consumer",
+    "streams",
+    "pipeline",
+)
 COMPILED = ("protocol", "broker", "producer", "consumer", "streams")
 
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
@@ -327,12 +337,12 @@ def lowest(session: nox.Session) -> None:
     for name in session.posargs or PACKAGES:
         dist = Path(session.create_tmp()) / f"lowest-{name}"
         shutil.rmtree(dist, ignore_errors=True)
-        for sibling in (*_siblings(name), name):
+        for sibling in (*_needed_by_tests(name), name):
             source = _source_at(session, sibling, _least(name, sibling), dist)
             session.run("python", "-m", "build", "--no-isolation", "--wheel", "-o", str(dist), str(source))
             if sibling == "protocol":
                 _install_declarations(session, dist)
-        wheels = [str(_wheel(dist, sibling)) for sibling in (*_siblings(name), name)]
+        wheels = [str(_wheel(dist, sibling)) for sibling in (*_needed_by_tests(name), name)]
         python = _empty_environment(session, f"lowest-{name}")
         _install_into(session, python, "-c", str(CONSTRAINTS), *TESTING, *PEERS, *wheels)
         if list((ROOT / "packages" / name).glob("tests/**/test_*.py")):
@@ -395,6 +405,15 @@ def _siblings(name: str) -> list[str]:
                 needed.add(match[1])
                 waiting.append(match[1])
     return [package for package in PACKAGES if package in needed]
+
+
+def _needed_by_tests(name: str) -> list[str]:
+    """List the packages that `name` or its tests need: the tests of clients start brokers of this tree."""
+    tests = (ROOT / "packages" / name).glob("tests/**/*.py")
+    found = {match for test in tests for match in re.findall(r"\bottla\.(\w+)", test.read_text())}
+    used = {sibling for sibling in PACKAGES if sibling in found and sibling != name}
+    used |= set(_siblings(name)).union(*map(_siblings, used))
+    return [package for package in PACKAGES if package in used - {name}]
 
 
 def _least(name: str, sibling: str) -> str | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from contenders import Contender, apache_kafka, ottla, show
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 
 PARTITIONS = 8
 # The time to await an empty coroutine on the machine of the goals.
@@ -174,7 +174,7 @@ def fresh_topic(servers: str, name: str) -> Iterator[str]:
 
 def records_in(servers: str, topic: str) -> int:
     """Count the records of a topic."""
-    from ottla.client.admin import LATEST
+    from ottla.admin import LATEST
     from ottla.protocol.topics import TopicPartition
 
     async def count() -> int:

@@ -31,8 +31,8 @@ from typing import Final
 from confluent_kafka import Producer
 
 from contenders import Contender, apache_kafka, kafka_is_here, ottla, show, touch_free_memory
-from ottla.client.admin import Admin
-from ottla.client.admin.configs import TOPIC
+from ottla.admin import Admin
+from ottla.admin.configs import TOPIC
 from paced_producer import latencies_ms
 
 _BOUND_S: Final = 600.0

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
-from ottla.client.admin import Admin
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError

@@ -21,8 +21,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from contenders import show
 from controller_failover import cpu_s
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
-from ottla.client.admin import Admin
 
 TOPIC = "replicated"
 PARTITIONS = 12

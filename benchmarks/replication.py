@@ -25,8 +25,8 @@ from typing import Final
 from confluent_kafka import Producer
 
 from contenders import Contender, kafka_is_here, show, touch_free_memory
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from ottla.protocol.topics import TopicPartition
 from paced_producer import latencies_ms
 from peers.apache_kafka import ApacheKafka, ZooKeeper

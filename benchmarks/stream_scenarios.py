@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from stream_apps.confluent import java_command
 from stream_apps.load import Load, fill, send_steadily
 from stream_apps.meter import WARM_UP_LIMIT_S, Task

@@ -23,7 +23,7 @@ from typing import Final
 from confluent_kafka import Producer as ConfluentProducer
 
 from contenders import Contender, apache_kafka, kafka_is_here, ottla, quiet, show
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.producer import Producer
 
 _BOUND_S: Final = 60.0

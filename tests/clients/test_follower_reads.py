@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster, free_port
-from ottla.client.admin import Admin
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -18,8 +18,8 @@ from confluent_kafka import Message
 from confluent_kafka import Producer as ConfluentProducer
 from kafka import KafkaConsumer, KafkaProducer
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
-from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from peers.rolling_restart import BOUND_S, restart_all

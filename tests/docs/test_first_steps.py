@@ -20,8 +20,8 @@ METADATA = (
     "import sys; from hatchling import build; print(build.prepare_metadata_for_build_wheel(sys.argv[1]))"
 )
 COMMON = {
-    "ottla", "ottla-protocol", "ottla-zookeeper", "ottla-client", "ottla-broker", "ottla-producer",
-    "ottla-consumer", "ottla-streams",
+    "ottla", "ottla-protocol", "ottla-zookeeper", "ottla-client", "ottla-admin", "ottla-broker",
+    "ottla-producer", "ottla-consumer", "ottla-streams",
 }  # fmt: skip
 MINUTES_S = 1_800  # four modules are compiled, on whatever machine
 

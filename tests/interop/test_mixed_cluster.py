@@ -14,8 +14,8 @@ from cluster_controllers import controller_kind, move_controller
 from cluster_moves import placed, reassign, until, until_in_sync
 from cluster_of_nodes import Cluster, start
 
-from ottla.client.admin import Admin
-from ottla.client.admin.groups import GroupDescription
+from ottla.admin import Admin
+from ottla.admin.groups import GroupDescription
 from ottla.client.cluster import Cluster as ClientCluster
 from ottla.producer import Producer
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound

@@ -17,8 +17,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError as PythonError
 from kafka.structs import OffsetAndMetadata
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition as OurPartition
 

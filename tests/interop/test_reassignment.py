@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
-from ottla.client.admin import Admin
 from ottla.protocol.topics import TopicPartition
 from peers.apache_kafka import run_tool
 

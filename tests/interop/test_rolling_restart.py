@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
-from ottla.client.admin import Admin
 from ottla.consumer import Consumer, TopicPartition
 from peers.fetched_programs import go_program, node_modules
 from peers.java import compile_program

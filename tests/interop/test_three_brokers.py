@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from ottla.client.admin import CLIENT_ID, LATEST, Admin, Quota
+from ottla.admin import CLIENT_ID, LATEST, Admin, Quota
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.consumer import Consumer, LogTruncated, TopicPartition

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from ottla.consumer.zookeeper.cli import zookeeper_group
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition

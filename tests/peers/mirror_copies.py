@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import ConsumerRecord, SyncConsumer
 from ottla.pipeline.jobs.mirroring.offset_spans import Spans
 from ottla.protocol.topics import TopicPartition

@@ -11,8 +11,8 @@ from typing import Final
 
 import aiokafka
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
-from ottla.client.admin import Admin
 from ottla.client.cluster import NoSuchTopic, Partition
 from ottla.protocol.topics import TopicPartition
 

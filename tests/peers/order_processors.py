@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.producer import Producer
 from ottla.streams import Processor
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
-from ottla.client.admin import Admin
 from ottla.protocol.topics import GROUP_METADATA_TOPIC
 
 BOUND_S: Final = 150

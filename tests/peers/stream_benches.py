@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.client.blocking import LoopThread
 from ottla.producer import SyncProducer
 from ottla.protocol.storage.uuids import encode_uuid

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from peers.apache_kafka import ApacheKafka
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools

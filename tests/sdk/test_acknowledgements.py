@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Acknowledgement, Producer, RecordTooLarge, SerializationFailed
 

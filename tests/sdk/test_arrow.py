@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer, RecordTooLarge
 from ottla.protocol.topics import TopicPartition

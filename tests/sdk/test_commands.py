@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.client.cli import main
 from ottla.consumer import Consumer
 from ottla.protocol.topics import TopicPartition

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.protocol.topics import TopicPartition
 
 PARTITIONS = 4

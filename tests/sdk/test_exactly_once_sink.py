@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from ottla.client.admin import TOPIC, Admin
+from ottla.admin import TOPIC, Admin
 from ottla.consumer import Consumer
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.sink.columns import Columns

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.errors import CommitFailed, Fenced, GroupFailed, InconsistentAssignors

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import (
     Consumer,
     Fenced,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from peers.groups import MixedGroup, mixed_group
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from ottla.consumer import ConsumerRecord, SyncConsumer
 from ottla.pipeline.errors import DataLoss, NotSupported, PipelineError
 from ottla.pipeline.jobs.declaration_files import read_job

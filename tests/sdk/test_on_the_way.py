@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer import (
     Consumer,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer.simple import EARLIEST, LATEST, FetchFrom, SimpleConsumer, find_leader
 from ottla.producer import Producer
 from ottla.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.streams import App, Context, Processor

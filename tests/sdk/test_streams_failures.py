@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ottla.client.admin import TOPIC, Admin
+from ottla.admin import TOPIC, Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.streams.errors import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import ConsumerRecord
 from ottla.producer import Producer
 from ottla.streams import App

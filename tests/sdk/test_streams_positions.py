@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ottla.admin import BROKER, LATEST, Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import BROKER, LATEST, Admin
 from ottla.producer import Producer
 from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition

@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.client.cluster import Cluster as Client
 from ottla.consumer import Consumer
 from ottla.producer import (

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from ottla.client.cli import main
 from ottla.consumer import NoOffset
 from ottla.consumer.zookeeper import (

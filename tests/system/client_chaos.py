@@ -42,8 +42,8 @@ from chaos_writers import CLOSE_BOUND_S as WRITER_CLOSE_BOUND_S
 from chaos_writers import PARTITIONS, Writer
 from chaos_writers import available_ways as ways_to_send
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess, free_port
-from ottla.client.admin import Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError

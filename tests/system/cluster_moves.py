@@ -9,7 +9,7 @@ from typing import Final
 
 from cluster_of_nodes import Cluster
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.protocol.topics import TopicPartition
 
 BOUND_S: Final = 120.0

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 from kazoo.client import KazooClient
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition

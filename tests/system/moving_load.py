@@ -18,8 +18,8 @@ from keyed_writer import KeyedWriter, cleaned_to, read_latest
 from transactions_chaos import INTERNAL, PARTITIONS, SETTINGS, SOURCE, Load, Run, first_transactions
 from transactions_workers import Workers
 
-from ottla.client.admin import Admin
-from ottla.client.admin.offsets import LATEST
+from ottla.admin import Admin
+from ottla.admin.offsets import LATEST
 from ottla.client.cluster import GROUP, TRANSACTION
 from ottla.client.cluster import Cluster as Client
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition

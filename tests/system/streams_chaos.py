@@ -35,8 +35,8 @@ from streams_member import DEAD_LETTERS
 from streams_outputs import judge_dead_letters, judge_images
 from streams_rules import Rules
 
+from ottla.admin import LATEST, Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import LATEST, Admin
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.scheduling.finished_offsets import PREFIX, decode

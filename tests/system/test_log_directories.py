@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 import pytest
 
+from ottla.admin import Admin
+from ottla.admin.brokers import LogDir
 from ottla.broker.testing import BrokerCluster, BrokerProcess
-from ottla.client.admin import Admin
-from ottla.client.admin.brokers import LogDir
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection

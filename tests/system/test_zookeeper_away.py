@@ -17,8 +17,8 @@ import pytest
 from cluster_network import Host
 from cluster_nodes import Ensemble
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from ottla.zookeeper import paths

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from ottla.client.admin.offsets import LATEST, Offsets
 from ottla.client.cluster import Cluster, NoSuchTopic
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection_pool import Pool
@@ -18,12 +17,6 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.protocol.messages.list_offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -141,32 +134,6 @@ async def test_a_coordinator_that_is_gone_is_looked_up_again() -> None:
             )
 
     assert len(left.seen(HeartbeatRequest)) == 1
-
-
-async def test_a_leader_that_left_while_others_were_looked_up_is_looked_up_again() -> None:
-    async with ScriptedBroker() as broker:
-        gone = 7
-
-        def metadata(request: MetadataRequest) -> MetadataResponse:
-            names = [each.name or "" for each in request.topics or ()]
-            is_first = names == ["a"] and len(broker.seen(MetadataRequest)) == 2
-            answer = broker.metadata(*names, leader=gone if is_first else NODE_ID)
-            if is_first:
-                answer.brokers[0].node_id = gone
-            return answer
-
-        def offsets(request: ListOffsetsRequest) -> ListOffsetsResponse:
-            found = [
-                ListOffsetsTopicResponse(name=each.name, partitions=[ListOffsetsPartitionResponse(offset=5)])
-                for each in request.topics
-            ]
-            return ListOffsetsResponse(topics=found)
-
-        broker.on(MetadataRequest, metadata)
-        broker.on(ListOffsetsRequest, offsets)
-        async with Cluster(broker.bootstrap_servers, IMPATIENT) as cluster:
-            wanted = {TopicPartition("a", 0): LATEST, TopicPartition("b", 0): LATEST}
-            assert await Offsets(cluster).find(wanted) == dict.fromkeys(wanted, 5)
 
 
 async def test_a_broker_that_left_is_a_typed_error() -> None:

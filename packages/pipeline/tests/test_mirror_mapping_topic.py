@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.client.admin import Admin, ConfigEntry
+from ottla.admin import Admin, ConfigEntry
 from ottla.client.cluster import NoSuchTopic
 from ottla.pipeline.jobs.mirroring import offset_mapping_topic
 from ottla.pipeline.jobs.mirroring.offset_mapping import MappingUnreadable

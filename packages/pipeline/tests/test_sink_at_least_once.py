@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.pipeline.sink.at_least_once import write_rows
 from ottla.pipeline.sink.columns import Columns

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster, BrokerFailed, BrokerProcess
-from ottla.client.admin import Admin
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.protocol.errors import ErrorCode

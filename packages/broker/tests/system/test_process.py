@@ -10,8 +10,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess, BrokerThread
-from ottla.client.admin import Admin
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError

@@ -10,8 +10,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import Admin
 from ottla.client.settings import SettingError
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer

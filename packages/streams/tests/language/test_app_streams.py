@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from ottla.streams import App, AppError, TopologyError

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from ottla.admin import LATEST, Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import LATEST, Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.admin import TOPIC, Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import TOPIC, Admin
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.client.settings import SettingError
 from ottla.consumer import ConsumerRecord
 from ottla.producer import Producer

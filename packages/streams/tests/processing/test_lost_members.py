@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.client.cluster import Cluster
 from ottla.consumer import ConsumerRecord
 from ottla.consumer.group.consumer_protocol import encode_assignment

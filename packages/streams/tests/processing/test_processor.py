@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
-from ottla.client.admin import Admin
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.settings import SettingError
 from ottla.consumer import Consumer, ConsumerRecord

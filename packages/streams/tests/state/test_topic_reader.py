@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.admin import LATEST, Admin
 from ottla.broker.testing import BrokerProcess
-from ottla.client.admin import LATEST, Admin
 from ottla.client.config import ClientConfig
 from ottla.consumer import ConsumerConfig
 from ottla.producer import Producer

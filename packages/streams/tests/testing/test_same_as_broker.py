@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ottla.client.admin import Admin
-from ottla.client.admin.offsets import Offsets
-from ottla.client.admin.topics import Topics
+from ottla.admin import Admin
+from ottla.admin.offsets import Offsets
+from ottla.admin.topics import Topics
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.producer.partitioner import partition_for_key

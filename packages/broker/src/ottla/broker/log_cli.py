@@ -12,7 +12,7 @@ import click
 
 from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.segments.scan import check_entries
-from ottla.client.commands.printable import printable
+from ottla.client.commands import printable
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BatchHeader,

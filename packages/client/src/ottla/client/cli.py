@@ -25,15 +25,23 @@ ENTRY_POINTS = "ottla.commands"
 
 PACKAGES = {
     "broker": "ottla-broker",
-    "log": "ottla-broker",
-    "zookeeper": "ottla-zookeeper",
-    "produce": "ottla-producer",
+    "cluster": "ottla-admin",
+    "config": "ottla-admin",
     "consume": "ottla-consumer",
-    "zookeeper-group": "ottla-consumer",
-    "streams": "ottla-streams",
+    "group": "ottla-admin",
+    "leader": "ottla-admin",
+    "log": "ottla-broker",
     "pipeline": "ottla-pipeline",
+    "produce": "ottla-producer",
+    "reassign": "ottla-admin",
+    "replica": "ottla-admin",
+    "streams": "ottla-streams",
+    "topic": "ottla-admin",
+    "txn": "ottla-admin",
+    "zookeeper": "ottla-zookeeper",
+    "zookeeper-group": "ottla-consumer",
 }
-"""The package that brings each command which is not in this one."""
+"""The package that brings each command."""
 
 _INTERRUPTED = 130
 """The exit status of a shell's command that SIGINT ended."""
@@ -61,9 +69,9 @@ class InstalledCommands(click.Group):
         if entry is None:
             if (package := PACKAGES.get(cmd_name)) is None:
                 return None
-            raise click.UsageError(
-                f"No such command {cmd_name!r}: python -m pip install {package} brings it.", ctx
-            )
+            from ottla.client.commands import not_installed  # for a mistake only
+
+            raise not_installed(cmd_name, package, ctx)
         try:
             command = entry.load()
         except ImportError as error:

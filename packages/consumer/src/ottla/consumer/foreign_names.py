@@ -41,7 +41,7 @@ _INSTEAD = {
     "get_watermark_offsets": "use beginning_offsets([partition]) and end_offsets([partition])",
     "incremental_assign": "use assign(partitions): those assigned before keep their positions",
     "incremental_unassign": "use assign(partitions) with the partitions to keep",
-    "list_topics": "use topics(), or ottla.client.admin.Admin",
+    "list_topics": "use topics(), or ottla.admin.Admin",
     "consumer_group_metadata": "use group_metadata()",
 }
 

@@ -1,4 +1,7 @@
-"""`ottla group offsets` and `ottla group verify-rebalance`: for groups in Kafka and in ZooKeeper."""
+"""`ottla group offsets` and `ottla group verify-rebalance`: for groups in Kafka and in ZooKeeper.
+
+They are commands of `ottla group`, which ottla-admin brings, so that the admin client is there when they run.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ottla.client.commands import cluster_options, json_option, load_config, show, with_admin
+from ottla.client.commands import cluster_options, json_option, load_config, show
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin
+    from ottla.admin import Admin
     from ottla.client.config import ClientConfig
     from ottla.protocol.topics import TopicPartition
     from ottla.zookeeper.session import Session
@@ -46,6 +49,8 @@ def offsets(
     if hosts is not None:
         rows = _from_zookeeper(hosts, names, load_config(properties))
     else:
+        from ottla.admin.commands import with_admin
+
         rows = with_admin(bootstrap_server, properties, lambda admin: _of_groups(admin, names))
     show(_COLUMNS, rows, as_json=as_json)
 
@@ -57,7 +62,7 @@ async def _of_groups(admin: Admin, names: tuple[str, ...]) -> list[Row]:
 
 async def _of_group(admin: Admin, name: str) -> list[Row]:
     """Return a row for each partition with a commit or an owner."""
-    from ottla.client.admin import LATEST
+    from ottla.admin import LATEST
 
     committed = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
     owners = await _owners(admin, name)
@@ -117,6 +122,8 @@ def verify_rebalance(name: str, hosts: str | None, bootstrap_server: str, proper
 
         wrong = with_session(hosts, lambda session: group_admin.verify(session, name))
     else:
+        from ottla.admin.commands import with_admin
+
         wrong = with_admin(bootstrap_server, properties, lambda admin: _faults(admin, name))
     for each in wrong:
         click.echo(each)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 MAX_TOPIC_NAME_LENGTH = 249
@@ -21,6 +23,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """Group partitions by topic."""
+    topics: dict[str, list[TopicPartition]] = defaultdict(list)
+    for partition in partitions:
+        topics[partition.topic].append(partition)
+    return dict(topics)
 
 
 def why_illegal_topic_name(name: str) -> str | None:

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context, ContextVar
 from typing import Final, Protocol
 
+from ottla.admin import Admin
 from ottla.client import environment as machine
-from ottla.client.admin import Admin
 from ottla.client.config import ClientConfig
 from ottla.consumer import Consumer, ConsumerConfig
 from ottla.producer import Producer, ProducerConfig

@@ -1,116 +1,14 @@
-"""The admin client: topics, partitions, configuration, quotas, groups, records and the cluster itself.
-
-async with Admin("127.0.0.1:9092") as admin:
-    await admin.topics.create("orders", partitions=6)
-    print(await admin.groups.list())
-"""
+"""The old name of `ottla.admin`, which the package ottla-admin brings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-from ottla.client.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
-from ottla.client.admin.cluster_health import ClusterState, PartitionHealth, Problem, problems, read_state
-from ottla.client.admin.configs import BROKER, BROKER_LOGGER, TOPIC, ConfigEntry, Configs
-from ottla.client.admin.groups import (
-    CommittedOffset,
-    GroupDescription,
-    GroupListing,
-    Groups,
-    MemberDescription,
-)
-from ottla.client.admin.offsets import EARLIEST, LATEST, Offsets
-from ottla.client.admin.partitions import Partitions, Reassignment
-from ottla.client.admin.quotas import CLIENT_ID, IP, USER, Quota, Quotas
-from ottla.client.admin.replicas import ReplicaEnd, Replicas, Verified
-from ottla.client.admin.topics import CreatedTopic, Topics
-from ottla.client.admin.transactions import (
-    NoSuchTransaction,
-    PartitionProducer,
-    TransactionDescription,
-    TransactionListing,
-    Transactions,
-)
-from ottla.client.cluster import Cluster
-from ottla.client.config import ClientConfig
+from ottla.client.moved_modules import MovedModules
 
-__all__ = [
-    "BROKER",
-    "BROKER_LOGGER",
-    "CLIENT_ID",
-    "EARLIEST",
-    "IP",
-    "LATEST",
-    "TOPIC",
-    "USER",
-    "Admin",
-    "Broker",
-    "Brokers",
-    "ClusterDescription",
-    "ClusterState",
-    "CommittedOffset",
-    "ConfigEntry",
-    "Configs",
-    "CreatedTopic",
-    "GroupDescription",
-    "GroupListing",
-    "Groups",
-    "LogDir",
-    "MemberDescription",
-    "NoSuchTransaction",
-    "Offsets",
-    "PartitionHealth",
-    "PartitionProducer",
-    "Partitions",
-    "Problem",
-    "Quota",
-    "Quotas",
-    "Reassignment",
-    "ReplicaEnd",
-    "ReplicaOnDisk",
-    "Replicas",
-    "Topics",
-    "TransactionDescription",
-    "TransactionListing",
-    "Transactions",
-    "Verified",
-    "problems",
-]
+_MOVED = MovedModules({__name__: "ottla.admin"}, "ottla-admin")
+_MOVED.install()
 
 
-class Admin:
-    """Reads and changes a cluster.
-
-    Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups`, `brokers`,
-    `replicas` and `transactions`.
-
-    Calls retry retriable errors for `default_api_timeout_ms`, then raise `DeadlineExceeded`; other errors of
-    a broker are raised as `KafkaError`.
-    """
-
-    def __init__(self, bootstrap_servers: str | Iterable[str], config: ClientConfig | None = None) -> None:
-        self.cluster = Cluster(bootstrap_servers, config)
-        self.topics = Topics(self.cluster)
-        self.configs = Configs(self.cluster)
-        self.offsets = Offsets(self.cluster)
-        self.groups = Groups(self.cluster, self.offsets)
-        self.brokers = Brokers(self.cluster)
-        self.partitions = Partitions(self.cluster)
-        self.quotas = Quotas(self.cluster)
-        self.replicas = Replicas(self.cluster)
-        self.transactions = Transactions(self.cluster)
-
-    async def cluster_state(self) -> ClusterState:
-        """Return the controller, the brokers and all partitions; `problems` finds what is wrong in it."""
-        return await read_state(self.brokers, self.topics, self.configs)
-
-    async def __aenter__(self) -> Self:
-        await self.cluster.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.cluster.close()
+def __getattr__(name: str) -> Any:
+    return _MOVED.attribute(__name__, name)

@@ -1,19 +1,18 @@
-"""Shared parts of the commands: options, running a coroutine, one-line errors, tables and JSON."""
+"""Shared parts of the commands: options, groups, running a coroutine, one-line errors, tables and JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.client.commands.printable import printable, shortened
+from ottla.client.moved_modules import MovedModules
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin
     from ottla.client.config import ClientConfig
-    from ottla.protocol.topics import TopicPartition
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,6 +56,45 @@ class Count(click.IntRange):
     name = "number"
 
 
+class ExtensibleGroup(click.Group):
+    """The commands of a module, and those that installed packages bring as entry points of a group.
+
+    `packages` has the package of each command that may be missing, for the error.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        entry_point_group: str = "",
+        packages: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._entry_point_group = entry_point_group
+        self.packages = packages or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        added = (entry.name for entry in entry_points(group=self._entry_point_group))
+        return sorted({*super().list_commands(ctx), *added})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported when it is needed."""
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        if entries := entry_points(group=self._entry_point_group, name=cmd_name):
+            added = next(iter(entries)).load()
+            return added if isinstance(added, click.Command) else None
+        if (package := self.packages.get(cmd_name)) is not None:
+            raise not_installed(cmd_name, package, ctx)
+        return None
+
+
+def not_installed(command: str, package: str, ctx: click.Context) -> click.UsageError:
+    """Return the error for a command of a package that is not installed."""
+    return click.UsageError(f"No such command {command!r}: python -m pip install {package} brings it.", ctx)
+
+
 def load_config(properties: str | None) -> ClientConfig:
     """Read a properties file with Kafka's dotted names; an unknown name is a usage error."""
     from dataclasses import replace
@@ -88,19 +126,6 @@ def run(call: Callable[[], Awaitable[T]]) -> T:
         raise click.ClickException(_one_line(error)) from None
     except ValueError as error:  # malformed addresses and names
         raise click.UsageError(str(error)) from None
-
-
-def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Awaitable[T]]) -> T:
-    """Connect an admin client, call `use` with it, disconnect."""
-    config = load_config(properties)
-
-    async def call() -> T:
-        from ottla.client.admin import Admin
-
-        async with Admin(bootstrap, config) as admin:
-            return await use(admin)
-
-    return run(call)
 
 
 def _one_line(error: Exception) -> str:
@@ -191,28 +216,36 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in parted}
 
 
-def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+def printable(text: str) -> str:
+    r"""Escape what is not printable: control characters, line ends, invisible marks, lone surrogates.
+
+    They become `\n`, `\x1b` or `\u2028`, as in a Python literal. Backslashes stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _escape(character) for character in text)
 
 
-def check_partition(text: str) -> None:
-    """Check that an argument names one partition, TOPIC:PARTITION. Raises click.UsageError."""
-    topic, _, index = text.partition(":")
-    if not topic or not _is_index(index):
-        raise click.UsageError(f"{text!r} must be TOPIC:PARTITION")
+def shortened(text: str, max_length: int) -> str:
+    """Return printable text of at most `max_length` characters; an ellipsis says that it was cut."""
+    shown = printable(text)
+    return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
 
 
-async def named_partitions(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
-    """Return the partitions that TOPIC and TOPIC:PARTITION name. Raises NoSuchTopic or ValueError."""
-    from ottla.protocol.topics import TopicPartition
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
-    wanted: list[TopicPartition] = []
-    for text in topics:
-        topic, colon, index = text.partition(":")
-        if not topic or (colon and not _is_index(index)):
-            raise ValueError(f"{text!r} must be TOPIC or TOPIC:PARTITION")
-        known = (await admin.topics.describe(topic)).partitions
-        if index and int(index) not in known:
-            raise ValueError(f"topic {topic!r} has no partition {index}, only 0 to {max(known)}")
-        wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
-    return wanted
+
+# --- the parts that ottla-admin has now
+
+_ADMIN = "ottla.admin.commands"
+_ADMIN_COMMANDS = ("cluster", "config", "group", "leader", "reassign", "replica", "topic", "txn")
+_ADMIN_PARTS = ("check_partition", "named_partitions", "with_admin")
+_MOVED = MovedModules(
+    {f"{__name__}.{name}": f"{_ADMIN}.{name}" for name in (*_ADMIN_COMMANDS, *_ADMIN_PARTS)}, "ottla-admin"
+)
+_MOVED.install()
+
+
+def __getattr__(name: str) -> Any:
+    return _MOVED.attribute(__name__, name)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster, is_stale
 from ottla.client.errors import ClientError
 from ottla.client.retry import is_retriable
@@ -32,7 +31,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import TopicPartition, by_topic
 
 T = TypeVar("T")
 W = TypeVar("W")

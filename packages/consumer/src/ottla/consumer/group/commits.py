@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
@@ -27,7 +26,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import TopicPartition, by_topic
 
 NOTHING_COMMITTED = -1
 VERSION_WITH_INSTANCES = 7

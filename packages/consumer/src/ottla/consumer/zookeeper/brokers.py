@@ -7,21 +7,27 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Protocol, Self
 
-from ottla.client.admin import EARLIEST, LATEST, Groups, Offsets
-from ottla.client.admin.offsets import by_topic
 from ottla.client.cluster import Cluster
 from ottla.client.config import Address
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.consumer import Consumer
+from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetLookups
 from ottla.consumer.record import ConsumerRecord
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.streams import Reader
+from ottla.protocol.errors import ErrorCode, NonEmptyGroup
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import TopicPartition, by_topic
 
 POLL_MS = 1_000
 RECORDS_AT_ONCE = 500
@@ -72,8 +78,7 @@ class ClusterBrokers:
         self._addresses = [str(each) for each in addresses]
         self._config = config
         self._cluster = Cluster(self._addresses, config.client())
-        self._offsets = Offsets(self._cluster)
-        self._groups = Groups(self._cluster, self._offsets)
+        self._offsets = OffsetLookups(self._cluster, read_committed=False)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -105,7 +110,7 @@ class ClusterBrokers:
         self, partitions: Iterable[TopicPartition], *, smallest: bool
     ) -> dict[TopicPartition, int]:
         """Return the first or the end offsets of partitions."""
-        return await self._offsets.find(dict.fromkeys(partitions, EARLIEST if smallest else LATEST))
+        return await self._offsets.offsets(dict.fromkeys(partitions, EARLIEST if smallest else LATEST))
 
     async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets stored in Kafka; partitions without one are left out."""
@@ -130,4 +135,33 @@ class ClusterBrokers:
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Store offsets in Kafka, without being a member of the group there."""
-        await self._groups.commit(group, offsets)
+        await commit_without_member(self._cluster, group, offsets)
+
+
+async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets in Kafka for a group that has no members there. Raises NonEmptyGroup."""
+    topics = [
+        OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=each.partition, committed_offset=offsets[each], committed_metadata=""
+                )
+                for each in partitions
+            ],
+        )
+        for topic, partitions in by_topic(offsets).items()
+    ]
+    request = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", retention_time_ms=-1, topics=topics
+    )
+
+    async def commit() -> None:
+        response = await cluster.send_to_coordinator(group, request, OffsetCommitResponse)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                    raise NonEmptyGroup(f"group {group!r} has members; stop them first")
+                cluster.raise_coordinator_error(group, partition.error_code)
+
+    await cluster.retry(f"committing offsets of group {group!r}", commit)

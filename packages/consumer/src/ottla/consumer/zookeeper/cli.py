@@ -93,7 +93,8 @@ async def progress(
     session: Session, group: str, topics: tuple[str, ...], config: ClientConfig
 ) -> tuple[list[PartitionLag], list[str]]:
     """Return how far a group has read each partition, and the brokers with their addresses."""
-    from ottla.client.admin import LATEST, Admin
+    from ottla.client.cluster import Cluster
+    from ottla.consumer.fetch.offset_lookups import LATEST, OffsetLookups
     from ottla.consumer.zookeeper import group_admin
     from ottla.protocol.topics import TopicPartition
 
@@ -107,11 +108,12 @@ async def progress(
     chosen = sorted(each for each in partitions if not topics or each.topic in topics)
     owners = await znodes.owners(chosen)
     addresses = await znodes.brokers(config.security.security_protocol)
-    async with Admin([str(each) for each in addresses], config) as admin:
-        known = {t: await admin.cluster.refresh([t]) for t in {each.topic for each in chosen}}
+    async with Cluster([str(each) for each in addresses], config) as cluster:
+        known = {t: await cluster.refresh([t]) for t in {each.topic for each in chosen}}
         there = [each for each in chosen if any(t.partitions for t in known[each.topic].topics)]
-        ends = await admin.offsets.find(dict.fromkeys(there, LATEST))
-        brokers = [f"{node.id} -> {node.address}" for _, node in sorted(admin.cluster.nodes.items())]
+        lookups = OffsetLookups(cluster, read_committed=False)
+        ends = await lookups.offsets(dict.fromkeys(there, LATEST))
+        brokers = [f"{node.id} -> {node.address}" for _, node in sorted(cluster.nodes.items())]
     found = [group_admin.PartitionLag(p, offsets.get(p), ends.get(p), owners.get(p)) for p in chosen]
     return found, brokers
 
@@ -183,16 +185,17 @@ def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
     config = load_config(properties)
 
     async def use(session: Session) -> int:
-        from ottla.client.admin import Admin
+        from ottla.client.cluster import Cluster
+        from ottla.consumer.zookeeper.brokers import commit_without_member
 
         znodes = group_admin.group_znodes_of(session, name)
         if members := await znodes.members():
             raise ValueError(f"{members[0].consumer_id} is still in group {name}")
         offsets = (await group_admin.read_offsets(session, [name]))[name]
         addresses = await znodes.brokers(config.security.security_protocol)
-        async with Admin([str(each) for each in addresses], config) as admin:
+        async with Cluster([str(each) for each in addresses], config) as cluster:
             if offsets:
-                await admin.groups.commit(name, offsets)
+                await commit_without_member(cluster, name, offsets)
         return len(offsets)
 
     moved = with_session(hosts, use)

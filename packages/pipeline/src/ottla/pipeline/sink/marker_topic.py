@@ -7,8 +7,8 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from ottla.client.admin.configs import TOPIC, Configs
-from ottla.client.admin.topics import Topics
+from ottla.admin.configs import TOPIC, Configs
+from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, NoSuchTopic, is_stale
 from ottla.client.errors import ClientError
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetLookups

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from ottla.client.admin import LATEST, Admin
+from ottla.admin import LATEST, Admin
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.protocol.topics import TopicPartition

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.protocol import errors
 from ottla.streams.language.errors import TopologyError

@@ -1,4 +1,4 @@
-"""An admin of the cluster in memory, with what streams use of `ottla.client.admin.Admin`."""
+"""An admin of the cluster in memory, with what streams use of `ottla.admin.Admin`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from ottla.client.admin import EARLIEST
+from ottla.admin import EARLIEST
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.testing.memory_log import MemoryLog
 

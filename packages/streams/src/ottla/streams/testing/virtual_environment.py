@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.client.config import ClientConfig
 from ottla.consumer import Consumer, ConsumerConfig
 from ottla.producer import Producer, ProducerConfig

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ottla.client.admin import EARLIEST, LATEST, Admin
+from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.client.cluster import NoSuchTopic, Topic
 from ottla.client.config import ClientConfig
 from ottla.pipeline.errors import NotSupported

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from ottla.client.admin import LATEST, TOPIC, Admin, ConfigEntry
+from ottla.admin import LATEST, TOPIC, Admin, ConfigEntry
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.consumer import Consumer, ConsumerConfig

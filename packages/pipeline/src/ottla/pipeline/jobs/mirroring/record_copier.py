@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from ottla.client.admin import LATEST, Admin
+from ottla.admin import LATEST, Admin
 from ottla.client.cluster import TRANSACTION, Cluster
 from ottla.client.errors import DeadlineExceeded, UnsupportedByBroker
 from ottla.consumer import Consumer

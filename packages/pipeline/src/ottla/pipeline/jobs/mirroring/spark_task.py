@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ottla.client.admin import Admin
+from ottla.admin import Admin
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
 from ottla.pipeline.jobs.mirroring.offset_mapping import OffsetMapping

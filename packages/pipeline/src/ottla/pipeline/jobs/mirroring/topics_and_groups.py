@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from ottla.client.admin import LATEST, TOPIC, Admin
+from ottla.admin import LATEST, TOPIC, Admin
 from ottla.client.cluster import NoSuchTopic, Topic
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirroring.offset_spans import Spans

@@ -1,0 +1,142 @@
+"""Brokers of a cluster and their log directories."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ottla.client.cluster import Cluster, raise_for
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from ottla.protocol.topics import TopicPartition, by_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker of the cluster."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+    is_controller: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster's id and its brokers."""
+
+    cluster_id: str | None
+    brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOnDisk:
+    """A replica in a log directory; `offset_lag` counts the records it is behind its leader.
+
+    One with `is_future` is the copy of a replica that moves to this directory; its lag is to that replica.
+    """
+
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    is_future: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """One log directory of one broker; with an `error` it is offline, and what is in it is not known."""
+
+    broker: int
+    path: str
+    replicas: tuple[ReplicaOnDisk, ...]
+    error: KafkaError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all replicas in it."""
+        return sum(replica.size_bytes for replica in self.replicas)
+
+
+class Brokers:
+    """Brokers of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def describe(self) -> ClusterDescription:
+        """Return the cluster's id, and its brokers sorted by id."""
+        await self._cluster.retry("describing the cluster", lambda: self._cluster.refresh([]))
+        brokers = tuple(
+            Broker(node.id, *node.address, node.rack, node.id == self._cluster.controller_id)
+            for node in sorted(self._cluster.nodes.values(), key=lambda node: node.id)
+        )
+        return ClusterDescription(self._cluster.cluster_id, brokers)
+
+    async def log_dirs(self, broker: int) -> list[LogDir]:
+        """Return a broker's log directories and the replicas in them (KIP-113)."""
+
+        async def ask() -> list[LogDir]:
+            request = DescribeLogDirsRequest(topics=None)
+            response = await self._cluster.send(broker, request, DescribeLogDirsResponse)
+            raise_for(response.error_code)
+            found: list[LogDir] = []
+            for result in response.results:
+                replicas = tuple(
+                    ReplicaOnDisk(
+                        TopicPartition(topic.name, each.partition_index),
+                        each.partition_size,
+                        each.offset_lag,
+                        each.is_future_key,
+                    )
+                    for topic in result.topics
+                    for each in topic.partitions
+                )
+                error = None
+                if result.error_code != ErrorCode.NONE:
+                    error = error_for(result.error_code, f"{result.log_dir} is offline")
+                found.append(LogDir(broker, result.log_dir, replicas, error))
+            return found
+
+        return await self._cluster.retry(f"describing the log directories of broker {broker}", ask)
+
+    async def alter_replica_log_dirs(
+        self, broker: int, targets: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Move replicas of a broker to other log directories of it (KIP-113); return the outcomes.
+
+        The broker copies them in the background: `log_dirs` shows the copies as `is_future`. For a replica
+        that the broker does not have yet it remembers the directory and has ReplicaNotAvailable.
+        """
+        by_dir: dict[str, list[TopicPartition]] = defaultdict(list)
+        for partition, path in targets.items():
+            by_dir[path].append(partition)
+        request = AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDir(path=path, topics=_topics(some)) for path, some in by_dir.items()]
+        )
+
+        async def ask() -> dict[TopicPartition, KafkaError | None]:
+            response = await self._cluster.send(broker, request, AlterReplicaLogDirsResponse)
+            return {
+                TopicPartition(topic.topic_name, each.partition_index): None
+                if each.error_code == ErrorCode.NONE
+                else error_for(each.error_code, None)
+                for topic in response.results
+                for each in topic.partitions
+            }
+
+        return await self._cluster.retry(f"moving log directories of broker {broker}", ask)
+
+
+def _topics(partitions: list[TopicPartition]) -> list[AlterReplicaLogDirTopic]:
+    return [
+        AlterReplicaLogDirTopic(name=name, partitions=[each.partition for each in some])
+        for name, some in by_topic(partitions).items()
+    ]

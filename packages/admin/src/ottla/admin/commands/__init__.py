@@ -1,0 +1,58 @@
+"""Shared parts of the admin commands: an admin client for one call, and arguments that name partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from ottla.client.commands import load_config, run
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.protocol.topics import TopicPartition
+
+__all__ = ["check_partition", "named_partitions", "with_admin"]
+
+T = TypeVar("T")
+
+
+def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Awaitable[T]]) -> T:
+    """Connect an admin client, call `use` with it, disconnect."""
+    config = load_config(properties)
+
+    async def call() -> T:
+        from ottla.admin import Admin
+
+        async with Admin(bootstrap, config) as admin:
+            return await use(admin)
+
+    return run(call)
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def check_partition(text: str) -> None:
+    """Check that an argument names one partition, TOPIC:PARTITION. Raises click.UsageError."""
+    topic, _, index = text.partition(":")
+    if not topic or not _is_index(index):
+        raise click.UsageError(f"{text!r} must be TOPIC:PARTITION")
+
+
+async def named_partitions(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
+    """Return the partitions that TOPIC and TOPIC:PARTITION name. Raises NoSuchTopic or ValueError."""
+    from ottla.protocol.topics import TopicPartition
+
+    wanted: list[TopicPartition] = []
+    for text in topics:
+        topic, colon, index = text.partition(":")
+        if not topic or (colon and not _is_index(index)):
+            raise ValueError(f"{text!r} must be TOPIC or TOPIC:PARTITION")
+        known = (await admin.topics.describe(topic)).partitions
+        if index and int(index) not in known:
+            raise ValueError(f"topic {topic!r} has no partition {index}, only 0 to {max(known)}")
+        wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
+    return wanted

@@ -1,0 +1,111 @@
+"""`ottla cluster`: describe a cluster and its faults. The broker's package adds `start` and `stop`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.admin.commands import with_admin
+from ottla.client.commands import ExtensibleGroup, cluster_options, json_option, records, show, show_json
+
+if TYPE_CHECKING:
+    from ottla.admin.cluster_health import ClusterState
+
+
+_PACKAGES = {"start": "ottla-broker", "stop": "ottla-broker"}
+
+
+@click.group(cls=ExtensibleGroup, entry_point_group="ottla.cluster.commands", packages=_PACKAGES)
+def cluster() -> None:
+    """Start, stop and describe clusters; check their health."""
+
+
+@cluster.command()
+@json_option
+@cluster_options
+def describe(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """Show the controller, the brokers with their racks and leaders, and partitions without all replicas.
+
+    \b
+    Examples:
+      ottla cluster describe
+      ottla cluster describe -b host1:9092,host2:9092 --json
+    """
+    state = with_admin(bootstrap_server, properties, lambda admin: admin.cluster_state())
+    brokers = _broker_rows(state)
+    partitions = [
+        (each.partition.topic, each.partition.partition, each.leader, each.replicas, each.isr)
+        for each in state.under_replicated
+    ]
+    if as_json:
+        show_json(
+            {
+                "cluster_id": state.cluster_id,
+                "controller": state.controller,
+                "brokers": records(_BROKER_COLUMNS, brokers),
+                "partitions": len(state.partitions),
+                "under_replicated": records(_PARTITION_COLUMNS, partitions),
+            }
+        )
+        return
+    controller = "none" if state.controller is None else f"broker {state.controller}"
+    click.echo(f"Cluster {state.cluster_id or '-'}: controller {controller}, {_topics(state)}")
+    show(_BROKER_COLUMNS, brokers, as_json=False)
+    if partitions:
+        click.echo(f"Under-replicated: {len(partitions)}")
+        show(_PARTITION_COLUMNS, partitions, as_json=False)
+
+
+_BROKER_COLUMNS = ("broker", "address", "rack", "controller", "leaders", "replicas", "in sync")
+_PARTITION_COLUMNS = ("topic", "partition", "leader", "replicas", "isr")
+
+
+def _broker_rows(state: ClusterState) -> list[tuple[object, ...]]:
+    return [
+        (
+            each.id,
+            f"{each.host}:{each.port}",
+            each.rack,
+            each.id == state.controller,
+            sum(partition.leader == each.id for partition in state.partitions),
+            sum(each.id in partition.replicas for partition in state.partitions),
+            sum(each.id in partition.isr for partition in state.partitions),
+        )
+        for each in state.brokers
+    ]
+
+
+def _topics(state: ClusterState) -> str:
+    count = len({each.partition.topic for each in state.partitions})
+    topics = "1 topic" if count == 1 else f"{count} topics"
+    partitions = len(state.partitions)
+    return f"{topics}, {partitions} partition" if partitions == 1 else f"{topics}, {partitions} partitions"
+
+
+@cluster.command()
+@json_option
+@cluster_options
+def health(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """Print one line per problem of the cluster; exit with 1 if there is one.
+
+    Problems are a missing controller, brokers that hold replicas and are away, and partitions that have no
+    leader, fewer in-sync replicas than min.insync.replicas, or fewer than replicas.
+
+    \b
+    Examples:
+      ottla cluster health
+      ottla cluster health --json && echo all is well
+    """
+    from ottla.admin.cluster_health import problems
+
+    found = problems(with_admin(bootstrap_server, properties, lambda admin: admin.cluster_state()))
+    if as_json:
+        show_json([{"kind": each.kind, "what": each.what, "problem": each.text} for each in found])
+    elif not found:
+        click.echo("The cluster is healthy.")
+    else:
+        for each in found:
+            click.echo(each.text)
+    if found:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,103 @@
+"""`ottla config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.admin.commands import with_admin
+from ottla.client.commands import cluster_options, json_option, key_values, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ottla.admin import Admin
+
+TOPIC, BROKER = 2, 4
+
+
+@click.group()
+def config() -> None:
+    """Show and change the configuration of topics and brokers."""
+
+
+def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--all-brokers", is_flag=True, help="The defaults of all brokers in the cluster."),
+        click.option("--broker", type=click.IntRange(0), help="A broker, by id."),
+        click.option("--topic", help="A topic, by name."),
+    ):
+        command = option(command)
+    return command
+
+
+def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple[int, str]:
+    if (topic is not None) + (broker is not None) + all_brokers != 1:
+        raise click.UsageError("give one of --topic NAME, --broker ID and --all-brokers")
+    return (TOPIC, topic) if topic is not None else (BROKER, "" if broker is None else str(broker))
+
+
+@config.command()
+@_resource_options
+@click.option("--changed", is_flag=True, help="Only values that differ from the defaults.")
+@json_option
+@cluster_options
+def describe(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    changed: bool,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Show the configuration of a topic or a broker.
+
+    \b
+    Examples:
+      ottla config describe --topic orders
+      ottla config describe --broker 1001 --changed
+    """
+    kind, name = _resource(topic, broker, all_brokers)
+    entries = with_admin(bootstrap_server, properties, lambda admin: admin.configs.describe(kind, name))
+    rows = [
+        (entry.name, "(hidden)" if entry.sensitive else entry.value, entry.source, entry.read_only)
+        for entry in entries
+        if not (changed and entry.is_default)
+    ]
+    show(("key", "value", "source", "read only"), rows, as_json=as_json)
+
+
+@config.command()
+@_resource_options
+@click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Set a key.")
+@click.option("--unset", metavar="KEY", multiple=True, help="Reset a key to its default.")
+@cluster_options
+def alter(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    values: tuple[str, ...],
+    unset: tuple[str, ...],
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Change the configuration of a topic or of brokers while they run.
+
+    \b
+    Examples:
+      ottla config alter --topic orders --set retention.ms=86400000
+      ottla config alter --all-brokers --unset log.retention.ms
+    """
+    kind, name = _resource(topic, broker, all_brokers)
+    changes: dict[str, str | None] = {**key_values(values), **dict.fromkeys(unset)}
+    if not changes:
+        raise click.UsageError("give --set KEY=VALUE or --unset KEY")
+
+    async def use(admin: Admin) -> None:
+        await admin.configs.alter(kind, name, changes)
+
+    with_admin(bootstrap_server, properties, use)
+    click.echo(f"Changed {', '.join(changes)}.")

@@ -1,0 +1,195 @@
+"""`ottla group`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.admin.commands import named_partitions, with_admin
+from ottla.client.commands import (
+    ExtensibleGroup,
+    cluster_options,
+    json_option,
+    read_time,
+    records,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ottla.admin import Admin, CommittedOffset, GroupDescription, MemberDescription
+    from ottla.protocol.topics import TopicPartition
+
+
+_PACKAGES = {"offsets": "ottla-consumer", "verify-rebalance": "ottla-consumer"}
+
+
+@click.group(cls=ExtensibleGroup, entry_point_group="ottla.group.commands", packages=_PACKAGES)
+def group() -> None:
+    """List, describe, reset and delete consumer groups; show offsets and owners."""
+
+
+@group.command(name="list")
+@json_option
+@cluster_options
+def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """List the groups of all brokers.
+
+    \b
+    Examples:
+      ottla group list
+      ottla group list --json
+    """
+    groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list())
+    rows = [(each.name, each.state, each.protocol_type) for each in groups]
+    show(("group", "state", "type"), rows, as_json=as_json)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--members", is_flag=True, help="Show its members and their partitions.")
+@json_option
+@cluster_options
+def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """Show a group's committed offsets and lag.
+
+    \b
+    Examples:
+      ottla group describe billing
+      ottla group describe billing --members
+    """
+
+    async def use(admin: Admin) -> tuple[GroupDescription, list[CommittedOffset]]:
+        return await admin.groups.describe(name), await admin.groups.offsets(name)
+
+    found, offsets = with_admin(bootstrap_server, properties, use)
+    owners = {partition: member for member in found.members for partition in member.partitions}
+    rows = [
+        (
+            each.partition.topic, each.partition.partition, each.offset, each.end_offset, each.lag,
+            owners[each.partition].client_id if each.partition in owners else None,
+        )
+        for each in offsets
+    ]  # fmt: skip
+    columns = ("topic", "partition", "offset", "end offset", "lag", "client")
+    members_rows = [_member_row(member) for member in found.members]
+    member_columns = ("client", "host", "instance id", "member id", "partitions")
+    if as_json:
+        show_json(
+            {
+                "group": found.name,
+                "state": found.state,
+                "assignor": found.assignor,
+                "coordinator": found.coordinator,
+                "offsets": records(columns, rows),
+                "members": records(member_columns, members_rows),
+            }
+        )
+        return
+    click.echo(f"Group {found.name}: {found.state}, {len(found.members)} members")
+    show(member_columns if members else columns, members_rows if members else rows, as_json=False)
+
+
+def _member_row(member: MemberDescription) -> tuple[object, ...]:
+    partitions = [str(partition) for partition in member.partitions]
+    return member.client_id, member.host, member.instance_id, member.id, partitions
+
+
+@group.command(name="reset-offsets")
+@click.argument("name")
+@click.option(
+    "--topic", "topics", multiple=True, help="TOPIC or TOPIC:PARTITION; without it, all with a commit."
+)
+@click.option("--to-earliest", is_flag=True, help="To the first record of each partition.")
+@click.option("--to-latest", is_flag=True, help="After the last record of each partition.")
+@click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
+@click.option("--to-datetime", metavar="ISO", help="To the first record at or after: 2026-01-31T08:00Z")
+@click.option("--shift-by", type=int, help="Forward by this many records; back when negative.")
+@click.option("--execute", is_flag=True, help="Commit the new offsets; without it they are only shown.")
+@json_option
+@cluster_options
+def reset_offsets(
+    name: str,
+    topics: tuple[str, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: str | None,
+    shift_by: int | None,
+    execute: bool,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Set the committed offsets of a group. The group must have no members.
+
+    \b
+    Examples:
+      ottla group reset-offsets billing --topic orders --to-earliest
+      ottla group reset-offsets billing --topic orders:3 --shift-by -100 --execute
+      ottla group reset-offsets billing --to-datetime 2026-01-31T08:00:00Z --execute
+    """
+    goals = (to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None)
+    if sum(goals) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    timestamp_ms = read_time(to_datetime) if to_datetime else (-2 if to_earliest else -1)
+
+    async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
+        current = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
+        partitions = await named_partitions(admin, topics) if topics else await _existing(admin, current)
+        if not partitions:
+            raise ValueError(f"group {name!r} has no committed offsets; name topics with --topic")
+        if shift_by is not None:
+            goal = {each: current.get(each, 0) + shift_by for each in partitions}
+        elif to_offset is not None:
+            goal = dict.fromkeys(partitions, to_offset)
+        else:
+            goal = await admin.offsets.find(dict.fromkeys(partitions, timestamp_ms))
+        goal = await _within_log(admin, goal)
+        if execute:
+            await admin.groups.commit(name, goal)
+        return [(p.topic, p.partition, current.get(p), goal[p]) for p in sorted(goal)]
+
+    rows = with_admin(bootstrap_server, properties, use)
+    show(("topic", "partition", "offset", "new offset"), rows, as_json=as_json)
+    if not execute and not as_json:
+        click.echo("Nothing is changed yet. Add --execute to commit.", err=True)
+
+
+async def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions that are there; name those that were deleted since their commit."""
+    partitions = sorted(committed)
+    there = {each.name: each.partitions for each in await admin.topics.list(internal=True)}
+    for gone in (each for each in partitions if each.partition not in there.get(each.topic, ())):
+        click.echo(f"{gone} is left out: there is no such partition any more.", err=True)
+    return [each for each in partitions if each.partition in there.get(each.topic, ())]
+
+
+async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    first = await admin.offsets.find(dict.fromkeys(goal, -2))
+    last = await admin.offsets.find(dict.fromkeys(goal, -1))
+    return {each: min(max(offset, first[each]), last[each]) for each, offset in goal.items()}
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True)
+@cluster_options
+def delete(names: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
+    """Delete groups with their offsets. They must have no members.
+
+    \b
+    Examples:
+      ottla group delete billing
+    """
+
+    async def use(admin: Admin) -> None:
+        for name in names:
+            await admin.groups.delete(name)
+            click.echo(f"Deleted group {name}.")
+
+    with_admin(bootstrap_server, properties, use)

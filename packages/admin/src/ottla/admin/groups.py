@@ -1,0 +1,263 @@
+"""Consumer groups: list, describe, read and reset their offsets, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ottla.admin.offsets import LATEST, Offsets
+from ottla.client.cluster import Cluster, raise_for
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup
+from ottla.protocol.group_payloads import ConsumerProtocolAssignment
+from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ottla.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ottla.protocol.topics import TopicPartition, by_topic
+
+NOTHING_COMMITTED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group's name and state; the state is empty where the broker is too old to say (KIP-518)."""
+
+    name: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group and its assigned partitions."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed offset of a partition; `lag` counts the records from there to the end."""
+
+    partition: TopicPartition
+    offset: int
+    end_offset: int
+    metadata: str = ""
+
+    @property
+    def lag(self) -> int:
+        """Records still to be read."""
+        return max(0, self.end_offset - self.offset)
+
+
+Commits = list[CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members."""
+
+    name: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: int
+    members: tuple[MemberDescription, ...] = field(default_factory=tuple)
+
+
+class Groups:
+    """Consumer groups of a cluster, requested from their coordinators."""
+
+    def __init__(self, cluster: Cluster, offsets: Offsets) -> None:
+        self._cluster = cluster
+        self._offsets = offsets
+
+    async def list(self) -> list[GroupListing]:
+        """Return the groups of all brokers, sorted by name."""
+
+        async def ask() -> list[GroupListing]:
+            await self._cluster.refresh([])
+            found: dict[str, GroupListing] = {}
+            for node_id in sorted(self._cluster.nodes):
+                response = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
+                raise_for(response.error_code)
+                for each in response.groups:
+                    found[each.group_id] = GroupListing(each.group_id, each.group_state, each.protocol_type)
+            return [found[name] for name in sorted(found)]
+
+        return await self._cluster.retry("listing groups", ask)
+
+    async def describe(self, name: str) -> GroupDescription:
+        """Return a group and its members. Raises GroupIdNotFound for one that does not exist."""
+
+        async def ask() -> GroupDescription:
+            request = DescribeGroupsRequest(groups=[name])
+            response = await self._cluster.send_to_coordinator(name, request, DescribeGroupsResponse)
+            (group,) = response.groups
+            self._cluster.raise_coordinator_error(name, group.error_code)
+            coordinator = await self._cluster.coordinator(name)  # known by now
+            if group.group_state == "Dead":
+                raise GroupIdNotFound(f"group {name!r} does not exist")
+            members = tuple(_member(each) for each in group.members)
+            return GroupDescription(
+                name, group.group_state, group.protocol_type, group.protocol_data, coordinator, members
+            )
+
+        return await self._cluster.retry(f"describing group {name!r}", ask)
+
+    async def committed(
+        self, name: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Return a group's committed offsets and their metadata; None requests all partitions.
+
+        Partitions without a commit are left out; those that do not exist any more are not.
+        """
+        wanted = None if partitions is None else list(partitions)
+        request = OffsetFetchRequest(group_id=name, topics=None if wanted is None else _fetch_topics(wanted))
+
+        async def ask() -> dict[TopicPartition, tuple[int, str]]:
+            response = await self._cluster.send_to_coordinator(name, request, OffsetFetchResponse)
+            self._cluster.raise_coordinator_error(name, response.error_code)
+            found: dict[TopicPartition, tuple[int, str]] = {}
+            for topic in response.topics:
+                for each in topic.partitions:
+                    self._cluster.raise_coordinator_error(name, each.error_code)
+                    if each.committed_offset != NOTHING_COMMITTED:
+                        partition = TopicPartition(topic.name, each.partition_index)
+                        found[partition] = (each.committed_offset, each.metadata or "")
+            return found
+
+        return await self._cluster.retry(f"reading the offsets of group {name!r}", ask)
+
+    async def offsets(self, name: str, partitions: Iterable[TopicPartition] | None = None) -> Commits:
+        """Return a group's committed offsets with each partition's end; None requests all partitions.
+
+        Partitions without a commit are left out.
+        """
+        committed = await self.committed(name, partitions)
+        ends = await self._offsets.find(dict.fromkeys(committed, LATEST)) if committed else {}
+        return [
+            CommittedOffset(partition, offset, ends[partition], metadata)
+            for partition, (offset, metadata) in sorted(committed.items())
+        ]
+
+    async def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group without members. Raises NonEmptyGroup."""
+        request = OffsetCommitRequest(
+            group_id=name,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            retention_time_ms=-1,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=each.partition,
+                            committed_offset=offsets[each],
+                            committed_metadata="",
+                        )
+                        for each in partitions
+                    ],
+                )
+                for topic, partitions in by_topic(offsets).items()
+            ],
+        )
+
+        async def ask() -> None:
+            response = await self._cluster.send_to_coordinator(name, request, OffsetCommitResponse)
+            for topic in response.topics:
+                for each in topic.partitions:
+                    if each.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                        raise NonEmptyGroup(f"group {name!r} has members; stop them first")
+                    self._cluster.raise_coordinator_error(name, each.error_code)
+
+        await self._cluster.retry(f"committing offsets of group {name!r}", ask)
+
+    async def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
+        """Delete a group's committed offsets of some partitions (KIP-496)."""
+        topics = [
+            OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=[OffsetDeleteRequestPartition(partition_index=each.partition) for each in found],
+            )
+            for topic, found in by_topic(partitions).items()
+        ]
+
+        async def ask() -> None:
+            request = OffsetDeleteRequest(group_id=name, topics=topics)
+            response = await self._cluster.send_to_coordinator(name, request, OffsetDeleteResponse)
+            self._cluster.raise_coordinator_error(name, response.error_code)
+            for topic in response.topics:
+                for each in topic.partitions:
+                    raise_for(each.error_code)
+
+        await self._cluster.retry(f"deleting offsets of group {name!r}", ask)
+
+    async def delete(self, name: str) -> None:
+        """Delete a group with its offsets. Raises NonEmptyGroup, GroupIdNotFound."""
+
+        async def ask() -> None:
+            request = DeleteGroupsRequest(groups_names=[name])
+            response = await self._cluster.send_to_coordinator(name, request, DeleteGroupsResponse)
+            for result in response.results:
+                if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise GroupIdNotFound(f"group {name!r} does not exist")
+                self._cluster.raise_coordinator_error(name, result.error_code)
+
+        await self._cluster.retry(f"deleting group {name!r}", ask)
+
+
+def _member(given: DescribedGroupMember) -> MemberDescription:
+    return MemberDescription(
+        given.member_id,
+        given.group_instance_id,
+        given.client_id,
+        given.client_host.removeprefix("/"),
+        _assigned(bytes(given.member_assignment)),
+    )
+
+
+def _assigned(blob: bytes) -> tuple[TopicPartition, ...]:
+    """Decode a member's assignment, opaque to the broker; empty for members that are not consumers."""
+    if not blob:
+        return ()
+    try:
+        assignment = ConsumerProtocolAssignment.from_bytes(blob)
+    except ValueError:
+        return ()
+    return tuple(
+        TopicPartition(each.topic, index)
+        for each in assignment.assigned_partitions
+        for index in each.partitions
+    )
+
+
+def _fetch_topics(partitions: Iterable[TopicPartition]) -> list[OffsetFetchRequestTopic]:
+    return [
+        OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
+        for topic, found in by_topic(partitions).items()
+    ]

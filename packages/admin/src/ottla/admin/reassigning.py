@@ -1,0 +1,195 @@
+"""Execute, verify and cancel the reassignments of a file, as kafka-reassign-partitions does."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ottla.admin.reassignment_file import PartitionPlan
+from ottla.admin.throttles import (
+    remove_throttles,
+    set_log_dir_throttle,
+    set_throttles,
+    throttled_replicas,
+)
+from ottla.client.cluster import not_alive
+from ottla.client.errors import ClientError
+from ottla.protocol.errors import KafkaError, NoReassignmentInProgress, ReplicaNotAvailable
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+
+State = Literal["complete", "moving", "differs", "gone"]
+
+
+class ReassignmentRefused(ClientError):
+    """A reassignment cannot be executed; the message is one line that says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """How far a partition is: its replicas now, those that are added, and moves between directories."""
+
+    plan: PartitionPlan
+    state: State
+    replicas: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    moving_dirs: tuple[int, ...] = ()
+
+
+async def current_plans(admin: Admin, topics: Iterable[str] | None = None) -> list[PartitionPlan]:
+    """Return the present replicas of topics, None: of all topics. Raises NoSuchTopic."""
+    if topics is None:
+        found = await admin.topics.list(internal=True)
+    else:
+        found = [await admin.topics.describe(each) for each in topics]
+    return [
+        PartitionPlan(TopicPartition(topic.name, index), partition.replicas)
+        for topic in found
+        for index, partition in sorted(topic.partitions.items())
+    ]
+
+
+async def execute(
+    admin: Admin,
+    plans: Sequence[PartitionPlan],
+    *,
+    throttle: int | None = None,
+    log_dir_throttle: int | None = None,
+    additional: bool = False,
+) -> list[PartitionPlan]:
+    """Begin to move partitions, and return their replicas from before, which undo it.
+
+    Everything is checked before anything changes. Throttles are set first and stay until `verify` finds all
+    moves complete, or `cancel` ends them. Raises ReassignmentRefused, NoSuchTopic, or the broker's error.
+    """
+    before = await _checked(admin, plans, additional=additional)
+    current = {each.partition: each.replicas for each in before}
+    target = {each.partition: each.replicas for each in plans}
+    if throttle is not None:
+        topics = throttled_replicas(current, target)
+        brokers = {each for some in (current, target) for replicas in some.values() for each in replicas}
+        await set_throttles(admin.configs, brokers, topics, throttle)
+    dirs = _dirs_by_broker(plans)
+    if log_dir_throttle is not None:
+        await set_log_dir_throttle(admin.configs, dirs, log_dir_throttle)
+    # A broker that has no such replica yet remembers the directory for when it gets one.
+    await _move_dirs(admin, dirs)
+    moving = {each: replicas for each, replicas in target.items() if replicas != current[each]}
+    if moving:
+        _raise_first(await admin.partitions.reassign(moving))
+    return before
+
+
+async def _checked(admin: Admin, plans: Sequence[PartitionPlan], *, additional: bool) -> list[PartitionPlan]:
+    """Return the present replicas of what is to be moved; raise for what cannot be."""
+    wanted = {each.partition for each in plans}
+    present = await current_plans(admin, sorted({each.topic for each in wanted}))
+    before = [each for each in present if each.partition in wanted]
+    if missing := wanted - {each.partition for each in before}:
+        raise ReassignmentRefused(f"{min(missing)} does not exist: correct the file")
+    known = {each.id for each in (await admin.brokers.describe()).brokers}
+    for plan in plans:
+        if unknown := set(plan.replicas) - known:
+            raise ReassignmentRefused(f"{plan.partition}: {not_alive(min(unknown), known)}")
+    if not additional and (moving := await admin.partitions.reassignments()):
+        raise ReassignmentRefused(
+            f"{moving[0].partition} is being moved already: wait for it, cancel it, or add --additional"
+        )
+    return before
+
+
+def _dirs_by_broker(plans: Iterable[PartitionPlan]) -> dict[int, dict[TopicPartition, str]]:
+    dirs: dict[int, dict[TopicPartition, str]] = defaultdict(dict)
+    for plan in plans:
+        for broker, path in plan.chosen_dirs.items():
+            dirs[broker][plan.partition] = path
+    return dict(dirs)
+
+
+async def _move_dirs(admin: Admin, dirs: Mapping[int, Mapping[TopicPartition, str]]) -> None:
+    for broker, targets in dirs.items():
+        outcomes = await admin.brokers.alter_replica_log_dirs(broker, targets)
+        later = (each for each in outcomes if isinstance(outcomes[each], ReplicaNotAvailable))
+        _raise_first(outcomes | dict.fromkeys(list(later)), f"on broker {broker}")
+
+
+def _raise_first(outcomes: Mapping[TopicPartition, KafkaError | None], where: str = "") -> None:
+    for partition, error in sorted(outcomes.items(), key=lambda each: each[0]):
+        if error is not None:
+            place = f"{partition} {where}".rstrip()
+            raise ReassignmentRefused(f"{place}: {error}") from error
+
+
+async def verify(
+    admin: Admin, plans: Sequence[PartitionPlan], *, preserve_throttles: bool = False
+) -> tuple[list[PlanState], list[str]]:
+    """Return how far each partition is; once nothing moves, remove the throttles, and return where."""
+    states = await plan_states(admin, plans)
+    if preserve_throttles or any(each.state == "moving" for each in states):
+        return states, []
+    return states, await _without_throttles(admin, plans)
+
+
+async def plan_states(admin: Admin, plans: Sequence[PartitionPlan]) -> list[PlanState]:
+    """Return how far each partition is."""
+    existing = {each.name for each in await admin.topics.list(internal=True)}
+    topics = sorted({each.partition.topic for each in plans} & existing)
+    replicas = {each.partition: each.replicas for each in await current_plans(admin, topics)}
+    moving = {each.partition: each for each in await admin.partitions.reassignments(replicas or None)}
+    unfinished = await _unfinished_dirs(admin, plans)
+    states = []
+    for plan in plans:
+        now = replicas.get(plan.partition)
+        dirs = tuple(sorted(unfinished.get(plan.partition, ())))
+        if now is None:
+            states.append(PlanState(plan, "gone"))
+        elif (move := moving.get(plan.partition)) is not None:
+            states.append(PlanState(plan, "moving", now, move.adding, move.removing, dirs))
+        elif now != plan.replicas:
+            states.append(PlanState(plan, "differs", now))
+        else:
+            states.append(PlanState(plan, "moving" if dirs else "complete", now, moving_dirs=dirs))
+    return states
+
+
+async def _unfinished_dirs(admin: Admin, plans: Iterable[PartitionPlan]) -> dict[TopicPartition, set[int]]:
+    """Return the brokers on which a replica is not in the directory yet that was named for it."""
+    unfinished: dict[TopicPartition, set[int]] = defaultdict(set)
+    for broker, wanted in _dirs_by_broker(plans).items():
+        places = {
+            replica.partition: each.path
+            for each in await admin.brokers.log_dirs(broker)
+            for replica in each.replicas
+            if not replica.is_future
+        }
+        for partition, path in wanted.items():
+            if places.get(partition) != path:
+                unfinished[partition].add(broker)
+    return unfinished
+
+
+async def cancel(
+    admin: Admin, partitions: Sequence[TopicPartition] | None, *, preserve_throttles: bool = False
+) -> tuple[list[TopicPartition], list[str]]:
+    """Cancel moves, None: all of them; return those that were cancelled, and where throttles were removed."""
+    wanted = partitions
+    if wanted is None:
+        wanted = [each.partition for each in await admin.partitions.reassignments()]
+    outcomes = await admin.partitions.reassign(dict.fromkeys(wanted)) if wanted else {}
+    idle = {each for each, error in outcomes.items() if isinstance(error, NoReassignmentInProgress)}
+    _raise_first({each: error for each, error in outcomes.items() if each not in idle})
+    plans = [PartitionPlan(each, (0,)) for each in wanted]
+    removed = [] if preserve_throttles else await _without_throttles(admin, plans)
+    return sorted(set(outcomes) - idle), removed
+
+
+async def _without_throttles(admin: Admin, plans: Iterable[PartitionPlan]) -> list[str]:
+    existing = {each.name for each in await admin.topics.list(internal=True)}
+    topics = {each.partition.topic for each in plans} & existing
+    brokers = [each.id for each in (await admin.brokers.describe()).brokers]
+    return await remove_throttles(admin.configs, brokers, topics)

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ottla.admin.commands.cluster import cluster
+from ottla.admin.commands.group import group as group_command
+from ottla.client.cli import main
+from ottla.client.commands import ExtensibleGroup
+from ottla.client.testing import ScriptedBroker
+from ottla.protocol.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+
+COMMAND = Path(sys.executable).with_name("ottla")
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    """A scripted broker on a loop of its own: commands bring their own loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    scripted = ScriptedBroker()
+    asyncio.run_coroutine_threadsafe(scripted.__aenter__(), loop).result(10)
+    scripted.on(MetadataRequest, lambda _: scripted.metadata("orders", partitions=2))
+    yield scripted
+    asyncio.run_coroutine_threadsafe(scripted.__aexit__(None, None, None), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+def ottla(*arguments: str, broker: ScriptedBroker | None = None) -> Result:
+    where = ["--bootstrap-server", broker.bootstrap_servers] if broker else []
+    return CliRunner().invoke(main, [*arguments, *where])
+
+
+def test_help_lists_commands_without_importing_them() -> None:
+    program = "import sys; from ottla.client.cli import main\n"
+    program += "try: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules), file=sys.stderr)"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert "Create, list, describe, change and delete topics" in done.stdout
+    assert "'asyncio'" not in done.stderr
+    assert "ottla.client.commands" not in done.stderr
+
+
+def test_tables_are_for_people_and_json_for_programs(broker: ScriptedBroker) -> None:
+    table = ottla("topic", "list", broker=broker)
+    listed = ottla("topic", "list", "--json", broker=broker)
+
+    assert table.output.splitlines()[1].split() == ["orders", "2", "1", "0"]
+    assert json.loads(listed.output)[0] == {
+        "topic": "orders",
+        "partitions": 2,
+        "replicas": 1,
+        "under_replicated": 0,
+    }
+
+
+def test_an_error_of_a_broker_is_one_line_and_an_exit_status(broker: ScriptedBroker) -> None:
+    refused = CreatableTopicResult(name="a b", error_code=17, error_message="'a b' has a space")
+    broker.on(CreateTopicsRequest, lambda _: CreateTopicsResponse(topics=[refused]))
+
+    done = ottla("topic", "create", "a b", broker=broker)
+
+    assert (done.exit_code, done.output) == (1, "Error: 'a b' has a space\n")
+
+
+def test_configs_of_a_created_topic_reach_the_broker(broker: ScriptedBroker) -> None:
+    created = CreatableTopicResult(name="t", num_partitions=3, replication_factor=1)
+    broker.on(CreateTopicsRequest, lambda _: CreateTopicsResponse(topics=[created]))
+
+    done = ottla("topic", "create", "t", "-p", "3", "-c", "retention.ms=5", broker=broker)
+
+    (request,) = broker.seen(CreateTopicsRequest)
+    assert done.output == "Created topic t: 3 partitions, 1 replica each.\n"
+    assert request.topics[0].num_partitions == 3
+    assert [(each.name, each.value) for each in request.topics[0].configs] == [("retention.ms", "5")]
+
+
+def test_groups_of_all_brokers_are_listed(broker: ScriptedBroker) -> None:
+    group = ListedGroup(group_id="billing", protocol_type="consumer", group_state="Stable")
+    broker.on(ListGroupsRequest, lambda _: ListGroupsResponse(groups=[group]))
+
+    done = ottla("group", "list", broker=broker)
+
+    assert done.output.splitlines()[1].split() == ["billing", "Stable", "consumer"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["topic", "alter", "t"], "--partitions, --config or --delete-config"),
+        (["topic", "create", "t", "-c", "retention.ms"], "KEY=VALUE"),
+        (["config", "describe"], "--topic NAME, --broker ID and --all-brokers"),
+        (["group", "reset-offsets", "g"], "--to-earliest"),
+        (["topic", "list", "-b", "nowhere:port"], "host:port"),
+        (["txn", "list", "--state", "Odd"], "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit"),
+        (["txn", "list", "--longer-than-ms", "abc"], "'abc' is not a valid number"),
+        (["txn", "list", "--longer-than-ms", "-1"], "-1 is not in the range x>=0"),
+        (["txn", "abort", "orders", "--start-offset", "7"], "'orders' must be TOPIC:PARTITION"),
+        (["txn", "abort", ":0", "--start-offset", "7"], "':0' must be TOPIC:PARTITION"),
+        (["txn", "abort", "printed:x", "--start-offset", "7"], "'printed:x' must be TOPIC:PARTITION"),
+    ],
+)
+def test_a_usage_error_says_what_to_write(arguments: list[str], advice: str) -> None:
+    done = ottla(*arguments)
+
+    assert done.exit_code == 2
+    assert advice in done.output
+
+
+def test_an_unreachable_broker_fails_soon_and_with_advice(broker: ScriptedBroker) -> None:
+    done = ottla("topic", "list", "-b", "127.0.0.1:1")
+
+    assert done.exit_code == 1
+    assert "cannot connect to 127.0.0.1:1: Connection refused. " in done.output
+    assert "--bootstrap-server" in done.output
+
+
+def test_every_command_of_transactions_has_its_whole_summary_in_80_columns() -> None:
+    done = CliRunner().invoke(main, ["txn", "--help"], terminal_width=80)
+
+    _, _, commands = done.output.partition("Commands:\n")
+    assert len(commands.splitlines()) == 5
+    assert "..." not in commands
+
+
+def test_an_unknown_command_is_refused_with_the_nearest_name() -> None:
+    done = ottla("topc", "list")
+
+    assert done.exit_code == 2
+    assert done.output.endswith("Error: No such command 'topc'. Did you mean 'topic'?\n")
+    assert ottla("nothing-like-it").output.endswith("Error: No such command 'nothing-like-it'.\n")
+
+
+def test_a_login_at_a_broker_without_logins_is_refused_with_what_to_change(
+    broker: ScriptedBroker, tmp_path: Path
+) -> None:
+    properties = tmp_path / "login.properties"
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=it\n"
+    )
+
+    done = ottla("topic", "list", "--command-config", str(properties), broker=broker)
+
+    assert done.output == (
+        "Error: the broker knows no logins (SASL): connect with security.protocol=PLAINTEXT, "
+        "not SASL_PLAINTEXT\n"
+    )
+
+
+def test_ctrl_c_ends_a_waiting_command_without_a_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [COMMAND, "topic", "list", "-b", address],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            with silent.accept()[0]:
+                process.send_signal(signal.SIGINT)
+
+                assert not process.communicate(timeout=60)[0]
+                assert process.returncode == 130
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["topic", "list"]])
+def test_output_that_finds_no_room_is_one_line(arguments: list[str], broker: ScriptedBroker) -> None:
+    where = [] if "--help" in arguments else ["-b", broker.bootstrap_servers]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [COMMAND, *arguments, *where],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1
+
+
+@pytest.fixture
+def away() -> Iterator[int]:
+    """A port that refuses connections."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_a_topic_is_described_while_a_leader_is_away(broker: ScriptedBroker, away: int) -> None:
+    metadata = broker.metadata("orders", partitions=3)
+    metadata.brokers.append(MetadataResponseBroker(node_id=2, host="127.0.0.1", port=away))
+    metadata.topics[0].partitions[1].leader_id = 2
+    metadata.topics[0].partitions[2].leader_id = 3  # not even in the cluster
+    broker.on(MetadataRequest, lambda _: metadata)
+    broker.on(ListOffsetsRequest, lambda request: _offsets(request, 7))
+    broker.on(DescribeConfigsRequest, lambda _: DescribeConfigsResponse(results=[DescribeConfigsResult()]))
+    began = time.monotonic()
+
+    done = ottla("topic", "describe", "orders", "--json", broker=broker)
+
+    assert time.monotonic() - began < 30, done.output
+    partitions = json.loads(done.output)["partitions"]
+    assert [(each["leader"], each["end_offset"]) for each in partitions] == [(1, 7), (2, None), (3, None)]
+
+
+def test_a_partition_that_is_not_there_is_refused_at_once(broker: ScriptedBroker) -> None:
+    broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse())
+    began = time.monotonic()
+
+    done = ottla("group", "reset-offsets", "g", "--topic", "orders:7", "--to-latest", broker=broker)
+
+    assert time.monotonic() - began < 30
+    assert done.output.endswith("Error: topic 'orders' has no partition 7, only 0 to 1\n")
+
+
+def test_commits_of_a_deleted_topic_are_left_out_and_named(broker: ScriptedBroker) -> None:
+    topics = [
+        OffsetFetchResponseTopic(
+            name=name, partitions=[OffsetFetchResponsePartition(partition_index=1, committed_offset=5)]
+        )
+        for name in ("orders", "gone")
+    ]
+    broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse(topics=topics))
+    broker.on(ListOffsetsRequest, lambda request: _offsets(request, 7))
+    began = time.monotonic()
+
+    done = ottla("group", "reset-offsets", "g", "--to-latest", "--json", broker=broker)
+
+    assert time.monotonic() - began < 30
+    assert done.stderr == "gone-1 is left out: there is no such partition any more.\n"
+    (row,) = json.loads(done.stdout)
+    assert row == {"topic": "orders", "partition": 1, "offset": 5, "new_offset": 7}
+
+
+@pytest.mark.parametrize("versions", [(0, 3), (0, 9)])
+def test_describing_a_topic_does_not_create_it(versions: tuple[int, int], broker: ScriptedBroker) -> None:
+    broker._limits[MetadataRequest.API_KEY] = versions
+    broker.on(MetadataRequest, lambda request: _unless_created(broker, request, versions))
+
+    done = ottla("topic", "describe", "missing", broker=broker)
+
+    assert done.output == "Error: topic 'missing' does not exist\n"
+    asked = broker.seen(MetadataRequest)
+    assert all(each.topics in (None, []) or not each.allow_auto_topic_creation for each in asked)
+
+
+def _unless_created(
+    broker: ScriptedBroker, request: MetadataRequest, versions: tuple[int, int]
+) -> MetadataResponse:
+    """Answer as a broker that creates what it is asked for, unless the request forbids it."""
+    response = broker.metadata("orders")
+    if request.topics and versions[1] < 4:
+        response = broker.metadata("orders", *(each.name or "" for each in request.topics))
+    elif request.topics:
+        response.topics.append(MetadataResponseTopic(name="missing", error_code=3))
+    return response
+
+
+def _coordinator(broker: ScriptedBroker) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(node_id=1, host=broker.host, port=broker.port)
+
+
+def _offsets(request: ListOffsetsRequest, offset: int) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=each.partition_index, offset=offset)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def test_the_commands_that_other_packages_add_are_known() -> None:
+    for group in (cluster, group_command):
+        assert isinstance(group, ExtensibleGroup)
+        added = f"ottla.{group.name}.commands"
+        found = {
+            name: project["name"]
+            for path in Path(__file__).parents[2].glob("*/pyproject.toml")
+            for project in [tomllib.loads(path.read_text(encoding="utf-8"))["project"]]
+            for name in project.get("entry-points", {}).get(added, {})
+        }
+
+        assert found == group.packages
