@@ -83,7 +83,7 @@ class SimulatedBroker(Broker):
 
     def _make_server(self, services: Services) -> Any:
         admits = partial(is_broker, services.inter_broker)
-        dispatcher = Dispatcher(Routes(ROUTES), services, is_broker=admits)
+        dispatcher = Dispatcher(Routes(ROUTES), services, is_broker=admits, budget=self.environment.budget)
         return SimulatedServer(dispatcher, self._network, self.loop.name, self.loop)
 
     def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:

@@ -61,7 +61,6 @@ class SimulatedServer:
 
     def __init__(self, dispatcher: Dispatcher[Any], network: Network, host: str, loop: ProcessLoop) -> None:
         self._dispatcher = dispatcher
-        dispatcher._turns.now_ms = lambda: loop.time() * 1000
         self._network = network
         self._host = host
         self.loop = loop

@@ -15,10 +15,10 @@ from ottla.broker.api.fetch import general as fetch
 from ottla.broker.api.fetch.response import FetchAnswer
 from ottla.broker.api.produce import general as produce
 from ottla.broker.api.testing import DataPlane, batch_of
-from ottla.broker.log.append import record_threads
 from ottla.broker.log.append.batch_preparation import opened
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.requests.context import Ordering
+from ottla.broker.runtime import threads
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -141,7 +141,7 @@ async def test_two_batches_are_opened_at_a_time_and_other_producers_do_not_wait(
     monkeypatch.setattr(produce, "opened", held)
     bombs = [asyncio.ensure_future(answer_to(plane, bomb(Codec.ZSTD, 1), "packed")) for _ in range(6)]
     async with asyncio.timeout(BOUND_S):
-        while opening[0] < record_threads.THREADS:  # noqa: ASYNC110
+        while opening[0] < threads.RECORD_THREADS:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     plane.session.ordering = Ordering()  # another connection
@@ -150,10 +150,10 @@ async def test_two_batches_are_opened_at_a_time_and_other_producers_do_not_wait(
     go_on.set()
 
     assert [one.error_code for one in await asyncio.gather(*bombs)] == [ErrorCode.NONE] * 6
-    assert most[0] == record_threads.THREADS
+    assert most[0] == threads.RECORD_THREADS
 
 
-class CountedThreads(record_threads.RecordThreads):
+class CountedThreads(threads.RecordThreads):
     runs = 0
 
     async def run(self, work: Any, *arguments: Any, **named: Any) -> Any:
@@ -178,12 +178,12 @@ async def test_a_search_by_time_opens_a_bomb_while_the_loop_goes_on(plane: DataP
         builder.append(None, bytes(PIECE), timestamp)
     partition.append(builder.build(), required_acks=1, now_ms=1)
 
-    threads = plane.services.record_threads = CountedThreads()
+    counted = plane.services.record_threads = CountedThreads()
     found = await asyncio.wait_for(found_by_time(plane, 20), BOUND_S)
-    threads.close()
+    counted.close()
 
     assert (found.timestamp, found.offset) == (20, 19)
-    assert threads.runs == 1, "the batch was opened on the event loop"
+    assert counted.runs == 1, "the batch was opened on the event loop"
 
 
 async def test_a_search_by_time_rests_while_it_passes_old_batches(plane: DataPlane) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.fetch import general as fetch
-from ottla.broker.api.fetch.delayed_fetches import WOKEN_AT_ONCE, DelayedFetches
+from ottla.broker.api.fetch.delayed_fetches import READ_MS, DelayedFetches
 from ottla.broker.api.fetch.response import FetchAnswer
 from ottla.broker.api.testing import DataPlane, batch_of
+from ottla.broker.runtime.loop_budget import WOKEN_FETCHES_MS, LoopBudget
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 BOUND_S = 60
+WOKEN_AT_ONCE = round(WOKEN_FETCHES_MS / READ_MS)
 FOR_EVER_MS = 3_600_000
 
 
@@ -46,7 +48,7 @@ def begun(stack: ExitStack, delayed: DelayedFetches, *, is_follower: bool = Fals
 
 
 async def test_waits_are_woken_a_few_in_each_turn_and_in_their_order(stack: ExitStack) -> None:
-    delayed, count = DelayedFetches(10_000), 10 * WOKEN_AT_ONCE
+    delayed, count = DelayedFetches(10_000, LoopBudget()), 10 * WOKEN_AT_ONCE
     waits = [begun(stack, delayed) for _ in range(count)]
     for one in waits:
         one.wait.wake()
@@ -65,7 +67,7 @@ async def test_waits_are_woken_a_few_in_each_turn_and_in_their_order(stack: Exit
 
 
 async def test_one_wait_too_many_ends_the_oldest_of_a_client(stack: ExitStack) -> None:
-    delayed = DelayedFetches(2)
+    delayed = DelayedFetches(2, LoopBudget())
     follower = begun(stack, delayed, is_follower=True)
     first, second = begun(stack, delayed), begun(stack, delayed)
     assert not first.wait.is_over

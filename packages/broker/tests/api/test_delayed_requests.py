@@ -18,7 +18,7 @@ from ottla.broker.api.produce.delayed import (
     nothing_to_wait_for,
     when_safe,
 )
-from ottla.broker.runtime.pacing import LONG
+from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.errors import ErrorCode, NotLeaderOrFollower
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse

@@ -23,7 +23,7 @@ from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.requests.context import RequestContext
-from ottla.broker.runtime.pacing import SLICE_MS
+from ottla.broker.runtime.loop_budget import LONG_REQUESTS_MS
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot
 from ottla.broker.transactions.testing import MemoryCluster, leading, memory_store
@@ -265,7 +265,7 @@ async def test_many_partitions_of_one_topic_are_added_in_many_turns_of_the_loop(
     numbers = [first + (one if first else 0) for one in range(5_000)]
     request = an_add(await initialized(services), topic=numbers)
     turns = CountedTurns()
-    context = RequestContext(RequestHeader(24, 3, 1, "c"), FakeSession(), 0.0, turns=turns.of_request)
+    context = RequestContext(RequestHeader(24, 3, 1, "c"), FakeSession(), 0.0, budget=turns.budget)
 
     adding = asyncio.create_task(add_partitions_to_txn.handle(services, request, context))
     count, answer = await turns.during(adding)
@@ -273,7 +273,7 @@ async def test_many_partitions_of_one_topic_are_added_in_many_turns_of_the_loop(
     (result,) = answer.results_by_topic_v3_and_below
     assert {one.partition_error_code for one in result.results_by_partition} == {UNKNOWN if first else 0}
     assert [one.partition_index for one in result.results_by_partition] == numbers
-    assert count >= 2 * len(numbers) * 0.1 / SLICE_MS, "two passes"
+    assert count >= 2 * len(numbers) * 0.1 / LONG_REQUESTS_MS, "two passes"
 
 
 @versions(5, first=4)

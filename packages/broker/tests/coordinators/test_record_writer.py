@@ -18,6 +18,7 @@ from ottla.broker.coordinators.testing import (
     Transition,
     in_virtual_time,
 )
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode, KafkaError, NotEnoughReplicas, NotLeaderOrFollower
 
 PARTITIONS = 4
@@ -31,7 +32,7 @@ def a_store() -> MemoryStore:
 
 
 def a_ledger(store: MemoryStore) -> LedgerCoordinator:
-    return LedgerCoordinator(store, LoopClock())
+    return LedgerCoordinator(store, Environment(clock=LoopClock()))
 
 
 async def moment() -> None:

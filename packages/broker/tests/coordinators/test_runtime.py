@@ -17,6 +17,7 @@ from ottla.broker.coordinators.testing import (
     TransitionCodec,
     in_virtual_time,
 )
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
 
@@ -31,7 +32,7 @@ def a_store() -> MemoryStore:
 
 
 def a_ledger(store: MemoryStore) -> LedgerCoordinator:
-    return LedgerCoordinator(store, LoopClock())
+    return LedgerCoordinator(store, Environment(clock=LoopClock()))
 
 
 def put(store: MemoryStore, *records: Transition, partition: int = HOME) -> None:

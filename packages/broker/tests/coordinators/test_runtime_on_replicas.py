@@ -22,9 +22,9 @@ from ottla.broker.coordinators.testing import (
     TransitionCodec,
 )
 from ottla.broker.replication.partition import Assignment
-from ottla.broker.runtime import busy_turn
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
+from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, RequestTimedOut
 from ottla.protocol.topics import TopicPartition
 
@@ -119,13 +119,12 @@ async def test_a_leader_is_confirmed_once_its_replicas_have_fetched_again(
 
 @pytest.fixture
 async def replicated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> AsyncIterator[tuple[DataPlane, LedgerCoordinator]]:
     """A coordinator over replicas that let other tasks run before each partition's change of role."""
-    monkeypatch.setattr(busy_turn, "BUSY_MS", 0.0)
-    plane = DataPlane(tmp_path)
+    plane = DataPlane(tmp_path, budget=LoopBudget(background_ms=0.0))
     store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: PARTITIONS)
-    async with LedgerCoordinator(store, Environment().clock) as ledger:
+    async with LedgerCoordinator(store, Environment()) as ledger:
         plane.replicas.subscribe(ledger.runtime)
         yield plane, ledger
     plane.logs.close()

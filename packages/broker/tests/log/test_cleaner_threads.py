@@ -11,9 +11,9 @@ import pytest
 
 from ottla.broker.log.compaction.cleaner import Cleaner
 from ottla.broker.log.compaction.cleaner_testing import DIRECTORY, clean, fill, registry
-from ottla.broker.log.compaction.cleaner_threads import CleanerThreads
 from ottla.broker.log.compaction.offset_map import OffsetMap
 from ottla.broker.log.files.fake_files import MemoryFile, MemoryFiles
+from ottla.broker.runtime.threads import CleanerThreads
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("compacted", 0)

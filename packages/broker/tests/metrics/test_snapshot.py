@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from ottla.broker.metrics import Metrics
 from ottla.broker.metrics.prometheus import SAMPLES_PER_SLICE, Pages, prometheus_endpoint, render
 from ottla.broker.metrics.snapshot import (
-    SLICE_MS,
     Snapshot,
     SnapshotNotTaken,
     take_snapshot,
 )
+from ottla.broker.runtime.loop_budget import METRICS_MS, LoopBudget, Turn
 from ottla.client import page_server
 
 FAMILY = ("kafka.server", "ReplicaManager")
@@ -24,7 +24,7 @@ FAMILY = ("kafka.server", "ReplicaManager")
 
 @asynccontextmanager
 async def running(metrics: Metrics) -> AsyncIterator[Pages]:
-    pages = Pages(metrics, asyncio.get_running_loop())
+    pages = Pages(metrics, LoopBudget(), asyncio.get_running_loop())
     task = asyncio.create_task(pages.run())
     try:
         yield pages
@@ -35,11 +35,15 @@ async def running(metrics: Metrics) -> AsyncIterator[Pages]:
 
 
 async def rendered(snapshot: Snapshot) -> str:
-    return (await render(snapshot, no_time)).decode()
+    return (await render(snapshot, turn_by(no_time))).decode()
 
 
 def no_time() -> float:
     return 0.0
+
+
+def turn_by(now_ms: Callable[[], float]) -> Turn:
+    return Turn(LoopBudget(now_ms).metrics)
 
 
 async def test_prometheus_serves_the_names_that_kafka_dashboards_ask_for() -> None:
@@ -69,7 +73,7 @@ async def test_a_change_after_the_snapshot_is_not_seen() -> None:
     metrics.gauge(*FAMILY, "LeaderCount", lambda: leaders[0])
     meter.mark(2)
     times.update(8.0)
-    snapshot = await take_snapshot(metrics, no_time)
+    snapshot = await take_snapshot(metrics, turn_by(no_time))
 
     meter.mark(40)
     times.update(800.0)
@@ -128,11 +132,11 @@ async def test_a_snapshot_of_thousands_of_metrics_never_keeps_the_loop_for_long(
             before = clock[0]
 
     watching = asyncio.create_task(watch())
-    snapshot = await take_snapshot(metrics, lambda: clock[0])
+    snapshot = await take_snapshot(metrics, turn_by(lambda: clock[0]))
     watching.cancel()
 
     assert len(snapshot) == 4_000
-    assert max(slices) <= SLICE_MS + 0.5
+    assert max(slices) <= METRICS_MS + 0.5
     assert sum(slices) > 1_900
 
 
@@ -147,7 +151,7 @@ async def test_a_metric_that_is_removed_between_two_slices_is_left_out() -> None
     metrics.gauge("kafka.log", "Log", "Size", closed, topic="goes")
     asyncio.get_running_loop().call_soon(lambda: metrics.remove("kafka.log", "Log", "Size", topic="goes"))
 
-    snapshot = await take_snapshot(metrics, lambda: next(ticks))
+    snapshot = await take_snapshot(metrics, turn_by(lambda: next(ticks)))
 
     assert [dict(sample.name.tags)["topic"] for sample in snapshot] == ["stays"]
 
@@ -170,7 +174,7 @@ async def test_a_gauge_that_fails_fails_its_scrape_and_not_the_next_one() -> Non
 
 
 async def test_a_loop_that_does_not_answer_fails_the_scrape() -> None:
-    pages = Pages(Metrics(), asyncio.get_running_loop())
+    pages = Pages(Metrics(), LoopBudget(), asyncio.get_running_loop())
 
     with pytest.raises(SnapshotNotTaken, match="no snapshot within"):
         await asyncio.to_thread(pages.take, 0.05)
@@ -199,7 +203,7 @@ async def test_a_page_of_thousands_of_metrics_never_keeps_the_loop_for_long() ->
     metrics, ticks = Metrics(), itertools.count()
     for number in range(4_000):
         metrics.gauge("kafka.log", "Log", "Size", lambda: 1, topic="t", partition=str(number))
-    snapshot = await take_snapshot(metrics, no_time)
+    snapshot = await take_snapshot(metrics, turn_by(no_time))
     turns = 0
 
     async def count_turns() -> None:
@@ -209,7 +213,9 @@ async def test_a_page_of_thousands_of_metrics_never_keeps_the_loop_for_long() ->
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    page = await render(snapshot, lambda: next(ticks) * SLICE_MS)  # each slice takes its whole time
+    page = await render(
+        snapshot, turn_by(lambda: next(ticks) * METRICS_MS)
+    )  # each slice takes its whole time
     counting.cancel()
 
     assert turns >= 4_000 / SAMPLES_PER_SLICE

@@ -10,10 +10,12 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from ottla.broker.network import closing_queue, request_queue
 from ottla.broker.network import connection as connection_module
+from ottla.broker.network import request_queue
+from ottla.broker.network.listener import CLOSING_MS
 from ottla.broker.network.testing import heartbeat, leave, network, on_both_loops
 from ottla.broker.runtime.environment import SystemClock
+from ottla.broker.runtime.loop_budget import ARRIVED_REQUESTS_MS, LoopBudget
 
 
 async def test_a_wait_ends_when_its_client_disconnects_while_another_request_stands_behind() -> None:
@@ -47,9 +49,8 @@ async def test_a_wait_that_ends_before_its_first_step_leaves_nothing_queued() ->
         assert made.server.request_memory.in_progress == 0
 
 
-async def test_many_requests_of_one_client_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
-    async with network() as made:
+async def test_many_requests_of_one_client_leave_the_loop_to_others() -> None:
+    async with network(budget=LoopBudget(arrived_requests_ms=0.0)) as made:
         noisy, other = await made.client(), await made.client()
         noisy.send(*(leave(one) for one in range(1, 5001)))
         await made.until(lambda: bool(made.answering.started))
@@ -62,9 +63,8 @@ async def test_many_requests_of_one_client_leave_the_loop_to_others(monkeypatch:
 
 
 @on_both_loops
-async def test_clients_that_leave_together_are_closed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing_queue, "CLOSED_AT_ONCE", 2)
-    async with network() as made:
+async def test_clients_that_leave_together_are_closed_in_turn() -> None:
+    async with network(budget=LoopBudget(closed_connections_ms=2 * CLOSING_MS)) as made:
         clients = [await made.client() for _ in range(40)]
         connections = made.server.connections
         await made.until(lambda: len(connections) == 40)
@@ -82,11 +82,8 @@ async def test_clients_that_leave_together_are_closed_in_turn(monkeypatch: pytes
 
 
 @on_both_loops
-async def test_a_request_does_not_wait_for_the_end_of_clients_that_leave_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(request_queue, "TURN_MS", 0.0)
-    async with network() as made:
+async def test_a_request_does_not_wait_for_the_end_of_clients_that_leave_together() -> None:
+    async with network(budget=LoopBudget(arrived_requests_ms=0.0)) as made:
         leaving = [socket.create_connection((made.host, made.port)) for _ in range(400)]
         first, second = await made.client(), await made.client()
         connections = made.server.connections
@@ -144,10 +141,10 @@ def test_a_turn_ends_by_a_clock_that_runs_during_it() -> None:
 
     async def turn() -> bool:
         clock = SystemClock()
-        queue = request_queue.RequestQueue(1, clock.monotonic_ms)
+        queue = request_queue.RequestQueue(1, LoopBudget(clock.monotonic_ms).arrived_requests)
         began_ms = clock.monotonic_ms()
         assert not queue.turn_is_over()
-        while clock.monotonic_ms() < began_ms + 2 * request_queue.TURN_MS:
+        while clock.monotonic_ms() < began_ms + 2 * ARRIVED_REQUESTS_MS:
             pass
         return queue.turn_is_over()
 

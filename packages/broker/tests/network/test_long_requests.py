@@ -57,7 +57,7 @@ class Handlers:
         async for _ in context.paced(range(1_000_000)):
             self.elements += 1
             self.begun.set()
-            context.turns.charge(100)
+            context.budget.long_requests.charge(100)
         return OffsetFetchResponse()
 
     def produce(

@@ -300,6 +300,7 @@ def server_on(plane: DataPlane, general: list[str] | None = None) -> Server:
         Dispatcher(Routes(routes), services),
         config=BrokerConfig(),
         clock=plane.environment.clock,
+        budget=plane.environment.budget,
         metrics=plane.metrics,
         produce_fast_path=services.produce_fast_path,
         fetch_fast_path=services.fetch_fast_path,

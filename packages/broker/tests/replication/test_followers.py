@@ -74,7 +74,7 @@ class World:
         self.followers = Followers(
             broker_id=FOLLOWER,
             config=self.config,
-            clock=Environment().clock,
+            environment=Environment(),
             connect=self._connect,
             metrics=self.metrics,
             quota=self.quota,

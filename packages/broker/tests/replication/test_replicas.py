@@ -21,8 +21,8 @@ from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.high_watermark_checkpoints import read_high_watermarks
 from ottla.broker.replication.replicas import Replicas
-from ottla.broker.runtime import busy_turn
 from ottla.broker.runtime.environment import Environment
+from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -172,11 +172,6 @@ async def test_listeners_hear_of_every_leadership(plane: DataPlane) -> None:
     ]
 
 
-@pytest.fixture
-def yields_at_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy_turn, "BUSY_MS", 0.0)
-
-
 def heard_to_lead(listening: Listening) -> dict[TopicPartition, int]:
     """The epochs of the leaderships that a listener knows."""
     led: dict[TopicPartition, int] = {}
@@ -187,8 +182,8 @@ def heard_to_lead(listening: Listening) -> dict[TopicPartition, int]:
     return led
 
 
-@pytest.mark.usefixtures("yields_at_each_partition")
-async def test_listeners_know_every_leadership_that_other_tasks_see(plane: DataPlane) -> None:
+async def test_listeners_know_every_leadership_that_other_tasks_see(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path, budget=LoopBudget(background_ms=0.0))  # it yields at each partition
     listening, seen = Listening(), []
     plane.replicas.subscribe(listening)
 

@@ -63,7 +63,9 @@ class Node:
         plane = self.plane
         asyncio.get_running_loop().set_default_executor(AtOnce())
         session = await self._stack.enter_async_context(self._ensemble.session())
-        markers = PartitionMarkers(plane.replicas, LoopClock(), TIMEOUT_MS, lambda *_: None)
+        markers = PartitionMarkers(
+            plane.replicas, Environment(clock=LoopClock()), TIMEOUT_MS, lambda *_: None
+        )
         self.coordinator = TransactionCoordinator(
             config=plane.config,
             environment=Environment(clock=LoopClock()),

@@ -16,9 +16,9 @@ from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.environment import Environment
+from ottla.broker.runtime.loop_budget import BACKGROUND_MS, SLICE
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
-from ottla.broker.transactions.hosted_transactions import RELEASED_IN_A_TURN
 from ottla.broker.transactions.marker_queue import (
     PARTITIONS_IN_A_REQUEST,
     EndedTransaction,
@@ -41,6 +41,7 @@ from ottla.broker.transactions.testing import (
 )
 from ottla.broker.transactions.transaction import Transaction
 from ottla.protocol.topics import TRANSACTION_STATE_TOPIC, TopicPartition
+from ottla.zookeeper.session import Session
 
 MANY = 3_000
 EVERY_MS = 1.0
@@ -108,6 +109,18 @@ class CountingCluster(MemoryCluster):
         return super().leader_of(partition)
 
 
+def working(store: MemoryStore, cluster: MemoryCluster, session: Session) -> TransactionCoordinator:
+    """A coordinator by a clock that its work moves."""
+    return TransactionCoordinator(
+        config=load_broker_config(SETTINGS).config,
+        environment=Environment(clock=WorkingClock()),
+        metrics=Metrics(),
+        store=store,
+        cluster=cluster,
+        producer_ids=ProducerIds(session, BROKER),
+    )
+
+
 def elect(coordinator: TransactionCoordinator, *partitions: int) -> None:
     coordinator.leadership_changed(
         [(TopicPartition(TRANSACTION_STATE_TOPIC, one), 0) for one in partitions], []
@@ -127,15 +140,7 @@ async def test_markers_of_loaded_transactions_are_sent_in_many_turns() -> None:
     fill(store, 0, MANY)
     async with counted_turns() as turns, cluster.ensemble.session() as session:
         cluster.turns = turns
-        coordinator = TransactionCoordinator(
-            config=load_broker_config(SETTINGS).config,
-            environment=Environment(clock=WorkingClock()),
-            metrics=Metrics(),
-            store=store,
-            cluster=cluster,
-            producer_ids=ProducerIds(session, BROKER),
-        )
-        async with coordinator:
+        async with working(store, cluster, session) as coordinator:
             elect(coordinator, 0)
             # While turns are counted no virtual time passes.
             while min(len(cluster.written[one]) for one in (TOPIC_0, TOPIC_1)) < MANY:  # noqa: ASYNC110
@@ -150,7 +155,9 @@ async def test_markers_of_loaded_transactions_are_sent_in_many_turns() -> None:
 async def test_ids_of_a_partition_that_is_given_up_are_released_in_many_turns() -> None:
     store, cluster = memory_store(), MemoryCluster(silent={1, 2})
     fill(store, 0, MANY)
-    async with leading(store, cluster) as coordinator:
+    async with cluster.ensemble.session() as session, working(store, cluster, session) as coordinator:
+        elect(coordinator, 0)
+        await asyncio.sleep(0.01)
         partition = coordinator._hosted.runtime.partitions.get(0)
         assert partition is not None
         transactions = partition.state.transactions
@@ -162,7 +169,7 @@ async def test_ids_of_a_partition_that_is_given_up_are_released_in_many_turns() 
         while transactions:
             await asyncio.sleep(0)
             left.append(len(transactions))
-        assert max(before - after for before, after in pairwise(left)) <= RELEASED_IN_A_TURN
+        assert max(before - after for before, after in pairwise(left)) <= SLICE * BACKGROUND_MS / EVERY_MS
 
 
 @in_virtual_time

@@ -12,6 +12,7 @@ from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartitio
 from ottla.broker.coordinators.testing import in_virtual_time
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.background_tasks import BackgroundTasks
+from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.marker_queue import EndedTransaction, Partitions
 from ottla.broker.transactions.marker_sender import MarkerSender
@@ -49,9 +50,9 @@ def ended(transactional_id: str, producer_id: int) -> EndedTransaction:
 async def sending(
     cluster: FaultyCluster, written: Callable[[EndedTransaction, Partitions], None]
 ) -> AsyncIterator[MarkerSender]:
-    clock = LoopClock()
-    async with BackgroundTasks(Metrics(), clock) as tasks:
-        sender = MarkerSender(cluster, clock, tasks, is_hosted=lambda _: True, written=written)
+    environment = Environment(clock=LoopClock())
+    async with BackgroundTasks(Metrics(), environment.clock) as tasks:
+        sender = MarkerSender(cluster, environment, tasks, is_hosted=lambda _: True, written=written)
         tasks.spawn(sender.run(), "markers")
         yield sender
 

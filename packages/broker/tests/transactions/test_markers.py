@@ -13,7 +13,7 @@ from ottla.broker.api.testing import CountedTurns, DataPlane, batch_of
 from ottla.broker.config import BrokerConfig
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.context import RequestContext
-from ottla.broker.runtime.pacing import SLICE_MS, Disconnected
+from ottla.broker.runtime.loop_budget import LONG_REQUESTS_MS, Disconnected
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader
@@ -39,7 +39,7 @@ class Markers:
     def __init__(self, plane: DataPlane, timeout_ms: int) -> None:
         self.ended: list[tuple[int, int, bool]] = []
         self.markers = PartitionMarkers(
-            plane.replicas, plane.environment.clock, timeout_ms, lambda *ended: self.ended.append(ended)
+            plane.replicas, plane.environment, timeout_ms, lambda *ended: self.ended.append(ended)
         )
 
 
@@ -188,7 +188,7 @@ async def test_the_group_coordinator_hears_at_once_though_another_partition_lack
     await plane.lead("__consumer_offsets", 4)
     heard: asyncio.Queue[tuple[int, int, bool]] = asyncio.Queue()
     markers = PartitionMarkers(
-        plane.replicas, plane.environment.clock, 60_000, lambda *ended: heard.put_nowait(ended)
+        plane.replicas, plane.environment, 60_000, lambda *ended: heard.put_nowait(ended)
     )
     marker = WritableTxnMarker(
         producer_id=PRODUCER,
@@ -228,7 +228,7 @@ def many(count: int, topic: str, *partitions: int) -> WriteTxnMarkersRequest:
 
 
 def paced(plane: DataPlane, turns: CountedTurns) -> RequestContext:
-    return RequestContext(RequestHeader(27, 1, 1, "c"), plane.session, 0.0, turns=turns.of_request)
+    return RequestContext(RequestHeader(27, 1, 1, "c"), plane.session, 0.0, budget=turns.budget)
 
 
 async def test_many_partitions_are_answered_in_many_turns_of_the_loop(plane: DataPlane) -> None:
@@ -239,7 +239,7 @@ async def test_many_partitions_are_answered_in_many_turns_of_the_loop(plane: Dat
     taken, answer = await turns.during(writing)
 
     assert len(answer.markers[0].topics[0].partitions) == count
-    assert taken >= 2 * count * 0.1 / SLICE_MS, "two passes"
+    assert taken >= 2 * count * 0.1 / LONG_REQUESTS_MS, "two passes"
 
 
 async def test_many_markers_that_replicas_get_together_are_answered_in_many_turns_of_the_loop(
@@ -256,7 +256,7 @@ async def test_many_markers_that_replicas_get_together_are_answered_in_many_turn
     taken, answer = await turns.during(writing)
 
     assert {one.topics[0].partitions[0].error_code for one in answer.markers} == {0}
-    assert taken >= count * 0.1 / SLICE_MS
+    assert taken >= count * 0.1 / LONG_REQUESTS_MS
 
 
 async def ends_at(partition: HostedPartition, least: int) -> None:

@@ -24,9 +24,9 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
-    from ottla.broker.log.append.record_threads import RecordThreads
     from ottla.broker.log.segments.timestamp_search import TimestampOffset
     from ottla.broker.replication.replicas import HostedPartition, Replicas
+    from ottla.broker.runtime.threads import RecordThreads
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition
 
 LATEST: Final = -1
@@ -153,14 +153,13 @@ async def _first_at(
     services: Needs, context: RequestContext, partition: HostedPartition, timestamp: int
 ) -> TimestampOffset | None:
     """Search by time. A batch that may take long to look into is opened on a thread."""
-    search, pace = partition.log.search_timestamp(timestamp), context.pace
+    search, turn = partition.log.search_timestamp(timestamp), context.turn
     try:
         candidate = next(search)
         while True:
             found = None
             if candidate is None:
-                if pace.is_due:
-                    await pace.rest()
+                await turn.yield_if_spent()
             elif candidate.is_long:
                 found = await services.record_threads.run(candidate.look)
             else:

@@ -19,7 +19,6 @@ from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.log.append.record_threads import RecordThreads
 from ottla.broker.log.files.file_system import DiskFiles, Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery.recovery import open_log
@@ -30,7 +29,8 @@ from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.requests.context import Ordering, RequestContext, Target
 from ottla.broker.runtime.environment import Environment
-from ottla.broker.runtime.pacing import Turns
+from ottla.broker.runtime.loop_budget import LoopBudget
+from ottla.broker.runtime.threads import RecordThreads
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.errors import ErrorCode
@@ -173,7 +173,14 @@ class DataServices:
 class DataPlane:
     """The data path of one broker over real logs."""
 
-    def __init__(self, root: Path, config: BrokerConfig | None = None, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: BrokerConfig | None = None,
+        files: Files | None = None,
+        *,
+        budget: LoopBudget | None = None,
+    ) -> None:
         self.config = config or BrokerConfig()
         self.racks: dict[int, str] = {}
         """Racks of live brokers."""
@@ -183,7 +190,7 @@ class DataPlane:
         self.logs = OneDirectory(root, files)
         self.metrics = Metrics()
         self.metadata = MetadataCache(BROKER_ID)
-        self.environment = Environment()
+        self.environment = Environment(budget=budget)
         self.replicas = Replicas(
             broker_id=BROKER_ID,
             config=self.config,
@@ -209,7 +216,7 @@ class DataPlane:
 
     def _compose(self) -> DataServices:
         topic_metrics, clock = TopicMetrics(self.metrics), self.environment.clock
-        delayed_fetches = DelayedFetches(self.config.max_delayed_fetches)
+        delayed_fetches = DelayedFetches(self.config.max_delayed_fetches, self.environment.budget)
         return DataServices(
             config=self.config,
             environment=self.environment,
@@ -297,7 +304,7 @@ class CountedTurns:
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.of_request = Turns(self._look)
+        self.budget = LoopBudget(self._look)
 
     def _look(self) -> float:
         self.now_ms += 0.1

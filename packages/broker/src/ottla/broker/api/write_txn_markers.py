@@ -21,4 +21,4 @@ async def handle(
     services: Needs, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Append a marker to every partition, and respond once each is committed or has its error."""
-    return await services.markers.write(request, context.pace)
+    return await services.markers.write(request, context.turn)

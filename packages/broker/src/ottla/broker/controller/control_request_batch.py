@@ -16,8 +16,8 @@ from ottla.broker.controller.controller_context import (
     Leadership,
     LiveBroker,
 )
-from ottla.broker.controller.slices import LetOthersRun, slices
 from ottla.broker.runtime.frozen_classes import frozen
+from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -44,7 +44,7 @@ _Wanted = TypeVar("_Wanted")
 _State = TypeVar("_State")
 States: TypeAlias = dict[str, list[_State]]
 """The states of partitions in a request, by topic. Requests share them: nobody changes them."""
-Building: TypeAlias = Generator[LetOthersRun, Any, States[_State]]
+Building: TypeAlias = Generator[EndOfSlice, Any, States[_State]]
 
 SECURITY_PROTOCOLS: Mapping[str, int] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 INCREMENTAL = 0
@@ -86,7 +86,7 @@ class ControlRequestBatch:
         """Send StopReplica, which may also delete the replica's log."""
         self._stops[broker][partition] = delete or self._stops[broker].get(partition, False)
 
-    def requests(self) -> Iterator[Publish | LetOthersRun]:
+    def requests(self) -> Iterator[Publish | EndOfSlice]:
         """Drain the batch: every LeaderAndIsr, then every UpdateMetadata, then every StopReplica."""
         yield from self._publish(self._leaders, self._leader_states, self._leader_and_isr)
         yield from self._publish(self._metadata, self._metadata_states, self._update_metadata)
@@ -97,7 +97,7 @@ class ControlRequestBatch:
         collected: dict[int, _Wanted],
         states_of: Callable[[_Wanted], Building[_State]],
         build: Callable[[LiveBroker, States[_State]], ControlRequest],
-    ) -> Iterator[Publish | LetOthersRun]:
+    ) -> Iterator[Publish | EndOfSlice]:
         """Build the requests; brokers that are told of the same partitions share the states of these."""
         last: tuple[_Wanted, States[_State]] | None = None
         for broker_id, wanted in collected.items():
@@ -114,7 +114,7 @@ class ControlRequestBatch:
                 leadership = self.context.leaderships.get(partition)
                 if leadership is not None:
                     states[partition.topic].append(self._leader_state(partition, leadership, is_new))
-            yield LetOthersRun()
+            yield EndOfSlice()
         return states
 
     def _leader_and_isr(
@@ -163,7 +163,7 @@ class ControlRequestBatch:
                 known = leadership is not None or partition in self.context.unreadable
                 if known or self.context.is_deleting(partition):
                     states[partition.topic].append(self._metadata_state(partition, leadership))
-            yield LetOthersRun()
+            yield EndOfSlice()
         return states
 
     def _update_metadata(
@@ -203,7 +203,7 @@ class ControlRequestBatch:
         for some in slices(wanted.items()):
             for partition, delete in some:
                 states[partition.topic].append(self._stop_state(partition, delete))
-            yield LetOthersRun()
+            yield EndOfSlice()
         return states
 
     def _stop_state(self, partition: TopicPartition, delete: bool) -> StopReplicaPartitionState:

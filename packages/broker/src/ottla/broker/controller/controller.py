@@ -45,7 +45,6 @@ from ottla.broker.controller.metrics import measure_controller
 from ottla.broker.controller.state_machine import Machine
 from ottla.broker.controller.znode_requests import ZnodeRequests
 from ottla.broker.controller.zookeeper_store import Fenced, Store
-from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
@@ -418,7 +417,7 @@ class Controller:
 
     async def _perform(self, machine: Machine, event: Event) -> Answers:
         """Run one step of the machine: perform each effect before the next one is computed."""
-        steps, turn = machine.step(event), BusyTurn(self._environment.clock.monotonic_ms)
+        steps, turn = machine.step(event), self._environment.budget.turn()
         result: Result = None
         while True:
             try:
@@ -429,7 +428,7 @@ class Controller:
             if self._machine is not machine or self._store is None:
                 raise SessionExpired(paths.CONTROLLER)
             result = await self._carry_out(effect, self._store)
-            await turn.maybe_yield()
+            await turn.yield_if_spent()
             if self._machine is not machine:
                 raise SessionExpired(paths.CONTROLLER)
 

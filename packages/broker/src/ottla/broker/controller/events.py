@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
 from ottla.broker.controller.controller_context import Assignment, Leadership, LiveBroker, Topic
-from ottla.broker.controller.slices import LetOthersRun
 from ottla.broker.runtime.frozen_classes import frozen
+from ottla.broker.runtime.loop_budget import EndOfSlice
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaResponse
 from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
@@ -252,7 +252,7 @@ Effect = (
     | DeleteTopic
     | DropMarker
     | LeaderElected
-    | LetOthersRun
+    | EndOfSlice
 )
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from ottla.broker.controller.events import (
     WriteLeaderships,
     WriteResults,
 )
-from ottla.broker.controller.slices import LetOthersRun, slices
+from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.topics import TopicPartition
 
 Decision = Callable[[TopicPartition], Leadership | None]
@@ -46,7 +46,7 @@ class Leaderships:
         wanted: dict[TopicPartition, Leadership] = {}
         for some in slices(partitions):
             wanted |= {p: first for p in some if (first := self._first_leadership(p))}
-            yield LetOthersRun()
+            yield EndOfSlice()
         if not wanted:
             return
         results: WriteResults = yield WriteLeaderships(wanted)
@@ -54,7 +54,7 @@ class Leaderships:
         for some in slices(sorted(results.keys() & context.leaderships.keys())):
             for partition in some:
                 self._bring_online(partition)
-            yield LetOthersRun()
+            yield EndOfSlice()
         yield from self.settle(adopted)
 
     def _bring_online(self, partition: TopicPartition) -> None:
@@ -80,14 +80,14 @@ class Leaderships:
         for some in slices(partitions):
             for partition in some:
                 self.enter_state(partition)
-            yield LetOthersRun()
+            yield EndOfSlice()
 
     def _unclean_topics(self, partitions: Iterable[TopicPartition]) -> Steps[frozenset[str]]:
         """Ask which topics allow an unclean election, of those that have nothing better."""
         topics: set[str] = set()
         for some in slices(partitions):
             topics.update(p.topic for p in some if self._needs_unclean(p))
-            yield LetOthersRun()
+            yield EndOfSlice()
         if not topics:
             return frozenset()
         allowed: frozenset[str] = yield ReadUncleanTopics(frozenset(topics))
@@ -135,7 +135,7 @@ class Leaderships:
             wanted: dict[TopicPartition, Leadership] = {}
             for some in slices(known):
                 wanted |= {p: new for p in some if (new := decide(p))}
-                yield LetOthersRun()
+                yield EndOfSlice()
             if not wanted:
                 break
             before = {p: self._context.leaderships[p] for p in wanted}
@@ -149,7 +149,7 @@ class Leaderships:
         for some in slices(sorted(touched & self._context.leaderships.keys())):
             for partition in some:
                 self._batch.lead_or_follow(partition, self._context.assignment(partition).replicas)
-            yield LetOthersRun()
+            yield EndOfSlice()
         return touched
 
     def adopt(self, results: WriteResults) -> set[TopicPartition]:

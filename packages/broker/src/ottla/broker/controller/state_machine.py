@@ -36,9 +36,9 @@ from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.reassignments import Reassignments
 from ottla.broker.controller.requested_elections import RequestedElections
-from ottla.broker.controller.slices import LetOthersRun, slices
 from ottla.broker.controller.topic_deletion import Deletion
 from ottla.broker.runtime.frozen_classes import replace
+from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
@@ -112,7 +112,7 @@ class Machine:
         context.unreadable = set(event.states.unreadable)
         for some in slices(context.partitions()):
             context.reassigning.update(p for p in some if context.assignment(p).is_reassigning)
-            yield LetOthersRun()
+            yield EndOfSlice()
         marked = set(event.deletions & context.topics.keys())
         context.deletions_waiting = {name for name in marked if context.is_moving(name)}
         context.deleting = marked - context.deletions_waiting
@@ -125,7 +125,7 @@ class Machine:
             for partition in some:
                 if partition in context.leaderships and not context.is_deleting(partition):
                     self.batch.lead_or_follow(partition, context.assignment(partition).replicas)
-            yield LetOthersRun()
+            yield EndOfSlice()
         yield from self._bring_online()
         yield from self.reassignments.resume()
         yield from self._delete_topics(event.deletions)
@@ -134,7 +134,7 @@ class Machine:
         for some in slices(self.context.partitions()):
             for partition in some:
                 self._initial_state(partition)
-            yield LetOthersRun()
+            yield EndOfSlice()
 
     def _initial_state(self, partition: TopicPartition) -> None:
         context = self.context
@@ -187,7 +187,7 @@ class Machine:
             for partition in some:
                 for broker in failed.intersection(context.assignment(partition).replicas):
                     self._replica_lost(partition, broker)
-            yield LetOthersRun()
+            yield EndOfSlice()
         self.batch.metadata(context.live, affected)
         yield from self.leaderships.settle(p for p in affected if not context.is_deleting(p))
 
@@ -207,7 +207,7 @@ class Machine:
             for partition in some:
                 if not context.is_deleting(partition):
                     self._replicas_back(partition, started)
-            yield LetOthersRun()
+            yield EndOfSlice()
         self.reassignments.brokers_started(started)
         yield from self._bring_online()
         yield from self._delete_topics(())
@@ -237,7 +237,7 @@ class Machine:
                 context.move_partition(partition, PartitionState.NEW)
                 for broker in context.assignment(partition).replicas:
                     context.move_replica(partition, broker, ReplicaState.NEW)
-            yield LetOthersRun()
+            yield EndOfSlice()
         # Including those that had no live replica at the last attempt.
         waiting = [p for p, s in context.partition_states.items() if s is PartitionState.NEW]
         yield from self.leaderships.create_states(p for p in waiting if not context.is_deleting(p))

@@ -23,6 +23,7 @@ from ottla.broker.controller.events import AlterPartition, AlterReassignments, C
 from ottla.broker.controller.testing_invariants import Invariants, InvariantViolated
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.environment import Environment
+from ottla.broker.runtime.loop_budget import BACKGROUND_MS, LoopBudget
 from ottla.protocol.errors import ErrorCode, NotController
 from ottla.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -272,7 +273,7 @@ class _Wire:
 class ControllerCluster:
     """Brokers on one ensemble; one seed decides all randomness."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, background_ms: float = BACKGROUND_MS) -> None:
         self.random = random.Random(seed)
         self.lost_answers = 0.0
         self.unclean_topics: set[str] = set()
@@ -283,7 +284,12 @@ class ControllerCluster:
             now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             delay_ms=lambda: self.random.uniform(0.2, 3.0),
         )
-        self.environment = Environment(clock=LoopClock(), random=random.Random(seed + 1))
+        clock = LoopClock()
+        self.environment = Environment(
+            clock,
+            random.Random(seed + 1),
+            budget=LoopBudget(clock.monotonic_ms, background_ms=background_ms),
+        )
         self.brokers: dict[int, SimulatedBroker] = {}
         self.invariants = Invariants(self.ensemble)
         self._group = asyncio.TaskGroup()

@@ -23,13 +23,11 @@ from ottla.protocol.records import (
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.runtime.loop_budget import LoopBudget, Turn
 
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 500
-SLICE_MS: Final = 4.0
-"""How long a load keeps the event loop before other tasks run."""
-_RECORDS_BETWEEN_CLOCK_READS: Final = 32
 
 R = TypeVar("R")
 
@@ -53,12 +51,12 @@ class StateLoader(Generic[S, R]):
         store: CoordinatorStore,
         codec: RecordCodec[R],
         new_state: Callable[[int], S],
-        monotonic_ms: Callable[[], float],
+        budget: LoopBudget,
     ) -> None:
         self._store = store
         self._codec = codec
         self._new_state = new_state
-        self._monotonic_ms = monotonic_ms
+        self._budget = budget
 
     async def load_until_complete(
         self, partition: CoordinatorPartition[S], is_wanted: Callable[[], bool]
@@ -91,29 +89,23 @@ class StateLoader(Generic[S, R]):
         A record that cannot be decoded is logged and skipped: one bad record must not keep every group of the
         partition from its offsets.
         """
-        replay = _LogReplay(self._new_state(number), self._codec, self._monotonic_ms)
+        replay = _LogReplay(self._new_state(number), self._codec, self._budget.turn())
         async for batches in self._store.read(number, leader_epoch):
             for batch in split_batches(batches):
                 await replay.take(read_header(batch), batch)
-            await replay.maybe_yield()
+            await replay.turn.yield_if_spent()
         replay.state.complete_load()
         return LoadedState(replay.state, replay.records)
 
 
 class _LogReplay(Generic[S, R]):
-    """One pass over a log into one state, which yields to the event loop every `SLICE_MS`."""
+    """One pass over a log into one state, in turns of the event loop."""
 
-    def __init__(self, state: S, codec: RecordCodec[R], monotonic_ms: Callable[[], float]) -> None:
+    def __init__(self, state: S, codec: RecordCodec[R], turn: Turn) -> None:
         self.state = state
         self.records = 0
         self._codec = codec
-        self._monotonic_ms = monotonic_ms
-        self._yield_at_ms = monotonic_ms() + SLICE_MS
-
-    async def maybe_yield(self) -> None:
-        if self._monotonic_ms() >= self._yield_at_ms:
-            await asyncio.sleep(0)
-            self._yield_at_ms = self._monotonic_ms() + SLICE_MS
+        self.turn = turn
 
     async def take(self, header: BatchHeader, batch: memoryview) -> None:
         if header.is_control:
@@ -122,8 +114,8 @@ class _LogReplay(Generic[S, R]):
         producer_id = header.producer_id if header.is_transactional else None
         for record in iter_records(batch):
             self.records += 1
-            if self.records % _RECORDS_BETWEEN_CLOCK_READS == 0:
-                await self.maybe_yield()
+            if self.turn.is_spent:
+                await self.turn.rest()
             if record.key is None:
                 continue
             try:

@@ -15,7 +15,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
     from ottla.broker.runtime.background_tasks import BackgroundTasks
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.runtime.environment import Environment
     from ottla.protocol.topics import TopicPartition
 
 R = TypeVar("R")
@@ -45,7 +45,7 @@ class CoordinatorRuntime(Generic[S, R]):
         new_state: Callable[[int], S],
         loaded: Callable[[CoordinatorPartition[S], LoadFacts], None],
         unloaded: Callable[[CoordinatorPartition[S]], None],
-        clock: Clock,
+        environment: Environment,
         tasks: BackgroundTasks,
     ) -> None:
         """`new_state` makes the empty state of a partition by number.
@@ -59,9 +59,9 @@ class CoordinatorRuntime(Generic[S, R]):
         self._new_state = new_state
         self._loaded = loaded
         self._unloaded = unloaded
-        self._clock = clock
+        self._clock = environment.clock
         self._tasks = tasks
-        self._loader = StateLoader(store, codec, new_state, clock.monotonic_ms)
+        self._loader = StateLoader(store, codec, new_state, environment.budget)
 
     def start(self) -> None:
         """Answer requests from now on, and load what was elected before. `tasks` must be entered."""

@@ -24,7 +24,7 @@ from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.timer_task import Timers
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.background_tasks import BackgroundTasks
-from ottla.broker.runtime.environment import Clock
+from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.protocol.records import assign_offsets
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
@@ -198,9 +198,9 @@ class LedgerCoordinator:
     its deadline is Prepared by the timer.
     """
 
-    def __init__(self, store: CoordinatorStore, clock: Clock) -> None:
+    def __init__(self, store: CoordinatorStore, environment: Environment) -> None:
         codec = TransitionCodec()
-        self.clock = clock
+        clock = self.clock = environment.clock
         self.tasks = BackgroundTasks(Metrics(), clock)
         self.loads: list[LoadFacts] = []
         self.unloads: list[int] = []
@@ -210,13 +210,13 @@ class LedgerCoordinator:
             new_state=LedgerState,
             loaded=self._loaded,
             unloaded=self._unloaded,
-            clock=clock,
+            environment=environment,
             tasks=self.tasks,
         )
         self.writer: RecordWriter[LedgerState, Transition] = RecordWriter(
             store, codec, clock, self.tasks, WRITE_TIMEOUT_MS
         )
-        self.timers: Timers[str] = Timers(clock, self._expired)
+        self.timers: Timers[str] = Timers(environment, self._expired)
 
     async def __aenter__(self) -> Self:
         await self.tasks.__aenter__()

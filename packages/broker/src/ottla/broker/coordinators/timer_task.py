@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from ottla.broker.coordinators.deadline_queue import Deadlines
 
 if TYPE_CHECKING:
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.runtime.environment import Environment
 
 log = logging.getLogger(__name__)
 
 SHORTEST_SLEEP_MS: Final = 1.0
-FIRED_BETWEEN_YIELDS: Final = 50
-"""How many keys fire before other tasks run."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Timers(Generic[K]):
-    """Calls `fire` once for each key whose deadline has passed, on the clock it is given."""
+    """Calls `fire` once for each key whose deadline has passed, on the environment's clock."""
 
-    def __init__(self, clock: Clock, fire: Callable[[K], None]) -> None:
-        self._clock = clock
+    def __init__(self, environment: Environment, fire: Callable[[K], None]) -> None:
+        self._clock = environment.clock
+        self._budget = environment.budget
         self._fire = fire
         self._deadlines: Deadlines[K] = Deadlines()
         self._sleeps_until_ms: float | None = None
@@ -64,11 +63,11 @@ class Timers(Generic[K]):
             pass
 
     async def _fire_all(self, due: Sequence[K]) -> None:
-        for count, key in enumerate(due, start=1):
+        turn = self._budget.turn()
+        for key in due:
             try:
                 self._fire(key)
             except Exception:
                 # One key that fails must not stop the timers of all others.
                 log.exception("timer failed", extra={"key": str(key)})
-            if count % FIRED_BETWEEN_YIELDS == 0:
-                await asyncio.sleep(0)
+            await turn.yield_if_spent()

@@ -14,7 +14,6 @@ from ottla.broker.metrics.registry import (
     MetricName,
     Metrics,
 )
-from ottla.broker.runtime.event_loop_lag import watch_event_loop_lag
 
 __all__ = [
     "BUCKET_BOUNDS",
@@ -27,5 +26,4 @@ __all__ = [
     "Metrics",
     "show_last_run",
     "show_running",
-    "watch_event_loop_lag",
 ]

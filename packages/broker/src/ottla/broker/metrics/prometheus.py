@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Metric as Family
@@ -20,8 +20,12 @@ from prometheus_client.registry import Collector
 
 from ottla.broker.metrics.catalogue import Kind, meaning_of
 from ottla.broker.metrics.registry import HistogramCounts, MetricName, Metrics
-from ottla.broker.metrics.snapshot import SLICE_MS, MadeOnLoop, Sample, Snapshot, take_snapshot
+from ottla.broker.metrics.snapshot import MadeOnLoop, Sample, Snapshot, take_snapshot
+from ottla.broker.runtime.loop_budget import Turn
 from ottla.client.page_server import Page, PageServer
+
+if TYPE_CHECKING:
+    from ottla.broker.runtime.loop_budget import LoopBudget
 
 SAMPLES_PER_SLICE: Final = 20
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
@@ -45,20 +49,17 @@ class _Slice(Collector):
         yield self._family
 
 
-async def render(snapshot: Snapshot, now_ms: Callable[[], float]) -> bytes:
-    """Return the page in Prometheus' text format; yields to the event loop after each slice.
+async def render(snapshot: Snapshot, turn: Turn) -> bytes:
+    """Return the page in Prometheus' text format; yields to the event loop when its turn is spent.
 
     On a thread of its own it would take the interpreter from the event loop for 5 ms at a time.
     """
     chunks: list[bytes] = []
-    slice_ends_ms = now_ms() + SLICE_MS
     for title, samples in _families(snapshot).items():
         for begin in range(0, len(samples), SAMPLES_PER_SLICE):
             text = _rendered(title, samples[begin : begin + SAMPLES_PER_SLICE])
             chunks.append(text if begin == 0 else _without_head(text))
-            if now_ms() >= slice_ends_ms:
-                await asyncio.sleep(0)
-                slice_ends_ms = now_ms() + SLICE_MS
+            await turn.yield_if_spent()
     return b"".join(chunks)
 
 
@@ -90,12 +91,10 @@ def _without_head(text: bytes) -> bytes:
 class Pages(MadeOnLoop[bytes]):
     """The page of a broker's metrics, for the threads that serve it."""
 
-    def __init__(self, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
-        def now_ms() -> float:
-            return loop.time() * 1_000
-
+    def __init__(self, metrics: Metrics, budget: LoopBudget, loop: asyncio.AbstractEventLoop) -> None:
         async def make() -> bytes:
-            return await render(await take_snapshot(metrics, now_ms), now_ms)
+            turn = Turn(budget.metrics)
+            return await render(await take_snapshot(metrics, turn), turn)
 
         super().__init__(make, loop)
 

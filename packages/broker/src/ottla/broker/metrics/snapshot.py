@@ -1,7 +1,7 @@
 """A frozen copy of all metrics, made on the event loop for a reader on another thread.
 
 Gauges read the broker's live objects, so only the event loop may read them. A snapshot is made in slices of
-at most `SLICE_MS`: between two slices the loop serves other tasks, so that the metrics of thousands of
+a millisecond at most: between two slices the loop serves other tasks, so that the metrics of thousands of
 partitions do not hold up a request. The samples of one snapshot may therefore be some milliseconds apart.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from ottla.broker.metrics.catalogue import Kind, kind_of
 from ottla.broker.metrics.registry import (
@@ -24,7 +24,9 @@ from ottla.broker.metrics.registry import (
 )
 from ottla.broker.runtime.frozen_classes import frozen
 
-SLICE_MS: Final = 1.0
+if TYPE_CHECKING:
+    from ottla.broker.runtime.loop_budget import Turn
+
 SNAPSHOT_WITHIN_S: Final = 5.0
 """How long a reader waits for the event loop. Prometheus itself gives a scrape ten seconds."""
 
@@ -58,24 +60,21 @@ class SnapshotNotTaken(RuntimeError):
     """The event loop made no snapshot in time, or the broker stops."""
 
 
-async def take_snapshot(metrics: Metrics, now_ms: Callable[[], float]) -> Snapshot:
-    """Copy the value of every metric; yields to the event loop after each slice.
+async def take_snapshot(metrics: Metrics, turn: Turn) -> Snapshot:
+    """Copy the value of every metric; yields to the event loop when its turn is spent.
 
     A metric that is removed meanwhile, with its topic perhaps, is left out: its gauge may read a closed log.
     """
     names: list[MetricName] = []
     kinds: list[Kind] = []
     values: list[float | HistogramCounts] = []
-    slice_ends_ms = now_ms() + SLICE_MS
     for name in metrics.names():
         metric = metrics.find(name)
         if metric is not None:
             names.append(name)
             kinds.append(kind_of(metric))
             values.append(_value_of(metric))
-        if now_ms() >= slice_ends_ms:
-            await asyncio.sleep(0)
-            slice_ends_ms = now_ms() + SLICE_MS
+        await turn.yield_if_spent()
     return Snapshot(tuple(names), tuple(kinds), tuple(values))
 
 

@@ -14,7 +14,7 @@ from ottla.broker.peers.inter_broker_versions import beyond_level
 from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
-from ottla.broker.runtime.pacing import Disconnected, Turns
+from ottla.broker.runtime.loop_budget import Disconnected, LoopBudget
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from ottla.protocol.headers import decode_request_header, response_header
@@ -67,18 +67,19 @@ class Dispatcher(Generic[S]):
         *,
         max_elements: int = _MAX_ELEMENTS,
         is_broker: Callable[[ClientSession], Awaitable[bool]] = _nobody,
+        budget: LoopBudget | None = None,
     ) -> None:
         """`max_elements` limits the elements of all lists in one request, unless `is_broker` sends it."""
         self._routes = routes
         self._services = services
         self._max_elements = max_elements
         self._is_broker = is_broker
-        self._turns = Turns()
+        self._budget = budget or LoopBudget()
         self._too_long = LimitedWarnings(log, SystemClock().monotonic_ms)
 
     def close(self) -> None:
         """Leave the process as it was: no request comes any more."""
-        self._turns.close()
+        self._budget.close()
 
     def route_of(self, frame: memoryview) -> Route[S] | None:
         """Return the route that a frame takes, or None."""
@@ -113,7 +114,12 @@ class Dispatcher(Generic[S]):
         if session.client_id != header.client_id:
             session.client_named(header.client_id)
         context = RequestContext(
-            header, session, received_ms, session.index_epoch, turns=self._turns, is_long=reading is not None
+            header,
+            session,
+            received_ms,
+            session.index_epoch,
+            budget=self._budget,
+            is_long=reading is not None,
         )
         return Call(route, request, context, len(frame), reading)
 
@@ -156,7 +162,7 @@ class Dispatcher(Generic[S]):
             return self.answer_error(call, error)
 
     async def _finish_reading(self, call: Call, steps: Generator[tuple[int, Any], None, Any]) -> None:
-        pace, limited = call.context.pace, True
+        turn, limited = call.context.turn, True
         while True:
             try:
                 announced, so_far = next(steps)
@@ -169,9 +175,8 @@ class Dispatcher(Generic[S]):
                 if not (call.route.from_brokers(so_far) and await self._is_broker(call.context.session)):
                     self._refuse_length(call, announced)
                 limited = False
-            if pace.is_due:
-                await pace.rest()
-        pace.charge()
+            await turn.yield_if_spent()
+        turn.charge()
 
     def _refuse_length(self, call: Call, announced: int) -> None:
         limit = f"request.max.elements ({self._max_elements})"
@@ -186,12 +191,11 @@ class Dispatcher(Generic[S]):
         raise InvalidRequest(reason)
 
     async def _encode_in_steps(self, call: Call, response: Any) -> list[Part]:
-        header, pace, parts = call.context.header, call.context.pace, []
+        header, turn, parts = call.context.header, call.context.turn, []
         for part in response.encode_in_steps(header.api_version):
             parts.append(part)
-            if pace.is_due:
-                await pace.rest()
-        pace.charge()
+            await turn.yield_if_spent()
+        turn.charge()
         return frame_of(
             response_header(header.correlation_id, ApiKey(header.api_key), header.api_version), parts
         )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-TURN_MS: Final = 5.0
-"""Milliseconds of one turn of the event loop for requests of the general path, before others have theirs."""
+if TYPE_CHECKING:
+    from ottla.broker.runtime.loop_budget import Share
 
 
 class Flushable(Protocol):
@@ -21,16 +20,16 @@ class Flushable(Protocol):
 class RequestQueue:
     """Counts queued requests against `queued.max.requests`, and lets connections go on in turn."""
 
-    def __init__(self, limit: int, monotonic_ms: Callable[[], float]) -> None:
-        """`monotonic_ms` is not the loop's clock, which stands still during a turn of uvloop."""
+    def __init__(self, limit: int, share: Share) -> None:
+        """`share` is the part of each turn of the event loop that requests of the general path have."""
         self.limit = limit
-        self._monotonic_ms = monotonic_ms
+        self.turn_is_over = share.is_over
+        """Return whether requests have had their share of this turn of the event loop."""
         self.unstarted = 0
         """Requests that were read and wait for their task's first step."""
         self._stalled: dict[Flushable, None] = {}
         self._to_flush: dict[Flushable, None] = {}
         self._flush_is_planned = False
-        self._turn_ends_ms: float | None = None
 
     def has_room(self, connection: Flushable) -> bool:
         """Return whether one more request may be read; if not, flush the connection when there is room."""
@@ -56,18 +55,6 @@ class RequestQueue:
                 self.flush_soon(connection)
 
     # ---- turns of the event loop
-
-    def turn_is_over(self) -> bool:
-        """Return whether requests have had their share of this turn of the event loop."""
-        now_ms = self._monotonic_ms()
-        if self._turn_ends_ms is None:
-            self._turn_ends_ms = now_ms + TURN_MS
-            asyncio.get_running_loop().call_soon(self._end_turn)
-            return False
-        return now_ms >= self._turn_ends_ms
-
-    def _end_turn(self) -> None:
-        self._turn_ends_ms = None
 
     def flush_soon(self, connection: Flushable) -> None:
         """Flush a connection at the end of this turn of the loop, once for all its responses."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ottla.broker.api.fetch.fast_path import FetchFastPath
     from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.network.closing_queue import ClosingQueue
     from ottla.broker.network.dispatcher import Dispatcher
     from ottla.broker.network.frames import ReceiveBuffer
     from ottla.broker.network.native_connection import WriteRound
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.request_times import RequestTimes
     from ottla.broker.network.session import Session
     from ottla.broker.runtime.limited_warnings import LimitedWarnings
+    from ottla.broker.runtime.loop_budget import StepQueue
 
 
 class Served(Closable, Receiving, Protocol):
@@ -44,7 +44,7 @@ class Shared(Generic[C]):
     receive_buffer: ReceiveBuffer
     times: RequestTimes
     queue: RequestQueue
-    closing: ClosingQueue
+    closing: StepQueue
     memory: RequestMemory[C]
     connections: OpenConnections[C]
     write_round: WriteRound

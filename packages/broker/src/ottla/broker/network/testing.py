@@ -22,6 +22,7 @@ from ottla.broker.network.session import Session
 from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.broker.requests.routes import Route, Routes
 from ottla.broker.runtime.environment import SystemClock
+from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import GroupIdNotFound, KafkaError
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -62,20 +63,22 @@ def server_of(
     config: BrokerConfig | None = None,
     is_broker: Callable[[Session], bool | None] = lambda _: False,
     dispatcher: Dispatcher[None] | None = None,
+    budget: LoopBudget | None = None,
 ) -> Server:
     """Make a server for handlers that use no part of a broker."""
     config, metrics, clock = config or BrokerConfig(), Metrics(), SystemClock()
-    topic_metrics = TopicMetrics(metrics)
+    topic_metrics, budget = TopicMetrics(metrics), budget or LoopBudget(clock.monotonic_ms)
     return Server(
         dispatcher or Dispatcher(routes, None),
         config=config,
         clock=clock,
+        budget=budget,
         metrics=metrics,
         produce_fast_path=ProduceFastPath(
             topic_metrics, clock, lambda _listener, _version, response: response
         ),
         fetch_fast_path=FetchFastPath(
-            topic_metrics, DelayedFetches(config.max_delayed_fetches), config.fetch_max_bytes
+            topic_metrics, DelayedFetches(config.max_delayed_fetches, budget), config.fetch_max_bytes
         ),
         is_broker=is_broker,
     )
@@ -261,10 +264,13 @@ class Network:
 
 @asynccontextmanager
 async def network(
-    *, is_broker: Callable[[Session], bool | None] = lambda _: False, **config: Any
+    *,
+    is_broker: Callable[[Session], bool | None] = lambda _: False,
+    budget: LoopBudget | None = None,
+    **config: Any,
 ) -> AsyncIterator[Network]:
     answering = Answering()
-    bare = server_of(answering.routes, BrokerConfig(**config), is_broker)
+    bare = server_of(answering.routes, BrokerConfig(**config), is_broker, budget=budget)
     async with asyncio.timeout(60), bare as server:
         host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         made = Network(server, answering, host, port)

@@ -27,7 +27,6 @@ from ottla.broker.replication.follower_rules import (
     TruncateTo,
     backoff_ms,
 )
-from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, error_for
 from ottla.protocol.messages.fetch import FetchResponse
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.replication_metrics import FetcherMeters
     from ottla.broker.replication.throttles import ReplicaQuota
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.runtime.environment import Environment
     from ottla.protocol.messages.fetch import FetchRequest, PartitionData
     from ottla.protocol.schema import Message
 
@@ -107,7 +106,7 @@ class Fetcher:
         *,
         broker_id: int,
         config: BrokerConfig,
-        clock: Clock,
+        environment: Environment,
         connect: Connect,
         meters: FetcherMeters,
         quota: ReplicaQuota | None = None,
@@ -117,13 +116,14 @@ class Fetcher:
         self.partitions: dict[TopicPartition, Followed] = {}
         self._broker_id = broker_id
         self._config = config
-        self._clock = clock
+        self._clock = environment.clock
+        self._budget = environment.budget
         self._connect = connect
         self._meters = meters
         self._quota = quota
         self._held: set[TopicPartition] = set()
         """Partitions that a throttle keeps out of the session."""
-        self._warnings = LimitedWarnings(_log, clock.monotonic_ms)
+        self._warnings = LimitedWarnings(_log, self._clock.monotonic_ms)
         self._peer: Peer | None = None
         self._session = FetchSession()
         self._unsettled: dict[TopicPartition, None] = {}
@@ -313,12 +313,12 @@ class Fetcher:
 
     async def _take(self, response: FetchResponse) -> None:
         """Apply an answer: records at once, then what needs further questions, or threads."""
-        turn = BusyTurn(self._clock.monotonic_ms)
+        turn = self._budget.turn()
         later: list[tuple[Followed, Decision]] = []
         unsynced: list[Followed] = []
         for topic in response.responses:
             for answer in topic.partitions:
-                await turn.maybe_yield()
+                await turn.yield_if_spent()
                 name = TopicPartition(topic.topic, answer.partition_index)
                 followed, asked = self.partitions.get(name), self._session.asked(name)
                 if followed is None or asked is None or name in self._reassigned:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Meter, Metrics
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.throttles import ReplicaQuota
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.runtime.environment import Environment
     from ottla.protocol.topics import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -38,19 +38,19 @@ class Followers:
         *,
         broker_id: int,
         config: BrokerConfig,
-        clock: Clock,
+        environment: Environment,
         connect: Connect,
         metrics: Metrics,
         quota: ReplicaQuota | None = None,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
-        self._clock = clock
+        self._environment = environment
         self._connect = connect
         self._quota = quota
         self._fetchers: dict[tuple[int, int], tuple[Fetcher, asyncio.Task[None]]] = {}
         self._of: dict[TopicPartition, Fetcher] = {}
-        self._tasks = BackgroundTasks(metrics, clock)
+        self._tasks = BackgroundTasks(metrics, environment.clock)
         self._is_open = False
         self._rates: dict[str, Meter] = {}
         self._metrics = ReplicationMetrics(metrics)
@@ -123,7 +123,7 @@ class Followers:
             leader,
             broker_id=self._broker_id,
             config=self._config,
-            clock=self._clock,
+            environment=self._environment,
             connect=self._connect,
             meters=meters,
             quota=self._quota,

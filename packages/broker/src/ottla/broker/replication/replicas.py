@@ -18,7 +18,6 @@ from ottla.broker.replication.leader_and_isr_requests import (
 )
 from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
 from ottla.broker.replication.partition_metrics import PartitionGauges
-from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -120,6 +119,7 @@ class Replicas:
         self.controller_epoch = 0
         self._config = config
         self._clock = environment.clock
+        self._budget = environment.budget
         self._logs = logs
         self._log_config = log_config
         self._propose_isr = propose_isr or (lambda _partition, _proposal: None)
@@ -252,10 +252,10 @@ class Replicas:
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
             await self._logs.make_way(one[0] for one in assignments)
-            turn, known = BusyTurn(self._clock.monotonic_ms), 0
+            turn, known = self._budget.turn(), 0
             level = logging.INFO if len(assignments) <= NAMED_ROLES else logging.DEBUG
             for topic_partition, topic_id, assignment in assignments:
-                await turn.maybe_yield()
+                await turn.yield_if_spent()
                 await self._truncated(topic_partition)
                 try:
                     self._apply_one(topic_partition, topic_id, assignment)
@@ -368,9 +368,9 @@ class Replicas:
         """Stop hosting partitions, given as (partition, leader epoch, whether to delete its log)."""
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
-            turn = BusyTurn(self._clock.monotonic_ms)
+            turn = self._budget.turn()
             for topic_partition, leader_epoch, delete in partitions:
-                await turn.maybe_yield()
+                await turn.yield_if_spent()
                 await self._truncated(topic_partition)
                 try:
                     answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete)

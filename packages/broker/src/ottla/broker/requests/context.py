@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from ottla.broker.runtime.pacing import Pace, Paced, Turns
+from ottla.broker.runtime.loop_budget import Elements, LoopBudget, Turn
 
 if TYPE_CHECKING:
     from ottla.broker.security.principal import Principal
@@ -97,31 +97,31 @@ class RequestContext:
     """When its handler was called."""
     remote_ms: float = 0.0
     """Time spent waiting for replicas or for data; handlers that wait add to it."""
-    turns: Turns = field(default_factory=Turns)
-    """The event loop's, which long requests share."""
+    budget: LoopBudget = field(default_factory=LoopBudget)
+    """The event loop's, of which long requests share a part."""
     is_long: bool = False
     """Whether the request was so long that it was read in steps; a handler that is called at once returns."""
-    _pace: Pace | None = None
+    _turn: Turn | None = None
 
     @property
-    def pace(self) -> Pace:
-        """The pace of the request's work; made when it is first asked for."""
-        if self._pace is None:
-            self._pace = Pace(self.turns, self.session)
-        return self._pace
+    def turn(self) -> Turn:
+        """The request's turn of the event loop, for long work; made when it is first asked for."""
+        if self._turn is None:
+            self._turn = Turn(self.budget.long_requests, self.session)
+        return self._turn
 
     @property
     def needs_steps(self) -> bool:
         """Whether the response is long, as far as the work for it tells, and is written in steps."""
-        return self._pace is not None and self._pace.is_long
+        return self._turn is not None and self._turn.is_long
 
-    def paced(self, items: Iterable[T]) -> Paced[T]:
+    def paced(self, items: Iterable[T]) -> Elements[T]:
         """Iterate over a list of the request with `async for`.
 
         Between elements the loop goes on with other work when this has taken 10 ms, and `Disconnected` is
         raised when the client has gone.
         """
-        return self.pace.over(items)
+        return self.turn.over(items)
 
     @property
     def api_version(self) -> int:

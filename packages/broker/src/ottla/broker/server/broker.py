@@ -227,9 +227,11 @@ class Broker:
                 services,
                 max_elements=services.config.request_max_elements,
                 is_broker=partial(is_broker, services.inter_broker),
+                budget=self.environment.budget,
             ),
             config=services.config,  # with the settings that were altered before this start
             clock=self.environment.clock,
+            budget=self.environment.budget,
             metrics=self.metrics,
             produce_fast_path=services.produce_fast_path,
             fetch_fast_path=services.fetch_fast_path,
@@ -379,7 +381,7 @@ class Broker:
         if self.config.metrics_port >= 0:
             from ottla.broker.metrics.prometheus import Pages, prometheus_endpoint
 
-            pages = Pages(self.metrics, asyncio.get_running_loop())
+            pages = Pages(self.metrics, self.environment.budget, asyncio.get_running_loop())
             tasks.lasting(pages.run(), "metrics-pages")
             self.metrics_port = await self._stack.enter_async_context(
                 prometheus_endpoint(pages, self.config.metrics_host, self.config.metrics_port)

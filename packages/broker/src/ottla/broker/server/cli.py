@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import os
 import signal
 import sys
@@ -87,6 +86,8 @@ def start(
       ottla broker start --config server.properties --daemon
       ottla broker start --set num.partitions=6 --set log.retention.hours=24
     """
+    from ottla.broker.runtime.garbage_collection import begin_start
+
     flags = _flags(listen, data_dir, settings, metrics_port)
     config = _load(properties, flags)
     if daemon:
@@ -95,7 +96,7 @@ def start(
         return
     _set_up_logging(log_level)
     _allow_all_descriptors()
-    gc.disable()  # the objects that a start makes stay
+    begin_start()
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
         _run(config, uvloop=uvloop, ready_fd=ready_fd)
 
@@ -210,7 +211,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
     import asyncio
     from contextlib import AsyncExitStack
 
-    from ottla.broker.runtime.io_threads import IoThreads
+    from ottla.broker.runtime.threads import IoThreads
     from ottla.broker.server.broker import Broker
 
     stopping = asyncio.Event()
@@ -226,8 +227,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
             await stack.enter_async_context(LoopWatchdog(config.zookeeper_session_timeout_ms))
         running = await stack.enter_async_context(Broker(config))
         running.services.configs.subscribe(lambda changed: threads.resize(changed.num_io_threads))
-        gc.collect()
-        _collect_garbage_again()
+        running.environment.budget.collector.end_start()
         _say_ready(running.address, running.broker_id, ready_fd)
         await _until_stopped(running, stopping)
 
@@ -240,16 +240,6 @@ async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
         serving = tasks.create_task(running.serve_forever())
         await stopping.wait()
         serving.cancel()
-
-
-def _collect_garbage_again() -> None:
-    """Collect from here on, without the objects that the start has made."""
-    from ottla.broker.runtime.full_collection_pauses import FullCollectionPauses, collect_fully_early
-
-    gc.freeze()
-    collect_fully_early()
-    gc.callbacks.append(FullCollectionPauses())
-    gc.enable()
 
 
 def _allow_all_descriptors() -> None:

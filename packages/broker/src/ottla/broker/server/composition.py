@@ -22,7 +22,6 @@ from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.zookeeper_store import read_leadership
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
-from ottla.broker.log.append.record_threads import RecordThreads
 from ottla.broker.peers.active_controller import ActiveController
 from ottla.broker.peers.lazy_connections import connect_to_leader
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
@@ -31,6 +30,7 @@ from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.replication.throttles import ReplicationQuotas
+from ottla.broker.runtime.threads import RecordThreads
 from ottla.broker.server.leadership_handover import LeadershipHandover
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.destinations import MarkerDestinations
@@ -127,7 +127,7 @@ class Composition:
         return Followers(
             broker_id=self.broker_id,
             config=self.config,
-            clock=self.environment.clock,
+            environment=self.environment,
             connect=partial(connect_to_leader, metadata, self.config),
             metrics=self.metrics,
             quota=quotas.follower,
@@ -162,11 +162,9 @@ class Composition:
     ) -> Services:
         config, environment, zookeeper, logs = self.config, self.environment, self.zookeeper, self.logs
         topic_metrics = TopicMetrics(self.metrics)
-        delayed_fetches = DelayedFetches(config.max_delayed_fetches)
+        delayed_fetches = DelayedFetches(config.max_delayed_fetches, environment.budget)
         groups = self._groups(replicas, metadata)
-        markers = PartitionMarkers(
-            replicas, environment.clock, config.request_timeout_ms, groups.transaction_ended
-        )
+        markers = PartitionMarkers(replicas, environment, config.request_timeout_ms, groups.transaction_ended)
         transactions = self._transactions(replicas, metadata, markers)
         return Services(
             config=config,

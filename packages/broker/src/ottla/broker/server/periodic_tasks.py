@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.log.compaction.cleaner import Cleaner
 from ottla.broker.log.retention.passes import LogPasses
-from ottla.broker.metrics import TICK_MS, watch_event_loop_lag
+from ottla.broker.metrics import TICK_MS
+from ottla.broker.runtime.loop_budget import watch_event_loop_lag
 
 if TYPE_CHECKING:
     from ottla.broker.api.services import Services

@@ -78,7 +78,7 @@ class TransactionCoordinator:
         self._config = config
         self._tasks = BackgroundTasks(metrics, environment.clock)
         self._hosted = HostedTransactions(
-            clock=environment.clock,
+            environment=environment,
             metrics=metrics,
             store=store,
             cluster=cluster,

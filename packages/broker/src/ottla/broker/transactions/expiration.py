@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.broker.transactions.events import CheckExpiration, CheckTimeout, Persisted
 from ottla.broker.transactions.records import TransactionRecord
 from ottla.broker.transactions.response_errors import after_failed_write
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 TOMBSTONES_IN_A_BATCH: Final = 500
 TOMBSTONE_BYTES_IN_A_BATCH: Final = 256 * 1024
-_BETWEEN_CLOCK_READS: Final = 50
 
 
 class Expiration:
@@ -54,13 +52,10 @@ class Expiration:
     async def _each(
         self, partition: TransactionPartition, transactions: Mapping[str, Transaction]
     ) -> AsyncIterator[Transaction]:
-        turn = BusyTurn(self._hosted.clock.monotonic_ms)
-        for number, transaction in enumerate(list(transactions.values()), start=1):
+        async for transaction in self._hosted.budget.turn().over(list(transactions.values())):
             if not partition.loaded or not self._hosted.is_hosted(partition):
                 return
             yield transaction
-            if number % _BETWEEN_CLOCK_READS == 0:
-                await turn.maybe_yield()
 
     async def _remove(self, partition: TransactionPartition, batch: Sequence[Transaction]) -> None:
         """Append the tombstones, and forget the ids once they are committed."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
-from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.loop_budget import SLICE, Turn
 from ottla.broker.transactions.completion_waits import CompletionWaits
 from ottla.broker.transactions.events import (
     UNREADABLE,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.background_tasks import BackgroundTasks
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.runtime.environment import Environment
     from ottla.broker.transactions.events import Write
     from ottla.broker.transactions.marker_sender import Cluster
     from ottla.broker.transactions.transaction import Transaction
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPLETION_RETRY_S: Final = 0.5
-RELEASED_IN_A_TURN: Final = 500
-_BETWEEN_CLOCK_READS: Final = 50
 
 
 class HostedTransactions:
@@ -54,14 +52,15 @@ class HostedTransactions:
     def __init__(
         self,
         *,
-        clock: Clock,
+        environment: Environment,
         metrics: Metrics,
         store: CoordinatorStore,
         cluster: Cluster,
         tasks: BackgroundTasks,
         write_timeout_ms: int,
     ) -> None:
-        self.clock = clock
+        clock = self.clock = environment.clock
+        self.budget = environment.budget
         codec = TransactionRecordCodec()
         self.runtime: CoordinatorRuntime[TransactionsState, TransactionRecord] = CoordinatorRuntime(
             store,
@@ -69,14 +68,14 @@ class HostedTransactions:
             new_state=TransactionsState,
             loaded=self._loaded,
             unloaded=self._unloaded,
-            clock=clock,
+            environment=environment,
             tasks=tasks,
         )
         self.writer: RecordWriter[TransactionsState, TransactionRecord] = RecordWriter(
             store, codec, clock, tasks, write_timeout_ms
         )
         self.sender = MarkerSender(
-            cluster, clock, tasks, is_hosted=self._is_current, written=self._markers_written
+            cluster, environment, tasks, is_hosted=self._is_current, written=self._markers_written
         )
         self.completion_waits = CompletionWaits()
         self._tasks = tasks
@@ -193,15 +192,12 @@ class HostedTransactions:
         self, partition: TransactionPartition, decided: list[Transaction], loaded: list[Transaction]
     ) -> None:
         """Send the markers of loaded transactions whose end is decided, and warn of damaged ones."""
-        turn = BusyTurn(self.clock.monotonic_ms)
-        for transaction in decided:
+        turn = self.budget.turn()
+        async for transaction in turn.over(decided):
             self._send_markers(partition, transaction)
-            await turn.maybe_yield()
-        for number, transaction in enumerate(loaded):
+        async for transaction in turn.over(loaded):
             if transaction.snapshot is UNREADABLE:
                 self._warn(transaction)
-            if number % _BETWEEN_CLOCK_READS == 0:
-                await turn.maybe_yield()
 
     def _warn(self, transaction: Transaction) -> None:
         name = transaction.transactional_id[:200]
@@ -216,12 +212,12 @@ class HostedTransactions:
         """Let go of the markers; requests that wait are answered when their writes settle."""
         self.sender.unloaded(partition.number)
         if self.runtime.is_active:
-            self._tasks.spawn(_release(partition.state), f"transactions-released-{partition.number}")
+            self._tasks.spawn(
+                _release(partition.state, self.budget.turn()), f"transactions-released-{partition.number}"
+            )
 
 
-async def _release(state: TransactionsState) -> None:
+async def _release(state: TransactionsState, turn: Turn) -> None:
     """Free the memory in many turns: in one, 100,000 ids would hold the event loop for 100 ms."""
-    is_left = True
-    while is_left:
-        is_left = state.release(RELEASED_IN_A_TURN)
-        await asyncio.sleep(0)
+    while state.release(SLICE):
+        await turn.yield_if_spent()

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.broker.transactions.marker_queue import (
     EndedTransaction,
     MarkerQueue,
@@ -28,7 +27,8 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.runtime.background_tasks import BackgroundTasks
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.runtime.environment import Environment
+    from ottla.broker.runtime.loop_budget import Turn
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class MarkerSender:
     def __init__(
         self,
         cluster: Cluster,
-        clock: Clock,
+        environment: Environment,
         tasks: BackgroundTasks,
         *,
         is_hosted: Callable[[EndedTransaction], bool],
@@ -89,7 +89,8 @@ class MarkerSender:
         """`is_hosted` tells whether this broker still coordinates a transaction in the same leadership."""
         self.queue = MarkerQueue()
         self._cluster = cluster
-        self._clock = clock
+        self._clock = environment.clock
+        self._budget = environment.budget
         self._tasks = tasks
         self._is_hosted = is_hosted
         self._written = written
@@ -149,7 +150,7 @@ class MarkerSender:
         """Send what is queued for one broker, until there has been nothing for a while."""
         destination: Destination | None = None
         # One for all requests: this broker's own answers may come without a turn in between.
-        turn = BusyTurn(self._clock.monotonic_ms)
+        turn = self._budget.turn()
         try:
             while await _within(IDLE_S, work) or work.is_set():
                 work.clear()
@@ -164,7 +165,7 @@ class MarkerSender:
             await _close(destination)
 
     async def _deliver(
-        self, broker_id: int, destination: Destination | None, batch: Sequence[Markers], turn: BusyTurn
+        self, broker_id: int, destination: Destination | None, batch: Sequence[Markers], turn: Turn
     ) -> Destination | None:
         """Have a batch written, or sent again later; return the way of the next one, None for a new one."""
         try:
@@ -197,18 +198,14 @@ class MarkerSender:
     async def _failed(self, broker_id: int, batch: Sequence[Markers], error: Exception) -> None:
         """Route all that was meant for a broker that does not answer again, later."""
         log.info("transaction markers not sent", extra={"broker": broker_id, "error": repr(error)})
-        turn = BusyTurn(self._clock.monotonic_ms)
-        for markers in [*batch, *self.queue.take_all(broker_id)]:
+        async for markers in self._budget.turn().over([*batch, *self.queue.take_all(broker_id)]):
             self._defer(markers)
-            await turn.maybe_yield()
 
     def _defer(self, markers: Markers) -> None:
         self.queue.defer(markers, self._clock.monotonic_ms())
         self._changed.set()
 
-    async def _settle(
-        self, batch: Sequence[Markers], response: WriteTxnMarkersResponse, turn: BusyTurn
-    ) -> None:
+    async def _settle(self, batch: Sequence[Markers], response: WriteTxnMarkersResponse, turn: Turn) -> None:
         codes = {
             (marker.producer_id, topic.name, one.partition_index): one.error_code
             for marker in response.markers
@@ -223,7 +220,7 @@ class MarkerSender:
                 name = markers.ended.transaction.transactional_id[:200]
                 log.exception("transaction markers not settled", extra={"transactional_id": name})
                 self._defer(markers)
-            await turn.maybe_yield()
+            await turn.yield_if_spent()
 
     def _settle_one(self, markers: Markers, codes: Mapping[tuple[int, str, int], int]) -> None:
         ended, partitions = markers
@@ -253,11 +250,9 @@ class MarkerSender:
         while True:
             await _within(self._pause_s(), self._changed)
             self._changed.clear()
-            turn = BusyTurn(self._clock.monotonic_ms)
-            for markers in self.queue.due(self._clock.monotonic_ms()):
+            async for markers in self._budget.turn().over(self.queue.due(self._clock.monotonic_ms())):
                 if self._is_hosted(markers.ended):
                     self._route(markers)
-                await turn.maybe_yield()
             await self._close_replaced()
 
     def _pause_s(self) -> float:

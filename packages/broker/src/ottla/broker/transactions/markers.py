@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.log.log import AppendOrigin
-from ottla.broker.runtime.busy_turn import BusyTurn
 from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, RequestTimedOut
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -27,34 +26,8 @@ from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.replication.replicas import HostedPartition, Replicas
-    from ottla.broker.runtime.environment import Clock
-
-
-T = TypeVar("T")
-
-
-class Pace(Protocol):
-    """The pace of a long request: lets the event loop go on with other work between its markers."""
-
-    def over(self, items: Iterable[T], /, *, to_the_end: bool = False) -> AsyncIterator[T]:
-        """Iterate, resting when a turn is used up.
-
-        Raises an exception where the client has gone, but not with `to_the_end`.
-        """
-        ...
-
-
-class _OwnPace:
-    """The pace of the markers that this broker's own coordinator writes."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._turn = BusyTurn(clock.monotonic_ms)
-
-    async def over(self, items: Iterable[T], /, *, to_the_end: bool = False) -> AsyncIterator[T]:
-        for item in items:
-            yield item
-            await self._turn.maybe_yield()
-
+    from ottla.broker.runtime.environment import Environment
+    from ottla.broker.runtime.loop_budget import Turn
 
 TransactionEnded = Callable[[int, int, bool], object]
 """Hears of a committed marker in `__consumer_offsets`: partition number, producer id, whether it commits."""
@@ -97,7 +70,7 @@ class PartitionMarkers:
     """Appends markers to the partitions that this broker leads, and waits until they are committed."""
 
     def __init__(
-        self, replicas: Replicas, clock: Clock, timeout_ms: int, offsets_ended: TransactionEnded
+        self, replicas: Replicas, environment: Environment, timeout_ms: int, offsets_ended: TransactionEnded
     ) -> None:
         """`timeout_ms` bounds the wait for the replicas of one request.
 
@@ -105,26 +78,27 @@ class PartitionMarkers:
         coordinator makes the transaction's offsets visible, or drops them.
         """
         self._replicas = replicas
-        self._clock = clock
+        self._clock = environment.clock
+        self._budget = environment.budget
         self._timeout_ms = timeout_ms
         self._offsets_ended = offsets_ended
 
     async def write(
-        self, request: WriteTxnMarkersRequest, pace: Pace | None = None
+        self, request: WriteTxnMarkersRequest, turn: Turn | None = None
     ) -> WriteTxnMarkersResponse:
         """Append every marker with acks=all; returns once each is committed, or has its error.
 
         A marker that is sent again is appended again: it ends nothing, and does no harm. A client that has
-        gone has no more markers appended, and what its pace raises is raised when the others are settled.
+        gone has no more markers appended, and what its turn raises is raised when the others are settled.
         """
-        pace = pace or _OwnPace(self._clock)
-        response, pending = await _unanswered(request.markers, pace)
+        turn = turn or self._budget.turn()
+        response, pending = await _unanswered(request.markers, turn)
         deadline_s = asyncio.get_running_loop().time() + self._timeout_ms / 1000
         interruption: Exception | None = None
         async with asyncio.TaskGroup() as tasks:
-            settling = _Settling(tasks, pace, deadline_s, self._offsets_ended)
+            settling = _Settling(tasks, turn, deadline_s, self._offsets_ended)
             try:
-                async for one in pace.over(_first_of(pending)):
+                async for one in turn.over(_first_of(pending)):
                     self._append(one)
                     await settling.add(one)
             except Exception as error:
@@ -157,10 +131,10 @@ class _Settling:
     """
 
     def __init__(
-        self, tasks: asyncio.TaskGroup, pace: Pace, deadline_s: float, offsets_ended: TransactionEnded
+        self, tasks: asyncio.TaskGroup, turn: Turn, deadline_s: float, offsets_ended: TransactionEnded
     ) -> None:
         self._tasks = tasks
-        self._pace = pace
+        self._turn = turn
         self._deadline_s = deadline_s
         self._offsets_ended = offsets_ended
         self._waiting: defaultdict[TopicPartition | None, deque[_Pending]] = defaultdict(deque)
@@ -186,7 +160,7 @@ class _Settling:
 
     async def _settle_others(self, waiting: deque[_Pending]) -> None:
         # To the end: an exception would cancel the tasks of the groups.
-        async for one in self._pace.over(_first_of(waiting), to_the_end=True):
+        async for one in self._turn.over(_first_of(waiting), to_the_end=True):
             assert one.appended is not None
             await self._settle(one, one.appended)
 
@@ -235,17 +209,17 @@ def _marker(marker: WritableTxnMarker, now_ms: int) -> bytes:
 
 
 async def _unanswered(
-    markers: Iterable[WritableTxnMarker], pace: Pace
+    markers: Iterable[WritableTxnMarker], turn: Turn
 ) -> tuple[WriteTxnMarkersResponse, deque[_Pending]]:
     """The response with a place for every partition, and these places."""
     response, pending = WriteTxnMarkersResponse(), deque[_Pending]()
-    async for marker in pace.over(markers):
+    async for marker in turn.over(markers):
         result = WritableTxnMarkerResult(producer_id=marker.producer_id)
         response.markers.append(result)
-        async for topic in pace.over(marker.topics):
+        async for topic in turn.over(marker.topics):
             of_topic = WritableTxnMarkerTopicResult(name=topic.name)
             result.topics.append(of_topic)
-            async for number in pace.over(topic.partition_indexes):
+            async for number in turn.over(topic.partition_indexes):
                 place = _Pending(marker, TopicPartition(topic.name, number))
                 pending.append(place)
                 of_topic.partitions.append(place.result)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.fetch.reading import FetchTerms, PartitionReads
-from ottla.broker.runtime.pacing import LONG, at_once
+from ottla.broker.runtime.loop_budget import LONG, at_once
 
 if TYPE_CHECKING:
     from ottla.broker.api.fetch.response import FetchedPartition
@@ -104,7 +104,7 @@ class _WatchedReads:
     async def _read(self, places: range | list[int], *, keep: bool) -> bool:
         self._had_records = []
         steps = self._reading(places)
-        enough = at_once(steps) if len(places) <= LONG else await self._terms.context.pace.run(steps)
+        enough = at_once(steps) if len(places) <= LONG else await self._terms.context.turn.run(steps)
         if not enough and not keep:
             for place in self._had_records:
                 self.results[place].records = None  # close the files of a read that was not enough

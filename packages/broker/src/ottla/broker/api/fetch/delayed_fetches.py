@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-WOKEN_AT_ONCE: Final = 50
-"""Fetches that are woken in one turn of the event loop."""
+from ottla.broker.runtime.loop_budget import StepQueue
+
+if TYPE_CHECKING:
+    from ottla.broker.runtime.loop_budget import LoopBudget
+
+READ_MS: Final = 0.1
+"""What a fetch takes that was woken and reads again."""
 
 
 class Wait:
@@ -49,12 +53,10 @@ class DelayedFetches:
     is, and asks again. Followers are not counted.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, budget: LoopBudget) -> None:
         self.limit = limit
         self._of_clients: dict[Wait, None] = {}
-        self._woken: deque[Wait] = deque()
-        self._room = WOKEN_AT_ONCE
-        self._turn_is_planned = False
+        self._woken = StepQueue(budget.woken_fetches, READ_MS)
 
     def __len__(self) -> int:
         return len(self._of_clients)
@@ -76,21 +78,4 @@ class DelayedFetches:
 
     def wake(self, wait: Wait) -> None:
         """Wake a fetch in this turn of the event loop, or in one of the next."""
-        if self._room:
-            self._room -= 1
-            wait.resume()
-        else:
-            self._woken.append(wait)
-        if not self._turn_is_planned:
-            self._turn_is_planned = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        used, self._room = self._room < WOKEN_AT_ONCE, WOKEN_AT_ONCE
-        while self._woken and self._room:
-            self._room -= 1
-            self._woken.popleft().resume()
-        if used or self._woken:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        else:
-            self._turn_is_planned = False
+        self._woken.call(wait.resume)

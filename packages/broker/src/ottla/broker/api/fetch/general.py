@@ -16,7 +16,7 @@ from ottla.broker.api.fetch.sessions import FetchContext, Key, RequestedPartitio
 from ottla.broker.api.inter_broker_requests import may_be_refused, refusal_of_replica
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.files.file_slices import warm
-from ottla.broker.runtime.pacing import LONG, at_once
+from ottla.broker.runtime.loop_budget import LONG, at_once
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import convert_down
 from ottla.protocol.topics import TopicPartition
@@ -146,7 +146,7 @@ async def _long_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchCon
         answer = await _delayed_answer(terms, request, fetch)
     else:
         answer = await _prepared_answer(terms, request, fetch, await read_all(terms, fetch.wanted))
-    await terms.context.pace.drop(fetch.wanted)
+    await terms.context.turn.drop(fetch.wanted)
     return answer
 
 
@@ -215,7 +215,7 @@ async def _prepared_answer(
             if one.is_cold and one.records is not None and not isinstance(one.records, bytes)
         )
     steps = _answering(terms, fetch, results)
-    return at_once(steps) if len(results) <= LONG else await terms.context.pace.run(steps)
+    return at_once(steps) if len(results) <= LONG else await terms.context.turn.run(steps)
 
 
 async def _convert_enough(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchedPartition
 from ottla.broker.replication.read_replicas import check_readable
-from ottla.broker.runtime.pacing import LONG, at_once
+from ottla.broker.runtime.loop_budget import LONG, at_once
 from ottla.protocol.errors import (
     ErrorCode,
     InconsistentTopicId,
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.log.append.record_threads import RecordThreads
     from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.broker.replication.throttles import ReplicaQuota, ReplicationQuotas
     from ottla.broker.requests.context import RequestContext
     from ottla.broker.runtime.environment import Environment
+    from ottla.broker.runtime.threads import RecordThreads
     from ottla.protocol.messages.fetch import FetchRequest
     from ottla.protocol.topics import TopicPartition
 
@@ -147,7 +147,7 @@ def reading(
 async def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> list[FetchedPartition]:
     """Read every partition; a long list is read as the event loop has time."""
     steps = reading(terms, wanted)
-    return at_once(steps) if len(wanted) <= LONG else await terms.context.pace.run(steps)
+    return at_once(steps) if len(wanted) <= LONG else await terms.context.turn.run(steps)
 
 
 def _read_or_fail(

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.broker.log.append.batch_validation import RefusedRecords
-from ottla.broker.runtime.pacing import LONG
+from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, RequestTimedOut
 from ottla.protocol.messages.produce import BatchIndexAndErrorMessage
 

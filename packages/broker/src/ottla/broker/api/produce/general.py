@@ -18,7 +18,7 @@ from ottla.broker.api.produce.delayed import (
 from ottla.broker.api.produce.verification import Verified, Verifier, verified_now, verify
 from ottla.broker.log.append.batch_preparation import convert, must_be_opened, needs_conversion, opened
 from ottla.broker.requests.context import CloseConnection, Ordering, RequestContext
-from ottla.broker.runtime.pacing import at_once
+from ottla.broker.runtime.loop_budget import at_once
 from ottla.protocol.errors import (
     CorruptMessage,
     ErrorCode,
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.cluster.metadata import MetadataCache
-    from ottla.broker.log.append.record_threads import RecordThreads
     from ottla.broker.log.producer_state import VerificationGuard
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.runtime.environment import Environment
+    from ottla.broker.runtime.threads import RecordThreads
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 _FIRST_WITH_ZSTD: Final = 7
@@ -88,7 +88,7 @@ def handle(
     """Append at once and in order; wait only for replicas, a flush, or records that must be opened."""
     if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
         steps = refusing(request, InvalidRequiredAcks())
-        return context.pace.run(steps) if context.is_long else at_once(steps)
+        return context.turn.run(steps) if context.is_long else at_once(steps)
     if context.is_long:  # its bytes are its own, and the connection begins nothing else meanwhile
         return _in_line(services, request, context)
     if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
@@ -174,10 +174,10 @@ async def _open_then_append(
         if before is not None:
             await before
         steps = appending(services, request, context, outcomes, verified)
-        response, appended = await context.pace.run(steps) if context.is_long else at_once(steps)
+        response, appended = await context.turn.run(steps) if context.is_long else at_once(steps)
         answer = _answer(services, request, context, response, appended)
     except InvalidProducerIdMapping as error:
-        return await context.pace.run(refusing(request, error))
+        return await context.turn.run(refusing(request, error))
     finally:
         if ordering.behind is placed:
             ordering.behind = None

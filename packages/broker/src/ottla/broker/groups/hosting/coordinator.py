@@ -46,7 +46,7 @@ class GroupCoordinator:
     ) -> None:
         self._tasks = BackgroundTasks(metrics, environment.clock)
         self._hosted = HostedGroups(
-            config=config, clock=environment.clock, metrics=metrics, store=store, tasks=self._tasks
+            config=config, environment=environment, metrics=metrics, store=store, tasks=self._tasks
         )
         self._expiration_interval_ms = config.offsets_retention_check_interval_ms
         self.offsets = OffsetRequests(self._hosted, config)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
     from ottla.broker.metrics import Meter, Metrics
     from ottla.broker.runtime.background_tasks import BackgroundTasks
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.runtime.environment import Environment
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +51,13 @@ class HostedGroups:
         self,
         *,
         config: BrokerConfig,
-        clock: Clock,
+        environment: Environment,
         metrics: Metrics,
         store: CoordinatorStore,
         tasks: BackgroundTasks,
     ) -> None:
-        self.clock = clock
+        clock = self.clock = environment.clock
+        self.budget = environment.budget
         self._max_groups = config.group_max_count
         self._limits = GroupLimits(
             min_session_timeout_ms=config.group_min_session_timeout_ms,
@@ -72,13 +73,13 @@ class HostedGroups:
             new_state=lambda number: GroupsState(number, self._limits),
             loaded=self._loaded,
             unloaded=self._unloaded,
-            clock=clock,
+            environment=environment,
             tasks=tasks,
         )
         self._ended_early: dict[GroupPartition, list[tuple[int, bool]]] = {}
         """Transactions that ended while their partition was loaded: producer id, and whether it commits."""
         self.meters = GroupMeters(metrics, self)
-        self.timers: Timers[HostedGroup] = Timers(clock, lambda hosted: self.step(hosted, TimePassed()))
+        self.timers: Timers[HostedGroup] = Timers(environment, lambda hosted: self.step(hosted, TimePassed()))
         self.writer: RecordWriter[GroupsState, LogRecord] = RecordWriter(
             store, codec, clock, tasks, config.offsets_commit_timeout_ms
         )

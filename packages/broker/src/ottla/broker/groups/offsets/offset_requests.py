@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 _NO_OFFSET: Final = OffsetRecord("", TopicPartition("", 0), None)
 """The tombstone of an offset that cannot be committed: compaction keeps one in a partition at most."""
-_GROUPS_BETWEEN_YIELDS: Final = 50
-"""How many groups are checked for expired offsets before other tasks run."""
 
 
 class OffsetRequests:
@@ -202,10 +200,10 @@ class OffsetRequests:
     async def expire(self) -> int:
         """Delete offsets past their retention, and empty groups without offsets; return how many offsets."""
         expired = 0
-        for count, hosted in enumerate(list(self._hosted), start=1):
+        turn = self._hosted.budget.turn()
+        for hosted in list(self._hosted):
             expired += self._expire_group(hosted)
-            if count % _GROUPS_BETWEEN_YIELDS == 0:
-                await asyncio.sleep(0)
+            await turn.yield_if_spent()
         if expired:
             log.info("offsets expired", extra={"offsets": expired})
         return expired

@@ -1,8 +1,8 @@
 """Preparation of client batches on a thread: conversion of legacy formats, recompression, opening for checks.
 
 The functions are pure and may run on any thread. `convert`, `prepare` and `opened` may take milliseconds and
-belong on one (`record_threads`): decompressed records can be a thousand times as large as the request. Of one
-batch they open at most 32 MiB; beyond that they raise MessageTooLarge.
+belong on one (`runtime.threads.RecordThreads`): decompressed records can be a thousand times as large as the
+request. Of one batch they open at most 32 MiB; beyond that they raise MessageTooLarge.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.compaction import cleaner_metrics
 from ottla.broker.log.compaction.cleaner_metrics import CleanerFigures
-from ottla.broker.log.compaction.cleaner_threads import MOST_THREADS, CleanerThreads
 from ottla.broker.log.compaction.cleaning import Cleaned, Cleaning, IsWanted
 from ottla.broker.log.compaction.cleaning_pace import CleaningStopped, Pace, Throttle
 from ottla.broker.log.compaction.compaction_rules import Bounds, DirtyRange, dirtiest, dirty_range
@@ -21,6 +20,7 @@ from ottla.broker.log.compaction.offset_map import OffsetMap, slots_for
 from ottla.broker.log.compaction.segment_cleaning import MapTooSmall
 from ottla.broker.log.files.file_system import RUN_OUT
 from ottla.broker.log.segments.segments import SegmentsChanged
+from ottla.broker.runtime.threads import MOST_CLEANER_THREADS, CleanerThreads
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("log-cleaner")
 
 _SMALLEST_READ_BYTES: Final = 16 << 10
-_LOOKED_AT_ONCE: Final = 100
-"""Logs that are looked at before other tasks have their turn."""
 
 
 class Cleaner:
@@ -48,6 +46,7 @@ class Cleaner:
     def __init__(self, logs: LogRegistry, metrics: Metrics | None = None) -> None:
         self._logs = logs
         self._clock = logs.environment.clock
+        self._budget = logs.environment.budget
         self._throttle = Throttle(logs.config.log_cleaner_io_max_bytes_per_second)
         self._threads = CleanerThreads()
         self._busy: set[TopicPartition] = set()
@@ -74,7 +73,7 @@ class Cleaner:
             self._threads.close()
 
     async def _start_cleanings(self, tasks: asyncio.TaskGroup) -> None:
-        while len(self._busy) < min(self._logs.config.log_cleaner_threads, MOST_THREADS):
+        while len(self._busy) < min(self._logs.config.log_cleaner_threads, MOST_CLEANER_THREADS):
             chosen = await self._choose(self._clock.now_ms())
             if chosen is None:
                 return
@@ -102,9 +101,7 @@ class Cleaner:
         """The dirtiest log that is due and that nobody cleans; it may change until its cleaning begins."""
         self._begin_look()
         found = []
-        for number, log in enumerate(self._logs):
-            if number % _LOOKED_AT_ONCE == _LOOKED_AT_ONCE - 1:
-                await asyncio.sleep(0)
+        async for log in self._budget.turn().over(self._logs):
             if log.topic_partition not in self._busy and self._may_clean(log):
                 with suppress(OSError, KafkaError):
                     found.append((log.topic_partition, self._dirty_range(log, now_ms), log.config))

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ottla.broker.config import BrokerConfig, keys_of
-from ottla.broker.runtime.io_threads import IoThreads
+from ottla.broker.runtime.threads import IoThreads
 
 
 async def at_once(count: int) -> int:

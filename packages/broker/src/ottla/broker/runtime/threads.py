@@ -1,0 +1,96 @@
+"""The threads of a broker, all of them beside the one event loop, which all other modules run on.
+
+| pool | threads | work |
+|---|---|---|
+| `io` | `num.io.threads` | flushes, deletions, truncations, reads that miss the page cache, checkpoints |
+| `records` | `RECORD_THREADS` | compressed or old batches of clients, opened and checked |
+| `log-cleaner` | `log.cleaner.threads`, at most `MOST_CLEANER_THREADS` | compaction |
+| `log-recovery` | `num.recovery.threads.per.data.dir` of each directory | logs after a crash, at start |
+| `log-closing` | the same number | snapshots and indexes of closed logs, at the end |
+
+`io` is the loop's default executor. `log/hosting/registry.py` makes the last two, for the time of one call.
+The metrics endpoint has threads of its own (`ottla.client.page_server`), and so has the embedded
+coordinator (one, for its disk). A pool starts a thread when there is work for it. All have the priority of
+the event loop: with a lower one a thread would keep the GIL while other programs have the processor, and
+the loop would wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
+from typing import Final, ParamSpec, TypeVar
+
+RECORD_THREADS: Final = 2
+MOST_CLEANER_THREADS: Final = 64
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class IoThreads:
+    """The default executor of a running loop, of `num.io.threads` also after the key has changed."""
+
+    def __init__(self, count: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(count, "io")
+        self._count = count
+        self._loop.set_default_executor(self._executor)
+
+    def resize(self, count: int) -> None:
+        """Give later work another number of threads; work that runs or waits ends on the threads it has."""
+        if count == self._count:
+            return
+        before, self._executor, self._count = self._executor, ThreadPoolExecutor(count, "io"), count
+        self._loop.set_default_executor(self._executor)
+        before.shutdown(wait=False)
+
+
+class RecordThreads:
+    """The threads on which compressed or old batches of clients are opened: two, however many ask.
+
+    A batch of a few kilobytes may become 32 MiB when it is opened, and as much again when it is written in
+    another format. Two at a time bound that memory to 128 MiB, and leave the threads of cold reads to other
+    requests.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(RECORD_THREADS, "records")
+
+    async def run(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Return what `work` returns on one of the threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: work(*arguments, **named))
+
+    def close(self) -> None:
+        """Take no more work; work that waits is dropped."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class CleanerThreads:
+    """The threads of the log cleaner."""
+
+    def __init__(self) -> None:
+        self.stopping = Event()
+        """Set when the work should end soon."""
+        self._executor = ThreadPoolExecutor(MOST_CLEANER_THREADS, "log-cleaner")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns on a thread; a wait that is cancelled ends with the work."""
+        running = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stopping.set()  # the thread looks at it with each read
+            while not running.done():  # cancelled again: the files that it works on must not be released yet
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            raise
+
+    def close(self) -> None:
+        """End the threads with their present work."""
+        self.stopping.set()
+        self._executor.shutdown(wait=False)
