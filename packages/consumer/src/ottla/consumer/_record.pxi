@@ -197,9 +197,9 @@ cdef inline ConsumerRecord _record_of(RawRecord* r, BatchFields batch, PinnedBuf
     """Return a record that points into a buffer; its offset and timestamp are not set."""
     cdef ConsumerRecord record = ConsumerRecord.__new__(ConsumerRecord)
     record._key_data = r.key
-    record.serialized_key_size = r.key_size
+    record.serialized_key_size = r.key_size if r.key_size >= 0 else -1
     record._value_data = r.value
-    record.serialized_value_size = r.value_size
+    record.serialized_value_size = r.value_size if r.value_size >= 0 else -1
     record._has_key = r.key_size < 0
     record._has_value = r.value_size < 0
     record._header_data = r.headers

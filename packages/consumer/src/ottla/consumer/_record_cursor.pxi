@@ -9,6 +9,7 @@ cdef class RecordCursor:
     cdef readonly int32_t leader_epoch       # of the current batch
     cdef readonly Py_ssize_t size_in_bytes
     cdef readonly bint at_end
+    cdef readonly bint is_unreadable         # a batch could not be read; reading again raises again
     cdef object _data, _key_deserializer, _value_deserializer
     cdef dict _decompressed_ahead            # by start of the batch in the data; None: nothing is
     cdef bint _check_crcs, _deserializes
@@ -26,6 +27,8 @@ cdef class RecordCursor:
     cdef int64_t _base_offset, _base_timestamp
     cdef int64_t _offset_after_batch
     cdef int32_t _remaining                  # records that were not read
+    cdef int32_t _delta_before               # the offset delta of the record before; -1 for the first
+    cdef int32_t _last_offset_delta
     cdef bint _is_log_append_time
     cdef bint _is_busy                       # Python code runs, on any thread: the pointers are in use
     cdef list _legacy                        # records of magic 0 or 1, last first
@@ -100,11 +103,13 @@ cdef class RecordCursor:
         cdef PinnedBuffer buffer = self._batch_buffer
         cdef Py_ssize_t count = 0
         cdef int32_t remaining = self._remaining
+        cdef int32_t delta_before = self._delta_before, last_offset_delta = self._last_offset_delta
         cdef ConsumerRecord record
         while remaining > 0 and count < limit:
-            following = parse_record(p, end, &r)
-            if following is NULL or (remaining == 1 and following is not end):
+            following = read_record(p, end, &r, remaining, delta_before, last_offset_delta)
+            if following is NULL:
                 break
+            delta_before = r.offset_delta
             if base_offset + r.offset_delta >= position:
                 offset = base_offset + r.offset_delta
                 record = _record_of(&r, batch, buffer)
@@ -119,10 +124,11 @@ cdef class RecordCursor:
             remaining -= 1
         self._next_record = p
         self._remaining = remaining
+        self._delta_before = delta_before
         if count:
             self._returned(offset, count)
         elif remaining:
-            self._fail("a record is malformed")
+            self._fail_record()
         return count
 
     cdef inline ConsumerRecord _read(self):
@@ -140,13 +146,17 @@ cdef class RecordCursor:
                 if record is None:
                     continue
                 return record
-            following = parse_record(self._next_record, self._batch_end, &r)
-            if following is NULL or (self._remaining == 1 and following is not self._batch_end):
-                self._fail("a record is malformed")
+            following = read_record(
+                self._next_record, self._batch_end, &r, self._remaining, self._delta_before,
+                self._last_offset_delta,
+            )
+            if following is NULL:
+                self._fail_record()
             offset = self._base_offset + r.offset_delta
             if offset < self.position:
                 self._next_record = following
                 self._remaining -= 1
+                self._delta_before = r.offset_delta
                 continue
             record = _record_of(&r, self._batch, self._batch_buffer)
             record.offset = offset
@@ -159,6 +169,7 @@ cdef class RecordCursor:
                     return None
             self._next_record = following
             self._remaining -= 1
+            self._delta_before = r.offset_delta
             self._returned(offset, 1)
             return record
 
@@ -222,10 +233,11 @@ cdef class RecordCursor:
         if available <= MAGIC_AT:
             return 0
         size = entry_size(self._next_entry)
+        # What else these bytes say is not to be relied on, the offset included.
         if self._next_entry[MAGIC_AT] > 2:
-            self._fail(f"magic {self._next_entry[MAGIC_AT]} does not exist")
+            self._fail(f"magic {self._next_entry[MAGIC_AT]} does not exist", self.position, -1)
         if size < (HEADER_SIZE if self._next_entry[MAGIC_AT] == 2 else MIN_LEGACY_ENTRY):
-            self._fail(f"an entry cannot be {size} bytes long")
+            self._fail(f"an entry cannot be {size} bytes long", self.position, -1)
         return size if size <= available else 0
 
     cdef int _open_batch(self, const unsigned char* p, Py_ssize_t size) except -1:
@@ -244,20 +256,21 @@ cdef class RecordCursor:
         if attributes & TRANSACTIONAL and self._is_aborted(base_offset, producer_id):
             self._offset_after_batch = offset_after_batch
             return 0
-        if offset_after_batch <= self.position or count == 0:
+        # A negative last delta puts the end of a batch before its beginning: such a batch is not read already.
+        if offset_after_batch <= self.position and not (last_delta < 0 and base_offset >= self.position):
             self._offset_after_batch = offset_after_batch
             return 0
-        if self._check_crcs and not is_sound(p, size):
-            self._fail(f"the batch from offset {base_offset} fails its checksum")
-        if count < 0 or <int64_t>count > <int64_t>last_delta + 1:
-            self._fail(f"a batch of {count} records cannot have the last offset delta {last_delta}")
+        self._check_header(p, size)
+        if count == 0 and size == HEADER_SIZE:  # compaction removed its records
+            self._offset_after_batch = offset_after_batch
+            return 0
         self._batch_buffer = self._fetched
         self._next_record = p + HEADER_SIZE
         self._batch_end = p + size
         if attributes & CODEC_MASK:
-            self._decompress_batch(
-                attributes & CODEC_MASK, p - <const unsigned char*>self._fetched.view.buf, size
-            )
+            self._decompress_batch(p, size, base_offset, offset_after_batch)
+        if count == 0 and self._next_record is not self._batch_end:
+            self._fail("a batch of 0 records has bytes of records", base_offset, offset_after_batch)
         self._base_offset = base_offset
         self._is_log_append_time = (attributes & LOG_APPEND_TIME) != 0
         if self._is_log_append_time:
@@ -269,8 +282,31 @@ cdef class RecordCursor:
             self.topic_partition, self.leader_epoch, _TIMESTAMP_TYPES[self._is_log_append_time]
         )
         self._remaining = count
+        self._delta_before = -1
+        self._last_offset_delta = last_delta
         self._offset_after_batch = offset_after_batch
         return 0
+
+    cdef int _check_header(self, const unsigned char* p, Py_ssize_t size) except -1:
+        cdef int64_t base_offset = get64(p)
+        cdef int32_t count = get32(p + RECORD_COUNT_AT)
+        cdef int32_t last_delta = get32(p + LAST_OFFSET_DELTA_AT)
+        if self._check_crcs and not is_sound(p, size):
+            why = f"the batch from offset {base_offset} fails its checksum"
+        elif count < 0 or <int64_t>count > <int64_t>last_delta + 1:
+            why = f"a batch of {count} records cannot have the last offset delta {last_delta}"
+        else:
+            return 0
+        self._fail(why, base_offset, self._offset_behind(p + size, base_offset + last_delta + 1))
+
+    cdef int64_t _offset_behind(self, const unsigned char* following, int64_t offset_after_batch) noexcept:
+        """Return the offset to go on from behind a batch whose header cannot be relied on."""
+        cdef int64_t base_offset
+        if self._end - following > MAGIC_AT:
+            base_offset = get64(following)
+            if base_offset > self.position:
+                return base_offset
+        return offset_after_batch
 
     cdef bint _is_aborted(self, int64_t base_offset, int64_t producer_id) except -1:
         cdef Py_ssize_t last = len(self._aborted) - 1
@@ -279,23 +315,25 @@ cdef class RecordCursor:
             last -= 1
         return producer_id in self._aborting
 
-    cdef int _decompress_batch(self, int codec, Py_ssize_t start, Py_ssize_t size) except -1:
+    cdef int _decompress_batch(
+        self, const unsigned char* p, Py_ssize_t size, int64_t base_offset, int64_t offset_after_batch
+    ) except -1:
+        cdef Py_ssize_t start = p - <const unsigned char*>self._fetched.view.buf
         plain = self._decompressed_ahead.pop(start, None) if self._decompressed_ahead is not None else None
         if plain is None:
-            plain = self._decompress_at(codec, start, size)
+            try:
+                plain = self._decompress_at(codec_at(p), start, size)
+            except KafkaError as error:
+                self._fail(error, base_offset, offset_after_batch)
         self._batch_buffer = PinnedBuffer(plain)
         self._next_record = <const unsigned char*>self._batch_buffer.view.buf
         self._batch_end = self._next_record + self._batch_buffer.view.len
         return 0
 
     cdef object _decompress_at(self, int codec, Py_ssize_t start, Py_ssize_t size):
-        try:
-            return _decompress(
-                codec, memoryview(self._data)[start + HEADER_SIZE:start + size],
-                max_bytes=self._max_decompressed,
-            )
-        except _DECODING_ERRORS as error:
-            raise type(error)(f"{self.topic_partition} at offset {self.position}: {error}") from error
+        return _decompress(
+            codec, memoryview(self._data)[start + HEADER_SIZE:start + size], max_bytes=self._max_decompressed
+        )
 
     def close(self):
         """End the cursor: it returns no record any more."""
@@ -371,8 +409,8 @@ cdef class RecordCursor:
             records = list(_legacy_records_of(
                 entry, max_decompressed_bytes=self._max_decompressed, check_crc=self._check_crcs
             ))
-        except _DECODING_ERRORS as error:
-            raise type(error)(f"{self.topic_partition} at offset {self.position}: {error}") from error
+        except KafkaError as error:
+            self._fail(error, self.position, offset_after_batch)
         self._batch = _make_batch_fields(self.topic_partition, -1, entry.timestamp_type)
         self.leader_epoch = -1
         records.reverse()
@@ -408,8 +446,25 @@ cdef class RecordCursor:
         self._returned(record.offset, 1)
         return record
 
-    cdef int _fail(self, why) except -1:
-        raise CorruptRecords(f"{self.topic_partition} at offset {self.position}: {why}")
+    cdef int _fail_record(self) except -1:
+        """Raise for the next record, which `read_record` refused."""
+        cdef RawRecord r
+        why = "a record is malformed"
+        if parse_record(self._next_record, self._batch_end, &r) is not NULL:
+            why = "bytes follow the last record"
+            if r.offset_delta <= self._delta_before or r.offset_delta > self._last_offset_delta:
+                why = (
+                    f"the offset delta {r.offset_delta} does not rise from {self._delta_before} to "
+                    f"{self._last_offset_delta}"
+                )
+        self._fail(why, self._base_offset, self._offset_after_batch)
+
+    cdef int _fail(self, why, int64_t base_offset, int64_t offset_behind) except -1:
+        """Raise the error of a batch that begins at an offset, and of the records behind the position."""
+        cdef int64_t offset = max(self.position, base_offset)
+        self.is_unreadable = True
+        cause = why if isinstance(why, KafkaError) else CorruptRecords(why)
+        raise unreadable_batch(cause, self.topic_partition, offset, max(offset_behind, offset + 1)) from cause
 
 
 def end_of(data, int64_t position):

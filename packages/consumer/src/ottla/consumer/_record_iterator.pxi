@@ -24,7 +24,7 @@ cdef class RecordIterator:
                 self._yielded_ms = now_ms
                 await _sleep(0)
             current = self._current_cursor
-            if current is not None:
+            if current is not None and not current.is_unreadable:
                 record = current._read()
                 if record is not None:
                     self._polled = True
@@ -51,7 +51,7 @@ cdef class RecordIterator:
         cdef RecordCursor current            # keeps it alive, as in `__anext__`
         while self._current_cursor is not None:
             current = self._current_cursor
-            record = current._read()
+            record = None if current.is_unreadable else current._read()
             if record is None:
                 break
             self._polled = True

@@ -65,7 +65,7 @@ class RecordCursor:
 
     Skips control records, an entry that is cut off at the end, and, with `aborted` (pairs of first offset and
     producer id), records of aborted transactions. After an error the cursor stays at its position, and raises
-    the error again. Raises CorruptMessage, DecompressedTooLarge and RecordDeserializationFailed.
+    the error again. Raises UnreadableBatch and RecordDeserializationFailed.
     """
 
     def __init__(
@@ -99,6 +99,9 @@ class RecordCursor:
     @property
     def at_end(self) -> bool:
         """Whether the end was reached."""
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the next batch, or the rest of this one, could not be read."""
     def read(self) -> ConsumerRecord | None:
         """Return the next record; None at the end."""
     def take(self, limit: int) -> list[ConsumerRecord]:

@@ -35,14 +35,14 @@ from ottla.protocol.records._batch cimport (
     get_varint,
 )
 from ottla.protocol.records._codec cimport is_sound
-from ottla.protocol.records._record cimport RawRecord, parse_record
+from ottla.protocol.records._record cimport RawRecord, parse_record, read_record
 
 from asyncio import sleep as _sleep
 
-from ottla.consumer.errors import RecordDeserializationFailed
-from ottla.protocol.errors import UnsupportedCompressionType
-from ottla.protocol.records import CorruptRecords, DecompressedTooLarge, TimestampType
-from ottla.protocol.records import decompress as _decompress
+from ottla.consumer.errors import RecordDeserializationFailed, UnreadableBatch, unreadable_batch
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.records import CorruptRecords, TimestampType
+from ottla.protocol.records.compression import decompress_as_readers_do as _decompress
 from ottla.protocol.records.legacy import read_entry as _read_legacy_entry
 from ottla.protocol.records.legacy import records_of as _legacy_records_of
 from ottla.protocol.topics import TopicPartition
@@ -54,9 +54,7 @@ cdef enum:
     REPR_LIMIT = 60              # bytes or characters of a key or value in the repr of a record
     YIELD_INTERVAL_MS = 10       # how long records are returned before the event loop runs again
 
-cdef tuple _DECODING_ERRORS = (
-    CorruptRecords, DecompressedTooLarge, UnsupportedCompressionType, RecordDeserializationFailed,
-)
+cdef tuple _DECODING_ERRORS = (UnreadableBatch, RecordDeserializationFailed)
 cdef tuple _TIMESTAMP_TYPES = tuple(TimestampType)
 cdef tuple _NO_HEADERS = ()
 

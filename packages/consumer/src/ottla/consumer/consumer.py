@@ -180,8 +180,8 @@ class Consumer:
 
         At most `max_records` (default: `max_poll_records`, else about 256 KiB); with a timeout of None it
         waits without end. The records are finished when the application asks for more. Raises what prevents
-        reading a partition: OffsetOutOfRange, RecordDeserializationFailed, CorruptMessage, errors of
-        authorization.
+        reading a partition: OffsetOutOfRange, RecordDeserializationFailed, UnreadableBatch, errors of
+        authorization; records before that are returned first.
         """
         limit = max_records or self.config.max_poll_records
         return await self._delivery.collect([to_partition(each) for each in partitions], timeout_ms, limit)
@@ -230,7 +230,9 @@ class Consumer:
             if not buffered:
                 break
             # Fetched data may hold no records: those of aborted transactions, or all below the position.
-            await read_columns(buffered, builder, max_records, self._delivery.give_back)
+            await read_columns(
+                buffered, builder, max_records, self._delivery, check_crcs=self.config.check_crcs
+            )
         return record_batch(builder.finish())
 
     async def arrow_batches(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ottla.client.errors import ClientError
 from ottla.protocol import errors
+from ottla.protocol.records import CorruptRecords, DecompressedTooLarge
 from ottla.protocol.topics import TopicPartition
 
 
@@ -79,6 +80,49 @@ class RecordDeserializationFailed(ClientError):
         self.partition = partition
         self.offset = offset
         self.cause = cause
+
+
+class UnreadableBatch(ClientError):
+    """A batch of the log cannot be read: its records from `offset` on are neither delivered nor skipped.
+
+    The records before it were delivered. Seek to `next_offset`, behind the batch, to give up the rest of it.
+    Without a seek the next call for records fetches the batch again, which mends damage on the way; for a
+    batch that is damaged in the log, the error is raised again.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int, next_offset: int, reason: object) -> None:
+        super().__init__(
+            f"{partition} at offset {offset}: {reason}; to skip this batch, seek to offset {next_offset}"
+        )
+        self.partition = partition
+        self.offset = offset
+        """The first offset that could not be delivered."""
+        self.next_offset = next_offset
+        """The first offset behind the batch."""
+
+
+class CorruptBatch(UnreadableBatch, CorruptRecords):
+    """A batch, or one of its records, violates the format: a wrong checksum, length, count or offset."""
+
+
+class OversizedBatch(UnreadableBatch, DecompressedTooLarge):
+    """A compressed batch is larger than a reader decompresses."""
+
+
+class UnknownBatchCompression(UnreadableBatch, errors.UnsupportedCompressionType):
+    """A batch is compressed with a codec that does not exist."""
+
+
+def unreadable_batch(
+    cause: errors.KafkaError, partition: TopicPartition, offset: int, next_offset: int
+) -> UnreadableBatch:
+    """Return the error of a batch that decoding failed for with `cause`."""
+    kind: type[UnreadableBatch] = CorruptBatch
+    if isinstance(cause, DecompressedTooLarge):
+        kind = OversizedBatch
+    elif isinstance(cause, errors.UnsupportedCompressionType):
+        kind = UnknownBatchCompression
+    return kind(partition, offset, next_offset, cause)
 
 
 class GroupFailed(ClientError):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import ClientError
+from ottla.consumer.fetch.decoding import abortions, raise_unreadable
 from ottla.consumer.fetch.raw_fetched_data import RawFetchedData
+from ottla.consumer.fetch.record_delivery import RecordDelivery
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records.arrow import ArrowColumns, ColumnBuilder
 
@@ -21,8 +23,6 @@ DEFAULT_BYTES = 8 * 1024 * 1024
 _SLOW_BYTES = 1024 * 1024
 _CODEC_MASK = 7
 _ATTRIBUTES_LOW_BYTE = 22
-
-GiveBack = Callable[[RawFetchedData, int], None]
 
 
 class ArrowMissing(ClientError):
@@ -47,33 +47,45 @@ def record_batch(columns: ArrowColumns) -> pyarrow.RecordBatch:
 
 
 async def read_columns(
-    taken: Sequence[RawFetchedData], builder: ColumnBuilder, limit: int | None, give_back: GiveBack
+    taken: Sequence[RawFetchedData],
+    builder: ColumnBuilder,
+    limit: int | None,
+    delivery: RecordDelivery,
+    *,
+    check_crcs: bool,
 ) -> None:
     """Add up to `limit` records to a builder, and give back what was not used.
 
-    On data that cannot be read, records before it stay in the builder; raises only if there are none.
+    At a batch that cannot be read, records before it stay in the builder; raises UnreadableBatch only if
+    there are none.
     """
     read_to = [raw.since_offset for raw in taken]
+    unreadable: RawFetchedData | None = None
     try:
         for index, raw in enumerate(taken):
-            read_to[index] = await _add(builder, raw, limit)
+            try:
+                read_to[index] = await _add(builder, raw, limit)
+            except KafkaError as error:
+                if len(builder):
+                    break  # the next call raises it
+                unreadable = raw
+                raise_unreadable(
+                    raw.partition, raw.data, raw.since_offset, raw.aborted, error, check_crcs=check_crcs
+                )
             if limit is not None and len(builder) >= limit:
                 break
-    except (ClientError, KafkaError):
-        if not len(builder):
-            raise
     finally:
         # Also when the wait for a thread is cancelled: nothing of that data counts as read then. The last is
         # given back first, as two may belong to one partition.
         for raw, following in reversed(list(zip(taken, read_to, strict=True))):
-            give_back(raw, following)
+            delivery.give_back(raw, following)
+        if unreadable is not None:
+            delivery.refetch(unreadable.partition)
 
 
 async def _add(builder: ColumnBuilder, raw: RawFetchedData, limit: int | None) -> int:
     topic, partition = raw.partition
-    aborted = None
-    if raw.aborted:
-        aborted = [(each.first_offset, each.producer_id) for each in raw.aborted]
+    aborted = abortions(raw.aborted)
 
     def add() -> int:
         return builder.add(topic, partition, raw.data, raw.since_offset, aborted, limit=limit)

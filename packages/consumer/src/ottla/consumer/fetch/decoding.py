@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ottla.client.serialization import deserializer
 from ottla.consumer._records import RecordCursor, end_of
 from ottla.consumer.config import ConsumerConfig
+from ottla.consumer.errors import UnreadableBatch, unreadable_batch
 from ottla.consumer.record import ConsumerRecord
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.fetch import AbortedTransaction
 from ottla.protocol.records import Buffer, Codec
 from ottla.protocol.topics import TopicPartition
@@ -17,6 +19,9 @@ __all__ = ["Decoded", "RecordCursor", "RecordDecoder", "decode", "decompression_
 
 # Compressed bytes that one core decompresses in a millisecond, a cautious estimate.
 _BYTES_PER_MS = {Codec.GZIP: 50_000, Codec.SNAPPY: 200_000, Codec.LZ4: 200_000, Codec.ZSTD: 100_000}
+
+
+_AT_ONCE = 10_000
 
 
 class Decoded(NamedTuple):
@@ -65,13 +70,33 @@ def decode(
 
     The first batch may begin before the offset that was asked for, and the last one may be cut off. Control
     records are skipped; with `aborted`, records of those transactions too (KIP-98). The next offset also
-    skips batches that compaction emptied. Raises CorruptMessage.
+    skips batches that compaction emptied. Raises UnreadableBatch if there are no records before such a batch.
     """
     cursor = RecordCursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
     records: list[ConsumerRecord] = []
-    while (record := cursor.read()) is not None:
-        records.append(record)
+    try:
+        while more := cursor.take(_AT_ONCE):
+            records += more
+    except UnreadableBatch:
+        if not records:
+            raise
     return Decoded(records, cursor.position)
+
+
+def raise_unreadable(
+    partition: TopicPartition,
+    data: Buffer,
+    position: int,
+    aborted: Sequence[AbortedTransaction] | None,
+    cause: KafkaError,
+    *,
+    check_crcs: bool,
+) -> NoReturn:
+    """Raise the UnreadableBatch of data in which another reader met `cause` at or behind a position."""
+    cursor = RecordCursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
+    while cursor.take(_AT_ONCE):
+        pass
+    raise unreadable_batch(cause, partition, cursor.position, cursor.position + 1) from cause
 
 
 def abortions(aborted: Sequence[AbortedTransaction] | None) -> list[tuple[int, int]] | None:

@@ -80,6 +80,15 @@ class Fetcher:
         """Check what may be fetched now."""
         self._wake.set()
 
+    def refetch(self, state: PartitionState) -> None:
+        """Fetch a partition again from its position on, after a backoff: a batch could not be read.
+
+        Damage on the way is mended by that. Other partitions are delivered meanwhile.
+        """
+        state.discard_buffered()
+        self._responses.back_off(state)
+        self.wake()
+
     async def run(self) -> None:
         """Fetch, until cancelled."""
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ottla.client.interceptors import Interceptors
 from ottla.consumer._records import ConsumerRecord, RecordCursor, RecordIterator
-from ottla.consumer.errors import ConsumerStopped, OffsetOutOfRange
+from ottla.consumer.errors import ConsumerStopped, OffsetOutOfRange, UnreadableBatch
 from ottla.consumer.fetch.fetcher import Fetcher
 from ottla.consumer.fetch.positions import PartitionState, Positions
 from ottla.consumer.fetch.raw_fetched_data import RawFetchedData, RawFetches
@@ -127,6 +127,11 @@ class RecordDelivery(RecordIterator):
         if raw.partition in self._unfinished:
             self._raw.give_back(raw, next_offset)
 
+    def refetch(self, partition: TopicPartition) -> None:
+        """Fetch a partition again: undecoded data that were given back cannot be read."""
+        if partition in self._unfinished and (state := self._positions.get(partition)) is not None:
+            self._fetcher.refetch(state)
+
     # --- the next partition
 
     async def _wait_for_next_cursor(self) -> None:
@@ -162,6 +167,9 @@ class RecordDelivery(RecordIterator):
         state = self._positions.get(current.topic_partition)
         if state is None or not state.buffered or state.buffered[0].cursor is not current:
             return
+        if current.is_unreadable:
+            self._fetcher.refetch(state)
+            return
         if current.at_end:
             self._pop_finished(state)
         self._positions.enqueue(state)
@@ -176,10 +184,14 @@ class RecordDelivery(RecordIterator):
         first = fetched.cursor.position
         try:
             records = fetched.cursor.take(limit)
-        except Exception:
-            self._positions.put_first(state)
+        except Exception as error:
             if found:
+                self._positions.put_first(state)
                 return None  # records of other partitions are returned first; the next call fails here again
+            if isinstance(error, UnreadableBatch):
+                self._fetcher.refetch(state)
+            else:
+                self._positions.put_first(state)
             raise
         if fetched.cursor.at_end:
             self._pop_finished(state)

@@ -65,6 +65,12 @@ class StreamPositions:
         if position is not None and position.finished <= offset < position.delivered:
             position.finished = offset + 1
 
+    def moved(self, partition: TopicPartition, offset: int) -> None:
+        """Continue a partition at an offset; all below it is finished."""
+        position = self._positions.get(partition)
+        if position is not None and position.owned:
+            position.delivered = position.finished = offset
+
     def uncommitted(self, *, delivered: bool = False) -> Offsets:
         """Return the finished offsets that are not committed; with `delivered`, the delivered ones."""
         ends = {

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Protocol
 
 from ottla.client.errors import ClientError
+from ottla.consumer.argument_validation import to_offset, to_partition
+from ottla.consumer.errors import NotAssigned
 from ottla.consumer.record import ConsumerRecord
 from ottla.consumer.zookeeper.errors import ConsumerTimeout
 from ottla.consumer.zookeeper.stream_positions import StreamPositions
@@ -36,8 +47,8 @@ class MessageStream:
 
     A record is finished when the next one is asked for; finished records are committed. The iteration ends
     with the connector's shutdown. It raises ConsumerTimeout after `consumer_timeout_ms` without a record,
-    ConsumerRebalanceFailed when the rebalance failed repeatedly, and the errors of brokers; after each of
-    them it can be iterated over again. One task at a time may iterate.
+    ConsumerRebalanceFailed when the rebalance failed repeatedly, UnreadableBatch, and the errors of brokers;
+    after each of them it can be iterated over again. One task at a time may iterate.
     """
 
     def __init__(
@@ -83,6 +94,19 @@ class MessageStream:
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions that this stream owns now."""
         return self._owned
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """Continue an owned partition at an offset, as behind a batch that cannot be read.
+
+        Records below the offset count as finished. Raises NotAssigned for other partitions.
+        """
+        where = to_partition(partition)
+        target = to_offset(where, offset).offset
+        if where not in self._owned or self._reader is None:
+            raise NotAssigned(where)
+        self._drop_buffered({where})
+        self._positions.moved(where, target)
+        self._reader.assign({each: target if each == where else None for each in self._owned})
 
     def _finish(self) -> None:
         record, self._current = self._current, None
@@ -142,16 +166,20 @@ class MessageStream:
         if not gone:
             return
         self.note_progress()
-        current = self._current
-        if current is not None and (current.topic, current.partition) in gone:
-            # Noted for the last time: the next owner, or this one again, may start at another offset.
-            self._outlived = current
         self._owned -= gone
-        self._chunks = deque((each, some) for each, some in self._chunks if each not in gone)
-        if self._chunk_of in gone:
-            self._chunk = iter(())
+        self._drop_buffered(gone)
         if self._reader is not None:
             self._reader.assign(dict.fromkeys(self._owned))
+
+    def _drop_buffered(self, partitions: Collection[TopicPartition]) -> None:
+        """Deliver none of the buffered records of partitions, and note the current record no more."""
+        current = self._current
+        if current is not None and (current.topic, current.partition) in partitions:
+            # The next owner, or this one again, may start at another offset.
+            self._outlived = current
+        self._chunks = deque((each, some) for each, some in self._chunks if each not in partitions)
+        if self._chunk_of in partitions:
+            self._chunk = iter(())
 
     def note_progress(self) -> None:
         """Mark the current record as delivered, and all before it as finished."""

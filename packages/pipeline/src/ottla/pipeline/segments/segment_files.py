@@ -202,10 +202,13 @@ def _first_at(entry: bytes, time_ms: int, since_offset: int) -> int | None:
     import pyarrow.compute as pc
 
     builder = ColumnBuilder(("offset", "timestamp"))
-    builder.add("", 0, entry, since_offset)
+    following = builder.add("", 0, entry, since_offset)
     rows = pa.record_batch(builder.finish())
     late = rows.filter(pc.greater_equal(rows.column("timestamp").cast(pa.int64()), time_ms))
-    return int(late.column("offset")[0].as_py()) if late.num_rows else None
+    if late.num_rows:
+        return int(late.column("offset")[0].as_py())
+    builder.add("", 0, entry, following)  # raises if a malformed record ended the first reading
+    return None
 
 
 def _index(segment: Segment, kind: SegmentFile) -> bytes:

@@ -26,7 +26,9 @@ class ColumnBuilder:
 
         `aborted` are pairs of first offset and producer id (KIP-98): their records are left out, as control
         records always are. An entry that is cut off at the end is left for later; so is what `limit` records
-        in this builder, or 2 GiB in a column, leave no room for. Raises CorruptRecords, DecompressedTooLarge.
+        in this builder, or 2 GiB in a column, leave no room for, and all from a batch that cannot be read if
+        there are records before it. Raises CorruptRecords, DecompressedTooLarge, UnsupportedCompressionType
+        for such a batch if there are none.
         """
     def finish(self) -> ArrowColumns:
         """The columns; the builder begins anew."""

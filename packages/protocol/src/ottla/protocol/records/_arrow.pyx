@@ -29,6 +29,7 @@ from ottla.protocol.records._batch cimport (
     MAGIC_AT,
     MAX_TIMESTAMP_AT,
     MIN_LEGACY_ENTRY,
+    MIN_RECORD_SIZE,
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
     TRANSACTIONAL,
@@ -41,11 +42,12 @@ from ottla.protocol.records._batch cimport (
     varint_size,
 )
 from ottla.protocol.records._codec cimport is_sound
-from ottla.protocol.records._record cimport RawRecord, read_fields
+from ottla.protocol.records._record cimport RawRecord, read_record
 
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import legacy as _legacy
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
-from ottla.protocol.records.compression import decompress as _decompress
+from ottla.protocol.records.compression import decompress_as_readers_do as _decompress
 from ottla.protocol.records.errors import CorruptRecords
 
 cdef enum:
@@ -85,7 +87,9 @@ cdef class ColumnBuilder:
 
         `aborted` are pairs of first offset and producer id (KIP-98): their records are left out, as control
         records always are. An entry that is cut off at the end is left for later; so is what `limit` records
-        in this builder, or 2 GiB in a column, leave no room for. Raises CorruptRecords, DecompressedTooLarge.
+        in this builder, or 2 GiB in a column, leave no room for, and all from a batch that cannot be read if
+        there are records before it. Raises CorruptRecords, DecompressedTooLarge, UnsupportedCompressionType
+        for such a batch if there are none.
         """
         cdef Py_buffer view
         cdef int64_t following = since_offset
@@ -113,19 +117,18 @@ cdef class ColumnBuilder:
         self, const unsigned char* p, Py_ssize_t size, int64_t since, Transactions transactions
     ) except? -1:
         cdef Py_ssize_t at = 0, length
-        cdef int64_t following = since, end
-        cdef bint whole
+        cdef int64_t following = since, end, count_before = self._columns.count
         while size - at >= MIN_LEGACY_ENTRY:
             length = entry_size(p + at)
-            if length < MIN_LEGACY_ENTRY:
-                raise CorruptRecords(f"an entry of {length} bytes at offset {get64(p + at)}")
             if length > size - at:
                 break
-            if p[at + MAGIC_AT] == 2:
-                end = self._batch(p + at, length, since, transactions)
-            else:
-                end = self._legacy_entry(p + at, length, since)
-            if end < 0:  # full in the middle of it
+            try:
+                end = self._entry(p + at, length, since, transactions)
+            except KafkaError:
+                if self._columns.count == count_before:
+                    raise
+                break  # the next call raises it: what was read before is returned first
+            if end < 0:  # full, or malformed, in the middle of it
                 return max(following, -end - 1)
             following = max(following, end)
             at += length
@@ -133,12 +136,23 @@ cdef class ColumnBuilder:
                 break
         return following
 
+    cdef int64_t _entry(
+        self, const unsigned char* p, Py_ssize_t size, int64_t since, Transactions transactions
+    ) except? -1:
+        if size < MIN_LEGACY_ENTRY:
+            raise CorruptRecords(f"an entry of {size} bytes at offset {get64(p)}")
+        if p[MAGIC_AT] > 2:
+            raise CorruptRecords(f"an entry of magic {p[MAGIC_AT]} at offset {get64(p)}")
+        if p[MAGIC_AT] == 2:
+            return self._batch(p, size, since, transactions)
+        return self._legacy_entry(p, size, since)
+
     cdef int64_t _batch(
         self, const unsigned char* p, Py_ssize_t size, int64_t since, Transactions transactions
     ) except? -1:
         """Where the batch ends; -1 - the next offset where there was no room for all of it."""
         cdef int64_t base = get64(p), last
-        cdef int32_t count
+        cdef int32_t count, last_delta = get32(p + LAST_OFFSET_DELTA_AT)
         cdef int attributes
         cdef bytes plain
         if size < HEADER_SIZE:
@@ -146,16 +160,18 @@ cdef class ColumnBuilder:
         if self._check_crcs and not is_sound(p, size):
             raise CorruptRecords(f"the batch at offset {base} does not match its checksum")
         attributes, count = get16(p + ATTRIBUTES_AT), get32(p + RECORD_COUNT_AT)
-        last = base + get32(p + LAST_OFFSET_DELTA_AT)
+        last = base + last_delta
         if attributes & CONTROL:
             transactions.ended(get64(p + PRODUCER_ID_AT), base)
             return last + 1
-        if last < since or count == 0:
-            return last + 1
         if attributes & TRANSACTIONAL and transactions.covers(get64(p + PRODUCER_ID_AT), base):
             return last + 1
-        if count < 0:
-            raise CorruptRecords(f"the batch at offset {base} counts {count} records")
+        if last < since and not (last_delta < 0 and base >= since):
+            return last + 1
+        if count < 0 or <int64_t>count > <int64_t>last_delta + 1:
+            raise CorruptRecords(f"the batch at offset {base} has {count} records up to delta {last_delta}")
+        if count == 0 and size == HEADER_SIZE:  # compaction removed its records
+            return last + 1
         if attributes & CODEC_MASK:
             plain = bytes(_decompress(
                 attributes & CODEC_MASK, (<const char*>p)[HEADER_SIZE:size], max_bytes=self._most_bytes
@@ -172,18 +188,22 @@ cdef class ColumnBuilder:
         cdef Columns columns = self._columns
         cdef bint appended = (get16(header + ATTRIBUTES_AT) & LOG_APPEND_TIME) != 0
         cdef int64_t base = get64(header), base_time = get64(header + BASE_TIMESTAMP_AT), append_time = get64(header + MAX_TIMESTAMP_AT)
-        cdef int64_t stopped_at = 0
+        cdef int64_t stopped_at = 0, count_before = columns.count
         cdef int outcome
+        # A count that the bytes cannot hold is no reason to reserve memory, or to put the batch off.
+        cdef int64_t most = min(<int64_t>count, <int64_t>(size // MIN_RECORD_SIZE))
         columns.timestamp_type = 1 if appended else 0
-        if not columns.has_room(count, size):
+        if not columns.has_room(most, size):
             return -since - 1 if since > base else -base - 1
-        columns.reserve(count, size)
+        columns.reserve(most, size)
         with nogil:
             outcome = parse(
-                columns, body, body + size, count, base, base_time, append_time if appended else -1, since,
+                columns, body, body + size, count, last, base, base_time, append_time if appended else -1, since,
                 &stopped_at,
             )
         if outcome == MALFORMED:
+            if columns.count > count_before:
+                return -stopped_at - 1
             raise CorruptRecords(f"the batch at offset {base} has a malformed record")
         if outcome == NO_MEMORY:
             raise MemoryError
@@ -196,9 +216,10 @@ cdef class ColumnBuilder:
         cdef Columns columns = self._columns
         cdef int64_t end = get64(p) + 1
         columns.timestamp_type = -1 if p[MAGIC_AT] == 0 else (p[17] & LOG_APPEND_TIME) >> 3
-        for record in _legacy.iter_records(
+        # All of them before the first is put: a malformed one leaves the columns as they were.
+        for record in list(_legacy.iter_records(
             (<const char*>p)[:size], max_decompressed_bytes=self._most_bytes, check_crc=self._check_crcs
-        ):
+        )):
             if record.offset < since:
                 continue
             if columns.count >= columns.limit or not columns.has_room(1, size):
@@ -217,18 +238,24 @@ cdef class ColumnBuilder:
 
 
 cdef int parse(
-    Columns columns, const unsigned char* p, const unsigned char* end, int32_t count, int64_t base,
+    Columns columns, const unsigned char* p, const unsigned char* end, int32_t count, int64_t last, int64_t base,
     int64_t base_time, int64_t append_time, int64_t since, int64_t* stopped_at,
 ) noexcept nogil:
-    """Read `count` records into columns that have room for them."""
-    cdef int32_t i
+    """Read `count` records into columns that have room for them.
+
+    `stopped_at` becomes the offset to go on from if not all of them could be read.
+    """
+    cdef int32_t i, delta_before = -1
     cdef int outcome
     cdef int64_t offset, time
     cdef RawRecord r
+    if count == 0 and p != end:
+        return MALFORMED
     for i in range(count):
-        p = read_fields(p, end, &r)
-        if p == NULL or r.header_count < 0:
+        p = read_record(p, end, &r, count - i, delta_before, <int32_t>(last - base))
+        if p == NULL:
             return MALFORMED
+        delta_before = r.offset_delta
         offset = base + r.offset_delta
         if offset < since:
             continue
@@ -237,32 +264,28 @@ cdef int parse(
             return FULL
         time = append_time if append_time >= 0 else base_time + r.timestamp_delta
         columns.put(offset, time, r.key, r.key_size, r.value, r.value_size)
+        stopped_at[0] = offset + 1
         if columns.wants_headers:
-            outcome = put_headers(columns, &r, p)
-            if outcome != KEEPS_GOING:
-                return outcome
+            if not put_headers(columns, &r, p):
+                return NO_MEMORY
     return KEEPS_GOING
 
 
 cdef inline int put_headers(Columns columns, const RawRecord* r, const unsigned char* end) noexcept nogil:
-    """Read the headers of one record into columns."""
+    """Put the headers of one record, which `read_record` checked, into columns; 0 without memory."""
     cdef const unsigned char* p = r.headers
     cdef const unsigned char* key
     cdef int32_t i, key_size = 0, value_size = 0
     for i in range(r.header_count):
         p = get_varint(p, end, &key_size)
-        if p == NULL or key_size < 0 or key_size > end - p:
-            return MALFORMED
         key = p
         p = get_varint(p + key_size, end, &value_size)
-        if p == NULL or value_size > end - p:
-            return MALFORMED
         if not columns.put_header(key, key_size, p, value_size):
-            return NO_MEMORY
+            return 0
         if value_size > 0:
             p += value_size
     columns.end_headers()
-    return KEEPS_GOING
+    return 1
 
 
 @cython.final

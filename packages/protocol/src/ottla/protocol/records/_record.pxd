@@ -68,6 +68,22 @@ cdef inline const unsigned char *parse_record(
     return record_end if p is record_end else NULL
 
 
+cdef inline const unsigned char *read_record(
+    const unsigned char *p, const unsigned char *end, RawRecord *r, int32_t remaining, int32_t delta_before,
+    int32_t last_offset_delta,
+) noexcept nogil:
+    """Read the next of the `remaining` records of a batch as a consumer must; NULL when it is malformed.
+
+    Offset deltas rise up to the batch's last one, with gaps where compaction removed records: a reader
+    continues after the last offset it delivered, and would pass over records at or below that. The last
+    record ends the batch. `delta_before` is the delta of the record before, -1 for the first.
+    """
+    p = parse_record(p, end, r)
+    if p is NULL or r.offset_delta <= delta_before or r.offset_delta > last_offset_delta:
+        return NULL
+    return NULL if remaining == 1 and p is not end else p
+
+
 cdef inline const unsigned char *skip_headers(
     const unsigned char *p, const unsigned char *end, int32_t count
 ) noexcept nogil:

@@ -45,6 +45,8 @@ DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """The default limit of `decompress`: far above any batch that a broker accepts by default."""
 
 _SMALLEST_GUESS = 1024
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_END_STEP = 64 * 1024
 
 
 def compress(codec: int, data: Buffer, *, level: int | None = None, magic: int = 2) -> bytes:
@@ -111,6 +113,63 @@ def decompressed_blocks(codec: int, data: Buffer) -> Iterator[Buffer]:
         case Codec.ZSTD:
             return _zstd_blocks(memoryview(data))
     raise UnsupportedCompressionType(f"no compression type {codec} in magic 2")
+
+
+def decompress_as_readers_do(
+    codec: int, data: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+) -> bytearray:
+    """Undo `compress` of a v2 batch, but ignore bytes behind gzip and lz4 data, as Java's readers do.
+
+    Raises as `decompress`.
+    """
+    try:
+        return decompress(codec, data, max_bytes=max_bytes)
+    except UnreadableRecords:
+        end = _end_of_frames(codec, data)
+        if not 0 < end < len(data):
+            raise
+        return decompress(codec, memoryview(data)[:end], max_bytes=max_bytes)
+
+
+def _end_of_frames(codec: int, data: Buffer) -> int:
+    """Return where gzip members or an lz4 frame end; 0 if they do not, and for the other codecs."""
+    match codec:
+        case Codec.GZIP:
+            return _end_of_gzip(bytes(data))
+        case Codec.LZ4:
+            return _end_of_lz4(memoryview(data))
+    return 0
+
+
+def _end_of_gzip(data: bytes) -> int:
+    rest = data
+    while rest.startswith(_GZIP_MAGIC):
+        member = zlib.decompressobj(wbits=31)
+        piece = rest
+        try:
+            while not member.eof and piece:
+                member.decompress(piece, _END_STEP)
+                piece = member.unconsumed_tail
+        except zlib.error:
+            return 0
+        if not member.eof:
+            return 0
+        rest = member.unused_data
+    return len(data) - len(rest)
+
+
+def _end_of_lz4(data: memoryview) -> int:
+    if len(data) < 7 or int.from_bytes(data[:4], "little") != _LZ4_MAGIC:
+        return 0
+    flags = data[4]
+    at = 7 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
+    while at + 4 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "little") & 0x7FFF_FFFF
+        at += 4
+        if size == 0:
+            return at + (4 if flags & 4 else 0)
+        at += size + (4 if flags & 16 else 0)
+    return 0
 
 
 def _bounded_copy(data: Buffer, max_bytes: int) -> bytearray:
