@@ -1,24 +1,12 @@
-"""The compiled modules, which is every .pyx there is; everything else stands in pyproject.toml."""
+"""Compiles the modules of this package; `native_modules.py` says how, for all packages of the tree alike."""
 
 import sys
-from glob import glob
 from pathlib import Path
 
-from Cython.Build import cythonize
-from setuptools import Extension, setup
+PACKAGE = Path(__file__).resolve().parent
+# An sdist has it beside this file, a clone beside the packages.
+sys.path.insert(0, str(PACKAGE if (PACKAGE / "native_modules.py").exists() else PACKAGE.parent))
 
-SOURCES = sorted(Path("src").rglob("*.pyx"))
-INCLUDED = sorted(glob("src/**/*.h", recursive=True) + glob("src/**/*.px[di]", recursive=True))
+from native_modules import setup_package  # noqa: E402
 
-extensions = [
-    Extension(
-        ".".join(source.relative_to("src").with_suffix("").parts),
-        [str(source)],
-        include_dirs=["src"],
-        depends=INCLUDED,
-        extra_compile_args=["/O2"] if sys.platform == "win32" else ["-O3"],
-    )
-    for source in SOURCES
-]
-
-setup(ext_modules=cythonize(extensions, include_path=["src"], language_level=3))
+setup_package(PACKAGE)

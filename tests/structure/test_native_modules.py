@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+PACKAGES = Path(__file__).parents[2] / "packages"
+SHARED = PACKAGES / "native_modules.py"
+
+
+def run_setup(package: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", *arguments],
+        cwd=package, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_packages_with_compiled_modules_have_the_same_setup() -> None:
+    compiled = {path.relative_to(PACKAGES).parts[0] for path in PACKAGES.glob("*/src/**/*.pyx")}
+    contents = {name: (PACKAGES / name / "setup.py").read_text(encoding="utf-8") for name in compiled}
+
+    assert len(contents) == 5
+    assert len(set(contents.values())) == 1
+    assert {path.parent.name for path in PACKAGES.glob("*/setup.py")} == compiled
+
+
+def test_an_sdist_brings_what_its_setup_needs(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGES / "streams", tmp_path / "packages" / "streams")
+    shutil.copytree(PACKAGES / "protocol" / "src", tmp_path / "packages" / "protocol" / "src")
+    shutil.copy(SHARED, tmp_path / "packages")
+
+    run_setup(tmp_path / "packages" / "streams", "sdist", "-d", str(tmp_path / "dist"))
+
+    (made,) = (tmp_path / "dist").iterdir()
+    with tarfile.open(made) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    assert (unpacked / SHARED.name).read_bytes() == SHARED.read_bytes()
+    # Far from any clone it says which ottla-protocol it needs, or finds the installed one.
+    run_setup(unpacked, "egg_info")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A clone with one package, which has one module to compile."""
+    (tmp_path / ".git").mkdir()
+    packages = tmp_path / "packages"
+    declarations = packages / "protocol" / "src" / "ottla" / "protocol" / "records"
+    module = packages / "toy" / "src" / "ottla" / "toy"
+    declarations.mkdir(parents=True)
+    module.mkdir(parents=True)
+    shutil.copy(SHARED, packages)
+    shutil.copy(PACKAGES / "streams" / "setup.py", packages / "toy")
+    for folder in (declarations.parent, declarations, module):
+        (folder / "__init__.py").touch()
+    (declarations / "_batch.pxd").write_text("cdef enum:\n    ANSWER = 41\n")
+    (module / "_answer.pyx").write_text(
+        "from ottla.protocol.records._batch cimport ANSWER\n\n\ndef answer():\n    return ANSWER\n"
+    )
+    (packages / "toy" / "pyproject.toml").write_text(
+        '[project]\nname = "toy"\nversion = "1"\ndependencies = ["ottla-protocol"]\n'
+        '[tool.setuptools.packages.find]\nwhere = ["src"]\nnamespaces = true\n'
+    )
+    return packages / "toy"
+
+
+def test_a_clone_compiles_a_module_once_until_it_or_a_declaration_changes(package: Path) -> None:
+    def build() -> bytes:
+        run_setup(package, "build_ext", "--inplace")
+        (module,) = package.glob("src/ottla/toy/_answer.*.*")
+        return module.read_bytes()
+
+    def kept() -> list[Path]:
+        return sorted((package.parents[1] / "build" / "native").iterdir())
+
+    first = build()
+    (before,) = kept()
+    before.write_bytes(b"compiled before")
+    copied = build()
+    declaration = package.parent / "protocol/src/ottla/protocol/records/_batch.pxd"
+    declaration.write_text("cdef enum:\n    ANSWER = 42\n")
+    changed = build()
+
+    assert copied == b"compiled before"
+    assert changed not in (first, copied)
+    assert len(kept()) == 2
