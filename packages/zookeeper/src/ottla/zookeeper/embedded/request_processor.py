@@ -60,8 +60,9 @@ class RequestProcessor:
     """Serves all clients of one tree.
 
     `now_ms` is the wall clock of ctime and mtime. `outbox` holds, in order, clients and frames to send; None
-    as a frame means: close the connection after the sent frames. With a `secret` a client is served once it
-    has authenticated with it (`access.credentials`). While not `writable`, every change is refused with
+    as a frame means: close the connection after the sent frames. `pongs` holds answers to pings: they need
+    not wait for the disk, as those of the outbox do. With a `secret` a client is served once it has
+    authenticated with it (`access.credentials`). While not `writable`, every change is refused with
     NotStored, no session is opened, and none expires.
     """
 
@@ -73,6 +74,7 @@ class RequestProcessor:
     secret: str | None = None
     writable: bool = True
     outbox: list[tuple[Client, bytes | None]] = field(default_factory=list)
+    pongs: list[tuple[Client, bytes]] = field(default_factory=list)
     watches: WatchTable[Client] = field(default_factory=WatchTable)
     _attendance: dict[int, _Attendance] = field(default_factory=dict)
     _alive_ms: float = 0.0
@@ -200,7 +202,9 @@ class RequestProcessor:
         xid, code = reader.unpack(wire.REQUEST_HEADER)
         match code:
             case OpCode.PING:
-                self._answer(client, wire.PING_XID)
+                # Without the last zxid: it may not be on the disk yet, and a client that has seen it would be
+                # refused after a crash.
+                self.pongs.append((client, wire.reply(wire.PING_XID, 0, 0)))
             case OpCode.AUTH:
                 self._authenticate(client, reader)
             case OpCode.CLOSE_SESSION:

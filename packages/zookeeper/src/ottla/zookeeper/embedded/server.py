@@ -218,6 +218,7 @@ class EmbeddedCoordinator:
 
     def _flush(self) -> None:
         self._flushing = False
+        self._send_pongs()
         if self._flusher is not None:
             return  # the flusher takes new transactions in its next round
         if self._failed is not None and self._failed.done():
@@ -309,6 +310,12 @@ class EmbeddedCoordinator:
             if client in self._connections:
                 self._connections[client].close()
 
+    def _send_pongs(self) -> None:
+        pongs, self.service.pongs = self.service.pongs, []
+        for client, frame in pongs:
+            if client in self._connections and not client.closed:
+                self._connections[client].send(frame)
+
     def _schedule_tick(self) -> None:
         self._tick_handle = self._loop.call_later(self._tick_ms / 1000, self._tick)
 
@@ -316,8 +323,16 @@ class EmbeddedCoordinator:
         now = self._loop.time()
         elapsed_ms = (now - self._last_tick) * 1000
         self._last_tick = now
-        # Time in which the loop was blocked does not count: no client could be heard.
-        self.service.time_passed(min(elapsed_ms, 2 * self._tick_ms))
+        if elapsed_ms < 2 * self._tick_ms:
+            self._count(elapsed_ms, now)
+            return
+        # The loop was blocked, or the process had no processor, and pings wait in the sockets. The first call
+        # runs before the callbacks of what the loop finds in them next, the second behind those.
+        self._loop.call_soon(self._loop.call_soon, self._count, elapsed_ms, now)
+
+    def _count(self, elapsed_ms: float, now: float) -> None:
+        # Time in which the loop did not run does not count: no client could be heard.
+        self.service.time_passed(min(elapsed_ms, self._tick_ms))
         for stranger in list(self._strangers()):
             if now - stranger.since_s > STRANGER_TIMEOUT_S:
                 stranger.abort()
