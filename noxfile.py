@@ -34,6 +34,7 @@ PACKAGES = (
     "client",
     "admin",
     "broker",
+    "tools",
     "producer",
     "consumer",
     "streams",

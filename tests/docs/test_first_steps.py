@@ -21,6 +21,7 @@ METADATA = (
 )
 COMMON = {
     "ottla", "ottla-protocol", "ottla-zookeeper", "ottla-client", "ottla-admin", "ottla-broker",
+    "ottla-tools",
     "ottla-producer", "ottla-consumer", "ottla-streams",
 }  # fmt: skip
 MINUTES_S = 1_800  # four modules are compiled, on whatever machine

@@ -18,12 +18,12 @@ from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.testing import append, batch, commit, idempotent, log_in
-from ottla.broker.log_cli import log as log_command
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.events import Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.records import TransactionRecord, encode_record
 from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
 from ottla.protocol.topics import TopicPartition
+from ottla.tools.log_cli import log as log_command
 from peers.apache_kafka import run_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]

@@ -18,9 +18,9 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from ottla.broker.local_cluster.layout import ClusterLayout, ZooKeeperKind
-from ottla.broker.local_cluster.members import Member, running_pid
-from ottla.broker.local_cluster.startup import members_of
+from ottla.tools.local_cluster.layout import ClusterLayout, ZooKeeperKind
+from ottla.tools.local_cluster.members import Member, running_pid
+from ottla.tools.local_cluster.startup import members_of
 from peers.processes import free_port
 
 BOUND_S: Final = 90.0

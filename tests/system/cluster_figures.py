@@ -47,7 +47,7 @@ LINES: Final = (
          "tests/system/test_zookeeper_away.py"
          "::test_a_broker_with_a_blocked_event_loop_says_where_and_ends"),
     Line("cluster over ssh",
-         "packages/broker/tests/system/test_cluster_of_hosts.py"
+         "packages/tools/tests/test_cluster_of_hosts.py"
          "::test_a_cluster_over_hosts_starts_spreads_replicas_and_stops"),
     Line("offsets exported, imported",
          "tests/interop/test_zookeeper_consumer.py::test_kafkas_tools_and_ours_say_the_same"),

@@ -293,7 +293,7 @@ class BrokerCluster:
 
     def wait_until_complete(self) -> None:
         """Return once every broker knows all others and the controller."""
-        from ottla.broker.local_cluster.readiness import until_complete
+        from ottla.broker.server.readiness import until_complete
 
         servers = [broker.bootstrap_servers for broker in self.brokers.values()]
         try:

@@ -30,7 +30,7 @@ PACKAGES = {
     "consume": "ottla-consumer",
     "group": "ottla-admin",
     "leader": "ottla-admin",
-    "log": "ottla-broker",
+    "log": "ottla-tools",
     "pipeline": "ottla-pipeline",
     "produce": "ottla-producer",
     "reassign": "ottla-admin",

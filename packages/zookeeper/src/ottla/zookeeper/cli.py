@@ -6,9 +6,10 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,25 +21,51 @@ from ottla.zookeeper.kazoo_session import KazooSession
 
 EMBEDDED_DIR = Path("data/zookeeper-embedded")
 REAL_DIR = Path("data/zookeeper")
-ENTRY_POINTS = "ottla.zookeeper.commands"
 _CONNECTION_TIMEOUT_MS = 10_000
 
 
-class _Group(click.Group):
-    """The commands of this module, and those that other packages add through `ENTRY_POINTS`."""
+class ExtensibleGroup(click.Group):
+    """The commands of this module, and those that installed packages bring as entry points of a group.
+
+    `packages` has the package of each command that may be missing, for the error. (The same class in
+    ottla-client is out of reach: this package stands alone.)
+    """
+
+    def __init__(
+        self, *args: Any, entry_point_group: str, packages: Mapping[str, str], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.entry_point_group = entry_point_group
+        self.packages = packages
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *(one.name for one in entry_points(group=ENTRY_POINTS))})
+        """Return the names of all commands."""
+        added = (entry.name for entry in entry_points(group=self.entry_point_group))
+        return sorted({*super().list_commands(ctx), *added})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported when it is needed."""
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
-        found = next(iter(entry_points(group=ENTRY_POINTS, name=cmd_name)), None)
-        added = None if found is None else found.load()
-        return added if isinstance(added, click.Command) else None
+        if entries := entry_points(group=self.entry_point_group, name=cmd_name):
+            added = next(iter(entries)).load()
+            return added if isinstance(added, click.Command) else None
+        if (package := self.packages.get(cmd_name)) is not None:
+            raise click.UsageError(
+                f"No such command {cmd_name!r}: python -m pip install {package} brings it.", ctx
+            )
+        return None
 
 
-@click.group(cls=_Group)
+@click.group(
+    cls=ExtensibleGroup,
+    entry_point_group="ottla.zookeeper.commands",
+    packages={
+        "export-offsets": "ottla-consumer",
+        "import-offsets": "ottla-consumer",
+        "rebuild": "ottla-tools",
+    },
+)
 def zookeeper() -> None:
     """Run a ZooKeeper server on one machine; list and print znodes of any server."""
 

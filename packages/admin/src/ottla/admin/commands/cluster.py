@@ -1,4 +1,4 @@
-"""`ottla cluster`: describe a cluster and its faults. The broker's package adds `start` and `stop`."""
+"""`ottla cluster`: describe a cluster and its faults. ottla-tools adds `start` and `stop`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ottla.admin.cluster_health import ClusterState
 
 
-_PACKAGES = {"start": "ottla-broker", "stop": "ottla-broker"}
+_PACKAGES = {"start": "ottla-tools", "stop": "ottla-tools"}
 
 
 @click.group(cls=ExtensibleGroup, entry_point_group="ottla.cluster.commands", packages=_PACKAGES)

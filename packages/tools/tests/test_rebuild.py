@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from ottla.broker.cluster.rebuild import FoundPartition, TopicIdsDiffer, rebuild
-from ottla.broker.rebuild_cli import rebuild as rebuild_command
 from ottla.broker.testing import BrokerFailed, BrokerThread
+from ottla.tools.rebuild import FoundPartition, TopicIdsDiffer, rebuild
+from ottla.tools.rebuild_cli import rebuild as rebuild_command
 from ottla.zookeeper import paths
 from ottla.zookeeper.cli import zookeeper
 from ottla.zookeeper.embedded.transaction_log import read_tree

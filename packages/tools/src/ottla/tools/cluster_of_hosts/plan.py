@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final, Self
 
-from ottla.broker.local_cluster.layout import ClusterLayout
+from ottla.tools.local_cluster.layout import ClusterLayout
 
 OWN_KEYS: Final = ("broker.id", "broker.rack", "listeners", "log.dirs", "zookeeper.connect")
 """Keys that a cluster over hosts sets for each of its brokers."""

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.testing import append, idempotent, log_in
-from ottla.broker.log_cli import log as command
 from ottla.protocol.records import ControlType, end_transaction_marker
+from ottla.tools.log_cli import log as command
 
 
 @pytest.fixture

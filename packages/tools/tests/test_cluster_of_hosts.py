@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.broker.cluster_of_hosts.on_host import brokers_of, zookeeper_of
-from ottla.broker.cluster_of_hosts.plan import HostsPlan, parse_hosts
-from ottla.broker.local_cluster.members import Member, running_pid
 from ottla.client.cli import main
+from ottla.tools.cluster_of_hosts.on_host import brokers_of, zookeeper_of
+from ottla.tools.cluster_of_hosts.plan import HostsPlan, parse_hosts
+from ottla.tools.local_cluster.members import Member, running_pid
 from peers.sshd import Sshd, missing_sshd
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

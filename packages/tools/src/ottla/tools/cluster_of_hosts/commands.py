@@ -55,8 +55,8 @@ def start_on_hosts(
     options: HostsOptions, data_dir: Path, base_port: int, settings: Mapping[str, str]
 ) -> None:
     """Start the cluster. Raises HostFailed, after which nothing runs that was started here."""
-    from ottla.broker.cluster_of_hosts.plan import OWN_KEYS, HostsPlan, parse_hosts
-    from ottla.broker.cluster_of_hosts.startup import Ssh, start
+    from ottla.tools.cluster_of_hosts.plan import OWN_KEYS, HostsPlan, parse_hosts
+    from ottla.tools.cluster_of_hosts.startup import Ssh, start
 
     if own := next((key for key in settings if key in OWN_KEYS), None):
         raise click.UsageError(f"--set {own} would be the same for all brokers: the cluster sets it")
@@ -70,8 +70,8 @@ def start_on_hosts(
 
 def stop_on_hosts(options: HostsOptions, data_dir: Path) -> None:
     """Stop what runs of the cluster. Raises HostFailed, once the other hosts are done."""
-    from ottla.broker.cluster_of_hosts.plan import HostsPlan, parse_hosts
-    from ottla.broker.cluster_of_hosts.startup import HostFailed, Ssh, stop
+    from ottla.tools.cluster_of_hosts.plan import HostsPlan, parse_hosts
+    from ottla.tools.cluster_of_hosts.startup import HostFailed, Ssh, stop
 
     plan = HostsPlan(
         hosts=parse_hosts(options.file.read_text()), directory=_directory(data_dir),

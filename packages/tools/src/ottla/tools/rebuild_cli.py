@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.rebuild import FoundPartition, Rebuilt
     from ottla.broker.log.files.file_system import Files
     from ottla.broker.log.hosting.directories import LogDirectory
+    from ottla.tools.rebuild import FoundPartition, Rebuilt
     from ottla.zookeeper.embedded.data_tree import Tree
     from ottla.zookeeper.embedded.salvage import Salvage
 
@@ -44,10 +44,10 @@ def rebuild(log_dirs: tuple[Path, ...], coordinator_dir: Path | None) -> None:
     coordinator's files, which are kept aside. What is not known is said; topics whose settings are lost keep
     everything.
     """
-    from ottla.broker.cluster.rebuild import TopicIdsDiffer
     from ottla.broker.cluster.registration import StartupRefused
     from ottla.broker.log.files.file_system import DiskFiles
     from ottla.broker.log.hosting.directories import LogDirectories, LogDirectoryRefused
+    from ottla.tools.rebuild import TopicIdsDiffer
     from ottla.zookeeper.errors import ZooKeeperError
 
     directories = LogDirectories(DiskFiles())
@@ -63,8 +63,8 @@ def rebuild(log_dirs: tuple[Path, ...], coordinator_dir: Path | None) -> None:
 
 def _rebuild(directories: list[LogDirectory], coordinator_dir: Path | None) -> None:
     from ottla.broker.cluster.placement import new_topic_id
-    from ottla.broker.cluster.rebuild import rebuild as rebuilt_from
     from ottla.broker.runtime.environment import Environment
+    from ottla.tools.rebuild import rebuild as rebuilt_from
     from ottla.zookeeper.embedded.salvage import salvage
     from ottla.zookeeper.embedded.transaction_log import TransactionLog
     from ottla.zookeeper.environment import now_ms
@@ -129,11 +129,11 @@ def _check_cluster(kept: Salvage, cluster_id: str, place: Path) -> None:
 
 
 def _partitions(directories: list[LogDirectory]) -> Iterator[FoundPartition]:
-    from ottla.broker.cluster.rebuild import FoundPartition, is_topic_name
     from ottla.broker.log.files.checkpoints import read_leader_epochs, read_offsets, read_topic_id
     from ottla.protocol.storage import CorruptStorage
     from ottla.protocol.storage.checkpoints import CLEANER_OFFSETS_FILE
     from ottla.protocol.storage.segments import DirectoryKind, parse_directory_name
+    from ottla.tools.rebuild import FoundPartition, is_topic_name
 
     for directory in directories:
         files = directory.files

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.broker.cluster_cli import start, stop
-from ottla.broker.local_cluster.layout import ClusterLayout, read_layout
-from ottla.broker.local_cluster.members import running_pid
-from ottla.broker.local_cluster.orphans import orphans_of
-from ottla.broker.local_cluster.startup import members_of
 from ottla.client.cli import main
+from ottla.tools.cluster_cli import start, stop
+from ottla.tools.local_cluster.layout import ClusterLayout, read_layout
+from ottla.tools.local_cluster.members import running_pid
+from ottla.tools.local_cluster.orphans import orphans_of
+from ottla.tools.local_cluster.startup import members_of
 from ottla.zookeeper.apache_server import NoZooKeeper, find_installation
 
 TIMEOUT_S = 90
@@ -41,8 +41,9 @@ def started(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def base_port() -> int:
-    """The first of twenty ports that are free."""
-    for first in range(21_000, 32_000, 20):
+    """The first of twenty ports that are free; processes that run tests at once begin at different ports."""
+    begin = os.getpid() * 20 % 11_000
+    for first in (21_000 + (begin + offset) % 11_000 for offset in range(0, 11_000, 20)):
         if all(map(_is_free, range(first, first + 20))):
             return first
     raise RuntimeError("no ports")

@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ottla.broker.local_cluster.layout import FILE, HOST, ClusterLayout, ZooKeeperKind, read_layout
-from ottla.broker.local_cluster.members import (
+from ottla.broker.server.readiness import until_complete
+from ottla.tools.local_cluster.layout import FILE, HOST, ClusterLayout, ZooKeeperKind, read_layout
+from ottla.tools.local_cluster.members import (
     Member,
     broker_member,
     running_pid,
@@ -19,7 +20,6 @@ from ottla.broker.local_cluster.members import (
     write_files,
     zookeeper_member,
 )
-from ottla.broker.local_cluster.readiness import until_complete
 
 STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.02

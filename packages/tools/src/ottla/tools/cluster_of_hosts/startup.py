@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.broker.cluster_of_hosts.plan import Host, HostsPlan
+from ottla.tools.cluster_of_hosts.plan import Host, HostsPlan
 
 COMMAND_BOUND_S: Final = 90.0
 _END_BOUND_S: Final = 5.0
@@ -59,7 +59,7 @@ class Ssh:
         """The command line of ssh."""
         options = [part for option in (*_OPTIONS, *self.options) for part in ("-o", option)]
         port = [] if host.ssh_port is None else ["-p", str(host.ssh_port)]
-        there = [self.python, "-m", "ottla.broker.cluster_of_hosts.on_host", str(host.number), *words]
+        there = [self.python, "-m", "ottla.tools.cluster_of_hosts.on_host", str(host.number), *words]
         return ["ssh", *options, *port, "--", host.target, shlex.join(there)]
 
 

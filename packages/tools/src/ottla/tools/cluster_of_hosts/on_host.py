@@ -1,4 +1,4 @@
-"""Actions on one host of a cluster: `python -m ottla.broker.cluster_of_hosts.on_host NUMBER ACTION`, by ssh.
+"""Actions on one host of a cluster: `python -m ottla.tools.cluster_of_hosts.on_host NUMBER ACTION`, by ssh.
 
 The plan comes over standard input as JSON. `check` prints the members that run, `zookeeper` and `brokers`
 start those that do not and wait until they serve, `stop NAME...` ends some. What cannot work is one line on
@@ -16,8 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ottla.broker.cluster_of_hosts.plan import Host, HostsPlan
-from ottla.broker.local_cluster.members import (
+from ottla.broker.server.readiness import until_complete
+from ottla.protocol.storage.properties import encode_properties
+from ottla.tools.cluster_of_hosts.plan import Host, HostsPlan
+from ottla.tools.local_cluster.members import (
     PROPERTIES,
     Member,
     apache_command,
@@ -25,8 +27,6 @@ from ottla.broker.local_cluster.members import (
     spawn,
     stop,
 )
-from ottla.broker.local_cluster.readiness import until_complete
-from ottla.protocol.storage.properties import encode_properties
 from ottla.zookeeper.apache_server import NoZooKeeper
 
 READY_BOUND_S: Final = 60.0

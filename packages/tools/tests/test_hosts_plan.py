@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.cluster_of_hosts.plan import HostsPlan, MalformedHosts, parse_hosts
-from ottla.broker.cluster_of_hosts.startup import Ssh
+from ottla.tools.cluster_of_hosts.plan import HostsPlan, MalformedHosts, parse_hosts
+from ottla.tools.cluster_of_hosts.startup import Ssh
 
 TEXT = "# ours\nkafka@a.example:2222 brokers=2\n\nb.example address=10.0.0.2\nc.example\nd.example\n"
 
@@ -44,7 +44,7 @@ def test_a_host_is_named_to_ssh_after_the_options() -> None:
 
     assert command[:3] == ["ssh", "-o", "BatchMode=yes"]
     assert command[-6:-1] == ["IdentityFile=/k y", "-p", "2222", "--", "kafka@a.example"]
-    assert command[-1] == "'/opt/o t/python' -m ottla.broker.cluster_of_hosts.on_host 1 check"
+    assert command[-1] == "'/opt/o t/python' -m ottla.tools.cluster_of_hosts.on_host 1 check"
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ottla.broker.cluster_of_hosts.commands import hosts_options, start_on_hosts, stop_on_hosts
+from ottla.tools.cluster_of_hosts.commands import hosts_options, start_on_hosts, stop_on_hosts
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster_of_hosts.commands import HostsOptions
-    from ottla.broker.local_cluster.layout import ClusterLayout
-    from ottla.broker.local_cluster.startup import Processes
+    from ottla.tools.cluster_of_hosts.commands import HostsOptions
+    from ottla.tools.local_cluster.layout import ClusterLayout
+    from ottla.tools.local_cluster.startup import Processes
 
 _START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1
@@ -75,7 +75,7 @@ def start(
       ottla cluster start --data-dir ./cluster --zookeeper embedded --set num.partitions=6
       ottla cluster start --hosts hosts.txt --data-dir /var/lib/ottla --python /opt/ottla/bin/python
     """
-    from ottla.broker.local_cluster import startup
+    from ottla.tools.local_cluster import startup
 
     if hosts is not None:
         if brokers or kind or zookeeper_servers:
@@ -101,7 +101,7 @@ def _layout(
     zookeeper_servers: int | None,
 ) -> ClusterLayout:
     """Return the plan that the options ask for; what the directory holds cannot be changed."""
-    from ottla.broker.local_cluster.layout import ClusterLayout, ZooKeeperKind
+    from ottla.tools.local_cluster.layout import ClusterLayout, ZooKeeperKind
 
     zookeeper = None if kind is None else ZooKeeperKind(kind)
     if zookeeper is ZooKeeperKind.EMBEDDED and (zookeeper_servers or 1) > 1:
@@ -129,8 +129,8 @@ def _layout(
 
 def _settings(given: tuple[str, ...]) -> dict[str, str]:
     from ottla.broker.config import ALIASES, BrokerConfig, ConfigError, is_known, keys_of, nearest_key
-    from ottla.broker.local_cluster.layout import OWN_KEYS
     from ottla.client.commands import key_values
+    from ottla.tools.local_cluster.layout import OWN_KEYS
 
     settings = key_values(given)
     known = keys_of(BrokerConfig)
@@ -150,7 +150,7 @@ def _settings(given: tuple[str, ...]) -> dict[str, str]:
 
 
 async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
-    from ottla.broker.local_cluster import startup
+    from ottla.tools.local_cluster import startup
 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -173,7 +173,7 @@ async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
 
 async def _start(layout: ClusterLayout, directory: Path, stopping: asyncio.Event) -> Processes | None:
     """Start the cluster; None when a signal ended that."""
-    from ottla.broker.local_cluster import startup
+    from ottla.tools.local_cluster import startup
 
     async with asyncio.TaskGroup() as tasks:
         starting = tasks.create_task(startup.start(layout, directory, click.echo, _START_TIMEOUT_S))
@@ -217,9 +217,9 @@ def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
       ottla cluster stop --data-dir ./cluster
       ottla cluster stop --hosts hosts.txt --data-dir /var/lib/ottla --python /opt/ottla/bin/python
     """
-    from ottla.broker.local_cluster.layout import read_layout
-    from ottla.broker.local_cluster.members import running_pid
-    from ottla.broker.local_cluster.startup import members_of, stop_all
+    from ottla.tools.local_cluster.layout import read_layout
+    from ottla.tools.local_cluster.members import running_pid
+    from ottla.tools.local_cluster.startup import members_of, stop_all
 
     if hosts is not None:
         with _one_line_errors():
@@ -240,7 +240,7 @@ def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
 
 def _stop_orphans(data_dir: Path) -> None:
     """End the processes of a cluster whose directory is gone; nothing is left to be closed cleanly."""
-    from ottla.broker.local_cluster.orphans import end, orphans_of
+    from ottla.tools.local_cluster.orphans import end, orphans_of
 
     found = orphans_of(data_dir.absolute())
     if not found:
@@ -252,10 +252,10 @@ def _stop_orphans(data_dir: Path) -> None:
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
     """Print errors that the user can correct in one line."""
-    from ottla.broker.cluster_of_hosts.plan import MalformedHosts
-    from ottla.broker.cluster_of_hosts.startup import HostFailed
-    from ottla.broker.local_cluster.layout import MalformedLayout
-    from ottla.broker.local_cluster.startup import ClusterFailed, ClusterRefused
+    from ottla.tools.cluster_of_hosts.plan import MalformedHosts
+    from ottla.tools.cluster_of_hosts.startup import HostFailed
+    from ottla.tools.local_cluster.layout import MalformedLayout
+    from ottla.tools.local_cluster.startup import ClusterFailed, ClusterRefused
 
     try:
         yield

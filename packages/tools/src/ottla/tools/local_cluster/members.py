@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ottla.broker.local_cluster.layout import HOST, ClusterLayout, ZooKeeperKind
 from ottla.protocol.storage.properties import encode_properties
+from ottla.tools.local_cluster.layout import HOST, ClusterLayout, ZooKeeperKind
 
 PROPERTIES: Final = "server.properties"
 _POLL_S: Final = 0.02
