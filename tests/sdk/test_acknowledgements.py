@@ -36,7 +36,7 @@ async def test_text_times_partitions_and_headers_arrive_as_they_were_given(
 ) -> None:
     topic = fresh("plain")
     await admin.topics.create(topic, partitions=3)
-    async with Producer(cluster.bootstrap_servers) as producer:
+    async with Producer(cluster.bootstrap_servers, max_block_ms=500) as producer:
         await producer.partitions_for(topic)
         by_key = await (await producer.send(topic, "ů", key="josef"))
         as_bytes = await (await producer.send(topic, "ů".encode(), key=b"josef"))

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
@@ -222,7 +222,8 @@ async def test_a_record_that_comes_while_its_transaction_commits_is_refused(
 async def test_a_record_that_never_finds_its_place_leaves_only_the_abort(
     cluster: Cluster, topic: str, fresh: Callable[[str], str]
 ) -> None:
-    async with Producer(cluster.bootstrap_servers, transactional_id=fresh("id")) as producer:
+    settings: dict[str, Any] = {"transactional_id": fresh("id"), "max_block_ms": 500}
+    async with Producer(cluster.bootstrap_servers, **settings) as producer:
         await producer.begin_transaction()
         lost = producer.send_nowait(topic, b"nowhere", partition=77)
         with pytest.raises(TransactionFailed, match="partitions 0 to 2"):

@@ -4,9 +4,12 @@ from collections import Counter
 
 import pytest
 
+from ottla.client.interceptors import Interceptors
+from ottla.producer import ProducerRecord
+from ottla.producer.accumulator import Accumulator, Appender
+from ottla.producer.append.record_appender import RecordAppender
 from ottla.producer.partitioner import (
     NAMED,
-    ByFunction,
     Partitioner,
     RandomForAWhile,
     RoundRobin,
@@ -137,9 +140,20 @@ def test_a_function_chooses_as_in_other_clients() -> None:
     assert one.partition("t", None, 3, (0, 1)) == 0
 
 
-def test_a_choice_that_is_not_a_partition_raises() -> None:
-    with pytest.raises(ValueError, match="the partitioner chose 9 for 't', which has 0 to 2"):
-        ByFunction(lambda key, everything, available: 9).partition("t", None, 3, ())
+@pytest.mark.parametrize("chosen", [9, -1])
+def test_a_choice_that_is_not_a_partition_raises(chosen: int) -> None:
+    accumulator = Accumulator(
+        batch_size=100, linger_ms=0, buffer_memory=9_999, max_record_size=1_000, monotonic_ms=lambda: 0.0
+    )
+    info = accumulator.update_topic("t", 3, [0, 1, 2])
+    function = partitioner(lambda key, everything, available: chosen)
+    records = RecordAppender(Appender(accumulator), function, Interceptors(()))
+    choose = records.choose(info)
+    assert choose is not None
+
+    for call in (lambda: records.append(info, ProducerRecord("t", b"x")), lambda: choose(None)):
+        with pytest.raises(ValueError, match=f"the partitioner chose {chosen} for 't', which has 0 to 2"):
+            call()
 
 
 def test_the_default_is_built_in_and_objects_are_taken_as_they_are() -> None:

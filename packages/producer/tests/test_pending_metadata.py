@@ -31,7 +31,7 @@ async def test_pending_records_are_appended_in_order_and_their_acknowledgements_
             raise ValueError("no such partition")
         return appender.append(info, None, one.value, 0, None, None)
 
-    pending.append_all("t", append)
+    pending.append_all("t", 1, append)
     async with asyncio.timeout(60):
         await pending.resolved()
     (batch,) = accumulator.incomplete_batches()
@@ -58,3 +58,35 @@ async def test_records_of_a_topic_that_is_not_found_fail_and_so_does_their_trans
     async with asyncio.timeout(60):
         await resolved
     assert len(failures) == 1
+
+
+async def test_records_of_a_later_partition_wait_until_the_topic_has_it_and_flush_waits_for_them() -> None:
+    accumulator = Accumulator(
+        batch_size=1_000, linger_ms=0, buffer_memory=9_999, max_record_size=999, monotonic_ms=lambda: 0.0
+    )
+    appender, info = Appender(accumulator), accumulator.update_topic("t", 1, [0])
+    pending = PendingMetadata()
+    first, later = (pending.add(ProducerRecord("t", b"x", partition=partition)) for partition in (0, 2))
+    seen: list[int] = []
+    later.add_done_callback(lambda sent: seen.append(sent.offset))
+    resolved = asyncio.create_task(pending.resolved())
+    await asyncio.sleep(0)
+
+    def append(record: ProducerRecord) -> Acknowledgement:
+        return appender.append(info, None, record.value, record.partition, None, None)
+
+    pending.append_all("t", 1, append)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (pending.counts(), pending.highest_partition("t"), resolved.done()) == ({"t": 1}, 2, False)
+    assert (str(first.topic_partition), later.topic_partition) == ("t-0", None)
+
+    accumulator.update_topic("t", 3, [0, 1, 2])
+    pending.append_all("t", 3, append)
+    async with asyncio.timeout(60):
+        await resolved
+        for batch in accumulator.incomplete_batches():
+            batch.succeed(7, -1)
+        await later
+    await asyncio.sleep(0)
+    assert (pending.highest_partition("t"), later.offset, seen) == (None, 7, [7])

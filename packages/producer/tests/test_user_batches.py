@@ -43,7 +43,7 @@ async def test_a_filled_batch_rejects_an_invalid_timestamp(when: Any, error: typ
 
 async def test_a_batch_that_was_rejected_for_an_unknown_partition_can_be_sent_to_another() -> None:
     async with serving(ScriptedBroker()) as broker:
-        async with Producer(broker.bootstrap_servers) as producer:
+        async with Producer(broker.bootstrap_servers, max_block_ms=50) as producer:
             batch = producer.create_batch()
             batch.append(value=b"x")
             with pytest.raises(ValueError, match="not 4294967296"):

@@ -4,7 +4,15 @@ from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.serialization import SerializationFailed
 from ottla.producer.accumulator import Acknowledgement, Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
-from ottla.producer.errors import BufferFull, DeliveryTimeout, ProducerClosed, RecordRefused, RecordTooLarge
+from ottla.producer.errors import (
+    BufferFull,
+    DeliveryTimeout,
+    NoSuchPartition,
+    ProducerClosed,
+    RecordRefused,
+    RecordTooLarge,
+    TopicRecreated,
+)
 from ottla.producer.interceptors import ProducerInterceptor
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import Partitioner
@@ -27,6 +35,7 @@ __all__ = [
     "BufferFull",
     "DeliveryTimeout",
     "GroupMetadata",
+    "NoSuchPartition",
     "OffsetAndMetadata",
     "Partitioner",
     "PreparedTransaction",
@@ -45,6 +54,7 @@ __all__ = [
     "SerializationFailed",
     "SyncProducer",
     "TopicPartition",
+    "TopicRecreated",
     "TransactionError",
     "TransactionFailed",
     "end_prepared",

@@ -1,121 +1,5 @@
 # The batches of all partitions, and which of them are due. Time is an argument; no method waits.
 
-cdef class TopicInfo
-cdef class Accumulator
-
-
-@cython.final
-cdef class Queue:
-    """The batches of one partition, oldest first; the last may still be open."""
-
-    cdef readonly object partition
-    cdef readonly str topic
-    cdef readonly int32_t index
-    cdef readonly object batches
-    cdef readonly int in_flight
-    cdef Batch _open
-    cdef Py_ssize_t _initial_capacity    # of the next batch: the size of the last one
-    cdef double _last_batch_ms           # when the last batch was created
-
-    def __cinit__(self, str topic, int32_t index):
-        self.topic, self.index = topic, index
-        self.partition = TopicPartition(topic, index)
-        self.batches = deque()
-
-    cdef Batch _next(self, int max_in_flight):
-        """Return the next batch to send, or None. A retry is sent alone, so that batches keep their order."""
-        cdef Batch batch
-        if self.in_flight >= max_in_flight:
-            return None
-        for batch in self.batches:
-            if batch.in_flight:
-                if batch.attempts:
-                    return None
-                continue
-            return None if batch.attempts and self.in_flight else batch
-        return None
-
-
-@cython.final
-cdef class TopicInfo:
-    """The partitions of one topic, and the sticky partition of its records without a key."""
-
-    cdef readonly str topic
-    cdef list _queues
-    cdef readonly int32_t count
-    cdef readonly list available         # partitions that have a leader
-    cdef Queue _sticky                   # the partition of records without a key
-    cdef Py_ssize_t _sticky_bytes_left   # until the sticky partition changes
-    cdef Accumulator _accumulator
-    cdef double _in_use_since_ms         # when it was created, or found again after `forget_idle`
-    cdef object __weakref__
-
-    def __cinit__(self, Accumulator accumulator, str topic):
-        self._accumulator, self.topic = accumulator, topic
-        self._queues, self.available = [], []
-        self._in_use_since_ms = accumulator.monotonic_ms()
-
-    cdef bint _is_idle(self, double since_ms):
-        cdef Queue queue
-        if self._in_use_since_ms > since_ms:
-            return False
-        for queue in self._queues:
-            if queue.batches or queue._last_batch_ms > since_ms:
-                return False
-        return True
-
-    def update(self, int32_t count, list available):
-        """Set how many partitions there are and which have leaders. A partition never disappears.
-
-        A damaged response may name leaders of partitions that are not there: indexes are not checked below.
-        """
-        cdef int32_t index
-        if max(self.count, count) < 1:
-            raise ValueError(f"{self.topic!r} has no partitions")
-        for index in range(self.count, count):
-            self._queues.append(Queue(self.topic, index))
-        self.count = max(self.count, count)
-        self.available = [each for each in available if 0 <= each < self.count]
-        if self._sticky is None or (self.available and self._sticky.index not in self.available):
-            self._switch_sticky()
-
-    @property
-    def partitions(self):
-        return range(self.count)
-
-    cdef Queue _queue(self, int64_t index):
-        if not 0 <= index < self.count:
-            raise ValueError(f"{self.topic!r} has the partitions 0 to {self.count - 1}, not {index}")
-        return <Queue>self._queues[index]
-
-    cdef inline Queue _by_key(self, const unsigned char* key, Py_ssize_t size):
-        return <Queue>PyList_GET_ITEM(self._queues, (murmur2_of(key, size) & 0x7fffffff) % self.count)
-
-    cdef object _switch_sticky(self):
-        """Choose the next sticky partition at random, weighted towards short queues (KIP-794)."""
-        cdef Queue queue
-        cdef int32_t index
-        cdef list choices = self.available or list(range(self.count)), weights
-        cdef Py_ssize_t longest = 0
-        if len(choices) > 1 and self._sticky is not None:
-            choices = [index for index in choices if index != self._sticky.index]
-        for index in choices:
-            queue = <Queue>self._queues[index]
-            longest = max(longest, len(queue.batches))
-        weights = [longest + 1 - len((<Queue>self._queues[index]).batches) for index in choices]
-        self._sticky = <Queue>self._queues[_weighted_choice(choices, weights, self._accumulator.chance())]
-        self._sticky_bytes_left = self._accumulator.batch_size
-
-
-cdef object _weighted_choice(list choices, list weights, double chance):
-    cdef double left = chance * sum(weights)
-    for choice, weight in zip(choices, weights):
-        left -= weight
-        if left < 0:
-            return choice
-    return choices[len(choices) - 1]
-
-
 cdef class Accumulator:
     """Batches by partition. The application appends records; the sender drains due batches.
 
@@ -155,6 +39,31 @@ cdef class Accumulator:
 
     def update_topic(self, str topic, int32_t count, list available):
         """Set the partitions of a topic; return its TopicInfo."""
+        cdef TopicInfo found = self._topic_info(topic)
+        found.update(count, available)
+        self.topics[topic] = found
+        return found
+
+    def recreate_topic(self, str topic, int32_t count, list available):
+        """Set the partitions of a topic that was created again; return the batches without a place in it.
+
+        Those are the batches of partitions that it does not have, and, where the number of partitions changed, the
+        batches of records whose partitions were chosen by that number.
+        """
+        cdef TopicInfo found = self._topic_info(topic)
+        cdef int32_t count_before = found.count
+        cdef Batch batch
+        found.update(count, available, True)
+        self.topics[topic] = found
+        if count == count_before:
+            return []
+        return [
+            batch for batch in self.incomplete_batches()
+            if batch.queue.topic == topic and (batch.queue.index >= count or batch._is_placed_by_count)
+        ]
+
+    cdef TopicInfo _topic_info(self, str topic):
+        """Return the TopicInfo of a topic: the known one, the forgotten one, or a new one."""
         cdef TopicInfo found = self.topics.get(topic)
         if found is None:
             # A call that waits with a forgotten TopicInfo appends to it: a partition must not have two queues.
@@ -163,8 +72,6 @@ cdef class Accumulator:
                 found = TopicInfo(self, topic)
             else:
                 found._in_use_since_ms = self.monotonic_ms()
-        found.update(count, available)
-        self.topics[topic] = found
         return found
 
     def forget_idle(self, double since_ms):
@@ -209,6 +116,17 @@ cdef class Accumulator:
             before = batch._position
             index[0] = <int32_t>batch._put(key, key_size, value, value_size, headers, headers_size, timestamp)
         self.size_bytes += batch._position - before
+        return batch
+
+    cdef inline Batch _put_by_key(
+        self, TopicInfo info, const unsigned char* key, Py_ssize_t key_size, const unsigned char* value,
+        Py_ssize_t value_size, const unsigned char* headers, Py_ssize_t headers_size, int64_t timestamp, int32_t* index,
+    ):
+        """Append a record to the partition of its key, which depends on the number of partitions."""
+        cdef Batch batch = self._put(
+            info._by_key(key, key_size), key, key_size, value, value_size, headers, headers_size, timestamp, index
+        )
+        batch._is_placed_by_count = True
         return batch
 
     cdef inline Batch _append_keyless(
@@ -342,6 +260,7 @@ cdef class Accumulator:
             part._begin(0)
             part.closed = True
             part.attempts = batch.attempts
+            part._is_placed_by_count = batch._is_placed_by_count
             for record in half_of_records:
                 _put_record(part, record.key, record.value, packed_headers(record.headers), record.timestamp_ms)
             parts.append(part)

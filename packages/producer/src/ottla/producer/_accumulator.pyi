@@ -15,6 +15,7 @@ class Batch:
     closed: bool
     in_flight: bool
     last_error: BaseException | None
+    displaced_by: BaseException | None
     @property
     def record_count(self) -> int: ...
     @property
@@ -183,6 +184,12 @@ class Accumulator:
         """Whether `send` must wait for buffer space."""
     def update_topic(self, topic: str, count: int, available: list[int]) -> TopicInfo:
         """Set the partitions of a topic; return its TopicInfo."""
+    def recreate_topic(self, topic: str, count: int, available: list[int]) -> list[Batch]:
+        """Set the partitions of a topic that was created again; return the batches without a place in it.
+
+        Those are the batches of partitions that it does not have, and, where the number of partitions
+        changed, the batches of records whose partitions were chosen by that number.
+        """
     def forget_idle(self, since_ms: float) -> list[str]:
         """Drop the topics without a record since then; return their names."""
     def add(self, batch: Batch, info: TopicInfo, partition: int) -> None:
@@ -322,8 +329,12 @@ class Appender:
         partition: int | None,
         timestamp_ms: int | None,
         headers: bytes | None,
+        is_placed_by_count: bool = False,
     ) -> Acknowledgement:
-        """Append one serialized record; `partition` None leaves the choice to key or topic."""
+        """Append one serialized record; `partition` None leaves the choice to key or topic.
+
+        `is_placed_by_count`: a partitioner chose the partition by the number of them. Raises NoSuchPartition.
+        """
     def append_many(
         self,
         info: TopicInfo,
@@ -344,7 +355,8 @@ class Appender:
     ) -> int:
         """Append rows from `start` on until the buffer is full; return the number of the first one left.
 
-        `choose(key)` returns the partition of a row that names none.
+        `choose(key)` returns the partition of a row that names none. Raises NoSuchPartition if the first row
+        names a partition that the topic does not have; before a later one it returns.
         """
     def append_batch(self, builder: BatchBuilder, info: TopicInfo, partition: int) -> Acknowledgement:
         """Append a batch that the application filled; return the acknowledgement of its first record."""

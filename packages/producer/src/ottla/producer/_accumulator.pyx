@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The native part of the producer: records into batches. `accumulator.py` exports it, `_accumulator.pyi` types it.
 
-`_batch.pxi` holds one batch, `_record_acknowledgements.pxi` the acknowledgements of its records, `_accumulator.pxi` the
-batches of all partitions, `_arrow_rows.pxi` the rows of Arrow columns, `_appender.pxi` the calls that append records to
-batches. This module does not wait, use sockets or start tasks.
+`_batch.pxi` holds one batch, `_record_acknowledgements.pxi` the acknowledgements of its records, `_partitions.pxi` the
+queues of a topic's partitions, `_accumulator.pxi` the batches of all partitions, `_arrow_rows.pxi` the rows of Arrow
+columns, `_appender.pxi` the calls that append records to batches. This module does not wait, use sockets or start tasks.
 """
 
 cimport cython
@@ -53,7 +53,7 @@ import weakref
 from collections import deque
 
 from ottla.client.environment import chance as _system_chance
-from ottla.producer.errors import BufferFull, ProducerClosed, RecordRefused, RecordTooLarge
+from ottla.producer.errors import NoSuchPartition, RecordRefused, RecordTooLarge
 from ottla.producer.record import RecordMetadata
 from ottla.protocol.records import Codec
 from ottla.protocol.records import compress as _compress
@@ -76,6 +76,7 @@ log = logging.getLogger("ottla.producer")
 
 include "_batch.pxi"
 include "_record_acknowledgements.pxi"
+include "_partitions.pxi"
 include "_accumulator.pxi"
 include "_arrow_rows.pxi"
 include "_appender.pxi"

@@ -114,18 +114,22 @@ cdef class Appender:
                 info, <const unsigned char*>PyBytes_AS_STRING(value), size, NULL, 0, now, &index
             )
         else:
-            batch = accumulator._put(
-                info._by_key(key_data, key_size), key_data, key_size,
-                <const unsigned char*>PyBytes_AS_STRING(value), size, NULL, 0, now, &index,
+            batch = accumulator._put_by_key(
+                info, key_data, key_size, <const unsigned char*>PyBytes_AS_STRING(value), size, NULL, 0, now, &index
             )
         one = Acknowledgement.__new__(Acknowledgement)
         one._batch, one._index, one._timestamp = batch, index, now
         return one
 
     cdef object _append_plain(self, TopicInfo info, value, key, partition, timestamp_ms, headers):
-        """Append a record of bytes, text or None. Returns None for text that the general path must reject."""
+        """Append a record of bytes, text or None. Returns None for one that the general path must take.
+
+        That is text that it must reject, and a partition that it must wait for.
+        """
         cdef Py_ssize_t size
         cdef bytes packed = None if headers is None else packed_headers(headers)
+        if partition is not None and not info._has(partition):
+            return None
         try:
             key = _as_bytes(key)
             value = _as_bytes(value)
@@ -138,13 +142,18 @@ cdef class Appender:
             raise RecordTooLarge(size, self.accumulator.max_record_size)
         return self.append(info, key, value, partition, timestamp_ms, packed)
 
-    def append(self, TopicInfo info, bytes key, bytes value, partition, timestamp_ms, bytes headers):
-        """Append one serialized record; `partition` None leaves the choice to key or topic."""
+    def append(
+        self, TopicInfo info, bytes key, bytes value, partition, timestamp_ms, bytes headers,
+        bint is_placed_by_count=False,
+    ):
+        """Append one serialized record; `partition` None leaves the choice to key or topic.
+
+        `is_placed_by_count`: a partitioner chose the partition by the number of them.
+        """
         cdef Accumulator accumulator = self.accumulator
         cdef int64_t stamp = accumulator._now() if timestamp_ms is None else whole_ms(timestamp_ms)
         cdef int32_t index = 0
         cdef Batch batch
-        cdef Queue queue
         cdef Acknowledgement one
         cdef Py_ssize_t key_size = -1 if key is None else PyBytes_GET_SIZE(key)
         cdef Py_ssize_t value_size = -1 if value is None else PyBytes_GET_SIZE(value)
@@ -152,11 +161,15 @@ cdef class Appender:
         cdef const unsigned char* k = NULL if key is None else <const unsigned char*>PyBytes_AS_STRING(key)
         cdef const unsigned char* v = NULL if value is None else <const unsigned char*>PyBytes_AS_STRING(value)
         cdef const unsigned char* h = NULL if headers is None else <const unsigned char*>PyBytes_AS_STRING(headers)
-        if partition is None and key is None:
+        if partition is not None:
+            batch = accumulator._put(
+                info._queue(partition), k, key_size, v, value_size, h, headers_size, stamp, &index
+            )
+            batch._is_placed_by_count |= is_placed_by_count
+        elif key is None:
             batch = accumulator._append_keyless(info, v, value_size, h, headers_size, stamp, &index)
         else:
-            queue = info._by_key(k, key_size) if partition is None else info._queue(partition)
-            batch = accumulator._put(queue, k, key_size, v, value_size, h, headers_size, stamp, &index)
+            batch = accumulator._put_by_key(info, k, key_size, v, value_size, h, headers_size, stamp, &index)
         one = Acknowledgement.__new__(Acknowledgement)
         one._batch, one._index, one._timestamp = batch, index, stamp
         return one
@@ -206,9 +219,7 @@ cdef class Appender:
             elif key_size < 0:
                 batch = accumulator._append_keyless(info, v, value_size, h, headers_size, stamp, &index)
             else:
-                batch = accumulator._put(
-                    info._by_key(k, key_size), k, key_size, v, value_size, h, headers_size, stamp, &index
-                )
+                batch = accumulator._put_by_key(info, k, key_size, v, value_size, h, headers_size, stamp, &index)
             out._add(batch, index, stamp)
         return count
 
@@ -227,10 +238,11 @@ cdef class Appender:
     ):
         """Append rows from `start` on until the buffer is full; return the number of the first one left.
 
-        `choose(key)` returns the partition of a row that names none.
+        `choose(key)` returns the partition of a row that names none. Raises NoSuchPartition if the first row names a
+        partition that the topic does not have; before a later one it returns.
         """
         cdef Accumulator accumulator = self.accumulator
-        cdef int64_t row, stop = min(rows.count, start + max_count), key_size = -1, value_size = -1
+        cdef int64_t row, stop = min(rows.count, start + max_count), key_size = -1, value_size = -1, named
         cdef int64_t now = accumulator._now(), stamp = now
         cdef const unsigned char* key = NULL
         cdef const unsigned char* value
@@ -248,26 +260,26 @@ cdef class Appender:
             headers_size = rows._headers_of(row)
             headers = <const unsigned char*>PyByteArray_AS_STRING(rows._packed)
             if rows._has_times:
-                stamp = now
-                if is_valid(rows._times.validity, row + rows._times.offset):
-                    stamp = number_at(&rows._times, row)
-                    if stamp < 0:
-                        raise ValueError(f"the timestamp of row {row} is before 1970: {stamp} ms; null stands for now")
+                stamp = rows._time_of(row, now)
             size = value_size + key_size + headers_size + RECORD_OVERHEAD
             if size > accumulator.max_record_size:
                 raise RecordTooLarge(size, accumulator.max_record_size)
             queue = None
             if rows._has_partitions and is_valid(rows._partitions.validity, row + rows._partitions.offset):
-                queue = info._queue(number_at(&rows._partitions, row))
+                named = number_at(&rows._partitions, row)
+                if row > start and not info._has(named):
+                    return row  # the rows before it are in batches: an error would lose their number
+                queue = info._queue(named)
             elif choose is not None:
                 queue = info._queue(choose(None if key_size < 0 else PyBytes_FromStringAndSize(<char*>key, key_size)))
-            elif key_size >= 0:
-                queue = info._by_key(key, key_size)
-            if queue is None:
+            if queue is not None:
+                batch = accumulator._put(queue, key, key_size, value, value_size, headers, headers_size, stamp, &index)
+                batch._is_placed_by_count |= choose is not None
+            elif key_size < 0:
                 batch = accumulator._append_keyless(info, value, value_size, headers, headers_size, stamp, &index)
             else:
-                batch = accumulator._put(
-                    queue, key, key_size, value, value_size, headers, headers_size, stamp, &index
+                batch = accumulator._put_by_key(
+                    info, key, key_size, value, value_size, headers, headers_size, stamp, &index
                 )
             out._add(batch, index, stamp)
         return stop

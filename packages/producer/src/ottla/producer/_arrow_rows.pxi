@@ -137,6 +137,16 @@ cdef class ArrowRows:
         self._has_headers = True
         return 0
 
+    cdef int64_t _time_of(self, int64_t row, int64_t now) except -1:
+        """Return the timestamp of a row, `now` where it is null."""
+        cdef int64_t stamp
+        if not is_valid(self._times.validity, row + self._times.offset):
+            return now
+        stamp = number_at(&self._times, row)
+        if stamp < 0:
+            raise ValueError(f"the timestamp of row {row} is before 1970: {stamp} ms; null stands for now")
+        return stamp
+
     cdef Py_ssize_t _headers_of(self, int64_t row) except -1:
         """Encode the headers of a row; return their size in bytes, 0 for none."""
         cdef int64_t at = row + self._headers_offset, first, last, i, key_size = 0, value_size = 0

@@ -22,6 +22,8 @@ cdef class Batch:
     cdef public int attempts
     cdef public bint closed, in_flight
     cdef public object last_error
+    cdef public object displaced_by      # the error of its next retry: its topic was created again, with other partitions
+    cdef bint _is_placed_by_count        # the partition of a record depended on how many there were
     cdef readonly bytes data             # the bytes to send, once packed
     cdef readonly int64_t producer_id
     cdef readonly int16_t producer_epoch

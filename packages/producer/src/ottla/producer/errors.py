@@ -34,6 +34,37 @@ class BufferFull(ClientError):
         self.limit_bytes = limit_bytes
 
 
+class NoSuchPartition(ClientError, ValueError):
+    """A topic has no such partition, and did not get it within `max_block_ms`. The record is in no batch."""
+
+    def __init__(self, topic: str, partition: int, count: int, waited_ms: float = 0) -> None:
+        after = f", after {waited_ms:.0f} ms" if waited_ms else ""
+        super().__init__(f"{topic!r} has the partitions 0 to {count - 1}, not {partition}{after}")
+        self.topic = topic
+        self.partition = partition
+        self.count = count
+        self.waited_ms = waited_ms
+
+
+class TopicRecreated(ClientError):
+    """A record has no place in its topic, which was deleted and created again with other partitions.
+
+    Its partition is gone, or was chosen by the number of partitions: the same key belongs to another one now.
+    Send it again. A batch whose response was lost may be written all the same.
+    """
+
+    retriable = True
+
+    def __init__(self, topic: str, count_before: int, count: int) -> None:
+        super().__init__(
+            f"{topic!r} was deleted and created again with {count} partitions, and had {count_before}: "
+            f"send the record again"
+        )
+        self.topic = topic
+        self.count_before = count_before
+        self.count = count
+
+
 class DeliveryTimeout(ClientError):
     """A record was not acknowledged within `delivery_timeout_ms`. It may be written all the same."""
 

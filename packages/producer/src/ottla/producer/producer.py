@@ -372,6 +372,7 @@ class Producer(SendMethods):
             config.transaction_timeout_ms,
             self.metrics,
             config.delivery_timeout_ms,
+            lambda topic: self._sender.find_leaders(topic),
         )
 
     def _producer_metadata(self, appender: Appender, records: RecordAppender) -> ProducerMetadata:
@@ -382,7 +383,9 @@ class Producer(SendMethods):
             admission=self._admission,
             pending=self._pending,
             append=records.append,
-            on_recreated=lambda topic: self._idempotence.topic_recreated(topic),
+            on_recreated=lambda topic, displaced, cause: self._sender.topic_recreated(
+                topic, displaced, cause
+            ),
             now_ms=loop_time_ms,
         )
 

@@ -9,7 +9,9 @@ from ottla.producer.accumulator import (
     Acknowledgement,
     Acknowledgements,
     Appender,
+    ArrowRows,
     BatchBuilder,
+    TopicInfo,
     arrow_rows,
 )
 from ottla.producer.append.buffer_space import BufferSpace
@@ -17,7 +19,7 @@ from ottla.producer.append.metadata import ProducerMetadata
 from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.append.record_appender import RecordAppender
 from ottla.producer.append.record_serialization import RecordSerializer
-from ottla.producer.errors import RecordTooLarge
+from ottla.producer.errors import NoSuchPartition, RecordTooLarge
 from ottla.producer.record import Headers
 
 BATCH_HEADER_BYTES = 61
@@ -56,7 +58,7 @@ class BulkSends:
     ) -> Acknowledgements:
         """Append a list of values, in order."""
         out = Acknowledgements()
-        info = await self._metadata.topic(topic)
+        info = await self._metadata.topic(topic, partition)
         records = self._serializer.columns(topic, values, keys, timestamps_ms, partition, headers)
         done = 0
         try:
@@ -78,12 +80,21 @@ class BulkSends:
                 done = 0
                 while done < rows.count:
                     await self._wait_for_space()
-                    choose = self._records.choose(info)
-                    done = self._appender.append_rows(info, rows, done, RECORDS_PER_TURN, out, choose)
+                    done = await self._append_rows(info, rows, done, out)
                     await asyncio.sleep(0)
         finally:
             out.complete()
         return out
+
+    async def _append_rows(self, info: TopicInfo, rows: ArrowRows, done: int, out: Acknowledgements) -> int:
+        try:
+            choose = self._records.choose(info)
+            return self._appender.append_rows(info, rows, done, RECORDS_PER_TURN, out, choose)
+        except NoSuchPartition as missing:  # of the first row, so that nothing was appended
+            if missing.partition < 0:
+                raise
+            await self._metadata.topic(info.topic, missing.partition)
+            return done
 
     async def send_batch(self, batch: BatchBuilder, topic: str, partition: int) -> Acknowledgement:
         """Append a batch that the application filled."""
@@ -92,7 +103,7 @@ class BulkSends:
             raise ValueError("the batch is empty")
         if batch.size() - BATCH_HEADER_BYTES > self._max_record_size:  # a builder takes any first record
             raise RecordTooLarge(batch.size(), self._max_record_size)
-        info = await self._metadata.topic(topic)
+        info = await self._metadata.topic(topic, partition)
         await self._wait_for_space()
         return self._appender.append_batch(batch, info, partition)
 

@@ -1,4 +1,4 @@
-"""Records whose topic has no metadata yet: they wait, in order, until their partitions are known."""
+"""Records whose partitions are not known yet: they wait for metadata, in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class _PendingTopic:
     """The records of one topic; their acknowledgements wait on `batch` until they are appended."""
 
     batch: Batch
-    records: list[tuple[Acknowledgement, ProducerRecord]] = field(default_factory=list)
+    records: list[tuple[int, Acknowledgement, ProducerRecord]] = field(default_factory=list)
+    """Each with its number, ascending, among all that ever waited."""
     size_bytes: int = 0
 
 
@@ -33,6 +34,7 @@ class PendingMetadata:
     def __init__(self, on_failure: Callable[[BaseException], None] = lambda error: None) -> None:
         self._on_failure = on_failure
         self._topics: dict[str, _PendingTopic] = {}
+        self._added = 0
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._topics
@@ -40,28 +42,41 @@ class PendingMetadata:
     @property
     def size_bytes(self) -> int:
         """About how many bytes wait."""
-        return sum(each.size_bytes for each in self._topics.values())
+        return sum(pending.size_bytes for pending in self._topics.values())
 
     def counts(self) -> dict[str, int]:
         """Return the number of waiting records by topic."""
-        return {topic: len(each.records) for topic, each in self._topics.items()}
+        return {topic: len(pending.records) for topic, pending in self._topics.items()}
 
     def add(self, record: ProducerRecord) -> Acknowledgement:
         """Add a record; return its acknowledgement, which is pending."""
-        pending = self._topics.get(record.topic)
-        if pending is None:
-            pending = self._topics[record.topic] = _PendingTopic(pending_batch(asyncio.get_running_loop()))
+        pending = self._pending(record.topic)
         acknowledgement = pending_acknowledgement(pending.batch)
-        pending.records.append((acknowledgement, record))
+        self._added += 1
+        pending.records.append((self._added, acknowledgement, record))
         pending.size_bytes += _size(record)
         return acknowledgement
 
-    def append_all(self, topic: str, append: Callable[[ProducerRecord], Acknowledgement]) -> None:
-        """Append the records of a topic, in order. A record that `append` rejects fails with its error."""
+    def highest_partition(self, topic: str) -> int | None:
+        """Return the highest partition that a record of a topic names; None if none of them names one."""
+        pending = self._topics.get(topic)
+        named = [] if pending is None else [record.partition for _, _, record in pending.records]
+        return max((partition for partition in named if partition is not None), default=None)
+
+    def append_all(
+        self, topic: str, partitions: int, append: Callable[[ProducerRecord], Acknowledgement]
+    ) -> None:
+        """Append the records of a topic that has so many partitions, in order.
+
+        Records of later partitions go on waiting. A record that `append` rejects fails with its error.
+        """
         pending = self._topics.pop(topic, None)
         if pending is None:
             return
-        for acknowledgement, record in pending.records:
+        for number, acknowledgement, record in pending.records:
+            if record.partition is not None and record.partition >= partitions:
+                self._keep(number, acknowledgement, record)
+                continue
             try:
                 appended = append(record)
             except Exception as error:
@@ -69,6 +84,18 @@ class PendingMetadata:
                 appended = _failed(error)
             resolve(acknowledgement, appended)
         resolve_all(pending.batch)
+
+    def _keep(self, number: int, acknowledgement: Acknowledgement, record: ProducerRecord) -> None:
+        pending = self._pending(record.topic)
+        resolve(acknowledgement, pending_acknowledgement(pending.batch))
+        pending.records.append((number, acknowledgement, record))
+        pending.size_bytes += _size(record)
+
+    def _pending(self, topic: str) -> _PendingTopic:
+        pending = self._topics.get(topic)
+        if pending is None:
+            pending = self._topics[topic] = _PendingTopic(pending_batch(asyncio.get_running_loop()))
+        return pending
 
     def fail(self, topic: str, error: BaseException) -> None:
         """Fail the records of a topic."""
@@ -84,8 +111,10 @@ class PendingMetadata:
 
     async def resolved(self) -> None:
         """Return once every record that waits now is in a batch, or failed."""
-        waiting = [each.batch.settled() for each in self._topics.values()]
-        if waiting:
+        last = self._added
+        while waiting := [
+            pending.batch.settled() for pending in self._topics.values() if pending.records[0][0] <= last
+        ]:
             await asyncio.wait(waiting)
 
 

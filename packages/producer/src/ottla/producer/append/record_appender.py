@@ -26,13 +26,23 @@ class RecordAppender:
         self._on_acknowledgement = interceptors.methods("on_acknowledgement")
 
     def append(self, info: TopicInfo, record: ProducerRecord) -> Acknowledgement:
-        """Append a serialized record. Raises ValueError for a partition that the topic does not have."""
-        partition = record.partition
+        """Append a serialized record.
+
+        Raises NoSuchPartition if the topic does not have its partition, ValueError if the partitioner chose
+        such a one.
+        """
+        partition, is_chosen = record.partition, False
         if partition is None and self._partitioner is not None:
-            partition = self._partitioner.partition(info.topic, record.key, info.count, info.available)
+            partition, is_chosen = _chosen(self._partitioner, info, record.key), True
         begun = self._accumulator.batches_begun
         sent = self._appender.append(
-            info, record.key, record.value, partition, record.timestamp_ms, packed_headers(record.headers)
+            info,
+            record.key,
+            record.value,
+            partition,
+            record.timestamp_ms,
+            packed_headers(record.headers),
+            is_chosen,
         )
         if self._batch_full is not None and self._accumulator.batches_begun > begun:
             self._batch_full(info.topic)
@@ -63,7 +73,7 @@ class RecordAppender:
             if batch_full is not None and accumulator.batches_begun > begun:
                 begun = accumulator.batches_begun
                 batch_full(info.topic)
-            return partitioner.partition(info.topic, key, info.count, info.available)
+            return _chosen(partitioner, info, key)
 
         return choose
 
@@ -79,3 +89,13 @@ class RecordAppender:
         error = sent.exception()
         metadata = sent.result() if error is None else None
         self._interceptors.tell(self._on_acknowledgement, metadata, error)
+
+
+def _chosen(partitioner: Partitioner, info: TopicInfo, key: bytes | None) -> int:
+    """Return the partition that a custom partitioner chooses. Raises ValueError for one that is not there."""
+    partition = partitioner.partition(info.topic, key, info.count, info.available)
+    if not 0 <= partition < info.count:
+        raise ValueError(
+            f"the partitioner chose {partition} for {info.topic!r}, which has 0 to {info.count - 1}"
+        )
+    return partition

@@ -63,12 +63,12 @@ class SendGeneralPath:
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> Acknowledgement:
-        """Append a record once its topic is known and there is buffer space."""
+        """Append a record once its topic and partition are known and there is buffer space."""
         self._admission.check()
         record = self._serializer.serialize(
             ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
         )
-        info = await self._metadata.topic(record.topic)
+        info = await self._metadata.topic(record.topic, record.partition)
         await self._buffer_space.wait()
         await self._pause()
         self._admission.check()
@@ -93,7 +93,7 @@ class SendGeneralPath:
             self._metrics.buffer_exhausted_total += 1
             raise BufferFull(waiting_bytes, self._accumulator.buffer_memory)
         info = self._metadata.known(record.topic)
-        if info is not None:
+        if info is not None and (record.partition is None or record.partition < info.count):
             return self._records.append_and_watch(info, record)
         return self._wait_for_metadata(record)
 

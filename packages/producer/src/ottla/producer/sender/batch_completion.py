@@ -144,6 +144,9 @@ class BatchCompletion:
 
     def _retry(self, batch: Batch, error: ClientError | KafkaError, *, at_once: bool = False) -> None:
         batch.last_error = error
+        if batch.displaced_by is not None:
+            self.fail(batch, batch.displaced_by)
+            return
         if batch.attempts >= self._config.retries:
             self.fail(batch, error)
             return
@@ -187,6 +190,9 @@ class BatchCompletion:
             return
         if batch.done:
             return  # it failed meanwhile
+        if batch.displaced_by is not None:
+            self.fail(batch, batch.displaced_by)
+            return
         self._accumulator.split(batch, parts)
         for part in parts:
             part.attempts += 1

@@ -19,7 +19,7 @@ from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.retry import Backoff, is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
-from ottla.producer.errors import DeliveryTimeout, ProducerClosed
+from ottla.producer.errors import DeliveryTimeout, ProducerClosed, TopicRecreated
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.sender.batch_completion import BatchCompletion
 from ottla.producer.sender.batch_compression import BatchCompression
@@ -114,6 +114,18 @@ class Sender:
             if not batch.in_flight:
                 self._completion.drop(batch, error)
 
+    def topic_recreated(self, topic: str, displaced: Sequence[Batch], cause: TopicRecreated) -> None:
+        """Note that a topic was deleted and created again; fail the batches that have no place in it.
+
+        Batches in flight are not failed before their response: the old topic's leader may have written them.
+        """
+        self._idempotence.topic_recreated(topic)
+        for batch in displaced:
+            if batch.in_flight:
+                batch.displaced_by = cause
+            else:
+                self._completion.fail(batch, cause)
+
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Send until cancelled. Raises what a pass raised."""
         self._tasks = tasks
@@ -152,7 +164,7 @@ class Sender:
             self._expire(now_ms)
             self._order.forget_idle()
             for topic in self._refused_leaders.topics if self._refused_leaders else ():
-                self._find_leader(topic)
+                self.find_leaders(topic)
             self._pass_at(now_ms, None if self._is_preparing else self._send_due(now_ms))
         except Exception as bug:
             self._failed(bug)
@@ -250,7 +262,7 @@ class Sender:
                 continue
             leader = self._cluster.known_leader(batch.partition)
             if leader is None:
-                self._find_leader(batch.partition.topic)
+                self.find_leaders(batch.partition.topic)
             elif not self._may_send(leader, batch):
                 continue  # a response must arrive first, and wakes the sender
             elif sizes[leader] and sizes[leader] + batch.size_in_bytes > self._config.max_request_size:
@@ -266,7 +278,8 @@ class Sender:
             return False
         return self._order.may_follow(batch, leader) and self._idempotence.may_follow(batch)
 
-    def _find_leader(self, topic: str) -> None:
+    def find_leaders(self, topic: str) -> None:
+        """Refresh a topic's metadata, unless that is under way."""
         assert self._tasks is not None
         if topic not in self._refreshing:
             self._refreshing.add(topic)

@@ -72,7 +72,10 @@ Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
 class TransactionCoordinatorClient:
-    """Asks the coordinator of one transactional id; owns the id, the epoch and the transaction's state."""
+    """Asks the coordinator of one transactional id; owns the id, the epoch and the transaction's state.
+
+    `on_unknown_topic` is called with a topic of which the coordinator does not know a partition to register.
+    """
 
     def __init__(
         self,
@@ -81,12 +84,14 @@ class TransactionCoordinatorClient:
         timeout_ms: int,
         metrics: ProducerMetrics,
         delivery_timeout_ms: int,
+        on_unknown_topic: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self.transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._metrics = metrics
         self._delivery_timeout_ms = delivery_timeout_ms
+        self._on_unknown_topic = on_unknown_topic
         self._backoff = Backoff(_SOON_MS, cluster.config.retry_backoff_max_ms)
         self._registering = asyncio.Lock()
         self.state = TransactionState()
@@ -260,6 +265,9 @@ class TransactionCoordinatorClient:
         answer = await self._ask(
             request, AddPartitionsToTxnResponse, max_version=_ADD_PARTITIONS_FOR_CLIENTS, registers=partitions
         )
+        # The topic may have been created again with fewer partitions: then the repetition would not help.
+        for topic in _unknown_topics(answer):
+            self._on_unknown_topic(topic)
         self._answered(partitions, _error_of_partitions(answer))
 
     async def _add_offsets(self, group_id: str) -> None:
@@ -384,6 +392,16 @@ def _error_of_partitions(answer: AddPartitionsToTxnResponse) -> int:
         for part in topic.results_by_partition
     }
     return min(codes - {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}, default=ErrorCode.NONE)
+
+
+def _unknown_topics(answer: AddPartitionsToTxnResponse) -> set[str]:
+    """Return the topics that have a partition with the error UNKNOWN_TOPIC_OR_PARTITION."""
+    return {
+        topic.name
+        for topic in answer.results_by_topic_v3_and_below
+        for partition in topic.results_by_partition
+        if partition.partition_error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 def _first_of_each_error(answer: TxnOffsetCommitResponse) -> dict[int, TopicPartition]:
