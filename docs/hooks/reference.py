@@ -34,12 +34,12 @@ from ottla.client.settings import Alias, settings_of
 from ottla.client.settings import aliases as aliases_of
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.pipeline.options import Option
-from ottla.pipeline.segments.options import OPTIONS as OF_SEGMENTS
+from ottla.pipeline.options import options_of
+from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.sink.config import REFUSED as NO_SETTINGS_OF_SINK
-from ottla.pipeline.sink.options import OPTIONS as OF_SINK
+from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.source.config import REFUSED as NO_SETTINGS_OF_SOURCE
-from ottla.pipeline.source.options import OPTIONS as OF_SOURCE
+from ottla.pipeline.source.config import SourceConfig
 from ottla.producer.config import ProducerConfig
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import NAMED as PARTITIONERS
@@ -340,28 +340,28 @@ def spark_options() -> Iterator[str]:
         "three. `kafka.group.id` is accepted without effect: the source joins no group."
     )
     yield ""
-    yield from spark_table(OF_SOURCE)
+    yield from spark_table(SourceConfig)
     yield from refused_settings(NO_SETTINGS_OF_SOURCE)
     yield "## Writing topics"
     yield ""
     yield '`df.write.format("ottla")`, `df.writeStream.format("ottla")`:'
     yield "see [Write topics from Spark](../howto/write-topics-from-spark.md)."
     yield ""
-    yield from spark_table(OF_SINK)
+    yield from spark_table(SinkConfig)
     yield from refused_settings(NO_SETTINGS_OF_SINK)
     yield "## Reading files of a log"
     yield ""
     yield '`spark.read.format("ottla-log")`:'
     yield "see [Backfill a lake from log files](../howto/backfill-from-log-files.md)."
     yield ""
-    yield from spark_table(OF_SEGMENTS)
+    yield from spark_table(SegmentsConfig)
 
 
-def spark_table(known: Iterable[Option]) -> Iterator[str]:
+def spark_table(cls: type[Any]) -> Iterator[str]:
     """Write the table of one data source's options."""
     rows = (
         (code(each.name), code(each.default), each.only or "both", each.meaning[0].upper() + each.meaning[1:])
-        for each in known
+        for each in options_of(cls)
     )
     yield from table(("Option", "Default", "For", "What it does"), rows)
 

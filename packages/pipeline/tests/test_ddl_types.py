@@ -6,8 +6,8 @@ import pytest
 
 from ottla.pipeline.ddl_types import wrong_ddl
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options
-from ottla.pipeline.values import value_format
+from ottla.pipeline.options import given_options
+from ottla.pipeline.values import RowOptions, value_format
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_wrong_words_are_named(columns: str, said: list[str]) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "msgpack"])
 def test_an_option_with_a_wrong_word_is_named_with_it(kind: str) -> None:
-    options = Options({"value.format": kind, "value.schema": "drink STRNG"})
+    options = given_options(RowOptions, {"value.format": kind, "value.schema": "drink STRNG"})
     with pytest.raises(
         OptionError, match=r"option 'value\.schema': 'STRNG' is not a type; did you mean STRING"
     ):
-        value_format(options)
+        value_format(RowOptions(**options))

@@ -73,7 +73,7 @@ def test_sizes_have_units(size: str, expected: int) -> None:
         ({"subscribePattern": "("}, "is not a regular expression"),
         ({"maxBytesPerTask": "much"}, "must be a size such as 128m"),
         ({"maxBytesPerTask": "0"}, "must be a size such as 128m"),
-        ({"isolation.level": "dirty"}, "must be one of read_uncommitted, read_committed"),
+        ({"isolation.level": "dirty"}, "must be 'read_uncommitted' or 'read_committed', not 'dirty'"),
         ({"startingOffsets": "latest"}, "cannot be latest"),
         ({"topic": "orders"}, "did you mean 'topics'?"),
         ({"maxOffsetsPerTrigger": "5"}, "there is no option 'maxoffsetspertrigger'"),

@@ -7,9 +7,8 @@ import pickle
 import pytest
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.sink.config import SinkConfig
+from ottla.pipeline.sink.config import MARKERS_TOPIC, SinkConfig
 from ottla.pipeline.sink.errors import BrokersUnreachable
-from ottla.pipeline.sink.options import MARKERS_TOPIC
 from ottla.pipeline.sink.reachability import require_brokers
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
@@ -58,7 +57,10 @@ def test_a_configuration_can_be_sent_to_workers() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"delivery": "twice"}, "delivery' must be one of at-least-once, dedupe, exactly-once, not 'twice'"),
+        (
+            {"delivery": "twice"},
+            "delivery' must be 'at-least-once' or 'dedupe' or 'exactly-once'",
+        ),
         ({"topik": "orders"}, "no option 'topik'; did you mean 'topic'?"),
         ({"topic": " "}, "option 'topic' is missing"),
         ({"write.id": ""}, "option 'write.id' is missing"),
@@ -78,6 +80,34 @@ def test_invalid_options_are_explained(options: dict[str, str], message: str) ->
         SinkConfig.of(SERVERS | options)
 
     assert message in str(caught.value)
+
+
+def test_options_of_spark_s_own_source_are_accepted_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    given = {
+        "subscribe": "orders",
+        "startingOffsets": "latest",
+        "failOnDataLoss": "false",
+        "includeHeaders": "x",
+    }
+    assert config(**given) == config()
+    for name in given:
+        assert f"option {name} has no effect: it is an option of reads" in caplog.text
+
+
+def test_settings_of_the_consumer_are_left_out_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    assert config(kafka__max__poll__records="5", kafka__key__deserializer="any") == config()
+    assert "option kafka.max.poll.records has no effect here: it is a setting of the consumer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"), [("gzip", 9), ("lz4", 12), ("zstd", 19), ("snappy", None), (None, None)]
+)
+def test_the_level_of_the_codec_in_use_is_the_producer_s(codec: str | None, level: int | None) -> None:
+    levels = {"compression.gzip.level": "9", "compression.lz4.level": "12", "compression.zstd.level": "19"}
+    given = {f"kafka.{name}": text for name, text in levels.items()}
+    chosen = {} if codec is None else {"kafka.compression.type": codec}
+
+    assert SinkConfig.of(SERVERS | given | chosen).producer_config().compression_level == level
 
 
 def test_servers_have_to_be_named() -> None:

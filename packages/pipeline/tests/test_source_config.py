@@ -142,6 +142,26 @@ def test_settings_of_the_source_itself_cannot_be_set(name: str) -> None:
         SourceConfig.of(LEAST | {f"kafka.{name}": "x"}, streaming=False)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_options_of_spark_s_own_sink_are_accepted_with_a_note(
+    streaming: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"topic": "bills", "checkpointLocation": "/tmp/bills", "queryName": "bills"}
+    assert config(streaming=streaming, **given) == config(streaming=streaming)
+    for name in given:
+        assert f"option {name} has no effect: it is an option of writes" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["acks", "linger.ms", "key.serializer", "compression.type"])
+def test_settings_of_the_producer_are_left_out_with_a_note(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = SourceConfig.of(LEAST | {f"kafka.{name}": "any"}, streaming=False)
+
+    assert found == config()
+    assert f"option kafka.{name} has no effect here: it is a setting of the producer" in caplog.text
+
+
 def test_other_settings_of_kafka_reach_the_consumer() -> None:
     found = config(
         kafka__isolation__level="read_committed", kafka__fetch__max__bytes="1000000", kafka__group__id="label"

@@ -7,21 +7,25 @@ import json
 import pytest
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options
-from ottla.pipeline.source.offset_bounds import Bound, Edge, ending, starting
+from ottla.pipeline.options import given_options
+from ottla.pipeline.source.offset_bounds import Bound, BoundOptions, Edge, ending, starting
 from ottla.protocol.topics import TopicPartition
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
+def read(given: dict[str, str]) -> BoundOptions:
+    return BoundOptions(**given_options(BoundOptions, given))
+
+
 def begin(given: dict[str, str] | None = None, *, streaming: bool = False) -> Bound:
-    return starting(Options(given or {}), Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming)
+    return starting(read(given or {}), Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming)
 
 
 def test_a_batch_begins_at_the_first_record_and_a_stream_behind_the_last() -> None:
     assert begin().edge is Edge.EARLIEST
     assert begin(streaming=True).edge is Edge.LATEST
-    assert ending(Options({})).edge is Edge.LATEST
+    assert ending(read({})).edge is Edge.LATEST
 
 
 def test_edges_are_words_in_any_case() -> None:
@@ -29,7 +33,7 @@ def test_edges_are_words_in_any_case() -> None:
     assert begin({"startingOffsets": "EARLIEST"}, streaming=True).edge is Edge.EARLIEST
     with pytest.raises(OptionError, match="must be earliest, latest, or offsets as JSON, not 'earlyest'"):
         begin({"startingOffsets": "earlyest"})
-    assert ending(Options({"endingOffsets": "LATEST"})).edge is Edge.LATEST
+    assert ending(read({"endingOffsets": "LATEST"})).edge is Edge.LATEST
 
 
 def test_one_timestamp_wins_over_timestamps_and_these_over_offsets() -> None:
@@ -51,11 +55,11 @@ def test_the_end_has_the_same_order() -> None:
         "endingOffsetsByTimestamp": '{"orders": {"0": 2000}}',
         "endingOffsets": '{"orders": {"0": 3}}',
     }
-    assert ending(Options(given)).time == 1_000
+    assert ending(read(given)).time == 1_000
     del given["endingTimestamp"]
-    assert ending(Options(given)).times == {ZERO: 2_000}
+    assert ending(read(given)).times == {ZERO: 2_000}
     del given["endingOffsetsByTimestamp"]
-    assert ending(Options(given)).offsets == {ZERO: 3}
+    assert ending(read(given)).offsets == {ZERO: 3}
 
 
 @pytest.mark.parametrize("given", ["latest", '{"orders": {"0": 5, "1": -1}}'])
@@ -68,7 +72,7 @@ def test_a_batch_cannot_start_at_latest(given: str) -> None:
 @pytest.mark.parametrize("given", ["earliest", '{"orders": {"0": 5, "1": -2}}'])
 def test_nothing_ends_before_the_first_record(given: str) -> None:
     with pytest.raises(OptionError, match="'endingOffsets' cannot be earliest"):
-        ending(Options({"endingOffsets": given}))
+        ending(read({"endingOffsets": given}))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options
-from ottla.pipeline.values import ValueFormat, decode, value_format
+from ottla.pipeline.options import given_options
+from ottla.pipeline.values import RowOptions, ValueFormat, decode, value_format
 
 UTC_US = pa.timestamp("us", tz="UTC")
 JSON = ValueFormat("json", "unused")
@@ -38,17 +38,19 @@ def one(value: bytes, kind: pa.DataType, given: ValueFormat = JSON) -> Any:
 # --- options
 
 
+def format_of(given: dict[str, str]) -> ValueFormat:
+    return value_format(RowOptions(**given_options(RowOptions, given)))
+
+
 def test_values_are_bytes_unless_said_otherwise() -> None:
-    found = value_format(Options({}))
+    found = format_of({})
 
     assert (found.kind, found.ddl, found.column_names) == ("raw", "value BINARY", ("value",))
 
 
 @pytest.mark.parametrize("mode", ["permissive", "dropmalformed", "failfast"])
 def test_columns_depend_on_what_becomes_of_malformed_values(mode: str) -> None:
-    found = value_format(
-        Options({"value.format": "JSON", "value.schema": "id BIGINT", "value.mode": mode.upper()})
-    )
+    found = format_of({"value.format": "JSON", "value.schema": "id BIGINT", "value.mode": mode.upper()})
 
     extra = ", value_raw BINARY, value_error STRING" if mode == "permissive" else ""
     assert found.ddl == f"value STRUCT<id BIGINT>{extra}"
@@ -58,7 +60,7 @@ def test_columns_depend_on_what_becomes_of_malformed_values(mode: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"value.format": "xml"}, "'value.format' must be one of raw, json, msgpack, avro"),
+        ({"value.format": "xml"}, "'value.format' must be 'raw' or 'json' or 'msgpack' or 'avro', not 'xml'"),
         ({"value.schema": "id INT"}, "'value.schema' needs value.format"),
         ({"value.format": "json"}, "'value.schema' is missing"),
         ({"value.format": "json", "value.schema": "id INT", "value.mode": "drop"}, "'value.mode' must be"),
@@ -70,7 +72,7 @@ def test_columns_depend_on_what_becomes_of_malformed_values(mode: str) -> None:
 )
 def test_invalid_options_are_rejected(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        value_format(Options(given))
+        format_of(given)
 
 
 # --- JSON
@@ -306,7 +308,7 @@ AVRO = {
 
 
 def test_avro_is_decoded_by_its_schema() -> None:
-    given = value_format(Options({"value.format": "avro", "value.schema": json.dumps(AVRO)}))
+    given = format_of({"value.format": "avro", "value.schema": json.dumps(AVRO)})
     assert given.columns == (
         "`id` STRING, `at` TIMESTAMP, `day` DATE, `price` DECIMAL(8, 2), `from` STRUCT<`x` INT>, "
         "`to` STRUCT<`x` INT>, `size` STRING, `counts` MAP<STRING, BIGINT>"
@@ -337,4 +339,4 @@ def test_avro_that_spark_has_no_type_for_is_refused(kind: Any) -> None:
     schema = {"type": "record", "name": "Order", "fields": [{"name": "x", "type": kind}]}
 
     with pytest.raises(OptionError, match="Spark has no type for Avro's"):
-        value_format(Options({"value.format": "avro", "value.schema": json.dumps(schema)}))
+        format_of({"value.format": "avro", "value.schema": json.dumps(schema)})

@@ -27,6 +27,7 @@ __all__ = [
     "config_from",
     "configure",
     "from_properties",
+    "owner_of",
     "read_properties",
     "setting",
     "settings_of",
@@ -232,7 +233,7 @@ def suggest_names(cls: type[C]) -> type[C]:
 
 
 def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: bool) -> str:
-    other = _owner_of(spelling.replace(".", "_"), cls)
+    other = owner_of(spelling.replace(".", "_"), cls)
     if other is not None:
         return f"{spelling} is a setting of the {other}"
     near = difflib.get_close_matches(spelling.replace(".", "_").lower(), known, 1, 0.7)
@@ -242,7 +243,7 @@ def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: b
     return f"there is no setting {spelling!r}; did you mean {meant!r}?"
 
 
-def _owner_of(name: str, cls: type[Any]) -> str | None:
+def owner_of(name: str, cls: type[Any]) -> str | None:
     """Return the name of another installed client that has a setting, or None."""
     from importlib.metadata import entry_points  # 20 ms: most programs do not come here
 

@@ -1,116 +1,156 @@
-"""Options as Spark passes them: text, under names without regard to case."""
+"""Options of the data sources: fields of config classes, declared and parsed as settings of the clients are.
+
+Spark passes options as text, under names without regard to case. A class of options declares each of them
+with `option()`, and keeps the values that are derived from several options beside them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_origin
 
+from ottla.client.config_definition import Check, Setting, SettingError, define, setting
+from ottla.client.settings import aliases, owner_of, settings_of
 from ottla.pipeline.errors import OptionError
 
-_FLAGS = {"true": True, "false": False}
-_UNITS_MS = {
-    "us": 0.001, "ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
-}  # fmt: skip
-_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _PASSED_ON = "kafka."
 
+Only = Literal["", "batch", "stream"]
 
-@dataclass(frozen=True, slots=True)
-class Option:
+
+class Option(NamedTuple):
     """An option of a data source, as the reference shows it."""
 
     name: str
+    field: str
     default: str | None
     """The default in the form of a value that could be given; None if there is none."""
     meaning: str
-    only: str = ""
+    only: Only = ""
     """Where the option has an effect: `batch`, `stream`, or both if empty."""
 
 
-class Options:
-    """Parses options and reports errors under the documented names."""
+def option(
+    name: str,
+    default: T,
+    meaning: str,
+    *checks: Check,
+    only: Only = "",
+    at_least: int | None = None,
+) -> T:
+    """Declare a field of an options class as the option with Spark's name."""
+    declared = cast("dataclasses.Field[T]", setting(default, meaning, *checks, at_least=at_least))
+    metadata = {**declared.metadata, "name": name, "only": only}
+    return dataclasses.field(default=default, metadata=metadata)
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = {name.lower(): str(value) for name, value in given.items()}
 
-    def __contains__(self, name: str) -> bool:
-        return name.lower() in self._given
+def options_of(cls: type[Any]) -> Iterator[Option]:
+    """Yield the declared options of a class, in order. Options of the client, `kafka.*`, are not declared."""
+    for name, declared, only in _declared(cls).values():
+        yield Option(name, declared.field, declared.show(declared.default), declared.doc, only)
 
-    def text(self, name: str, default: str | None = None) -> str | None:
-        """Return the text of an option."""
-        return self._given.get(name.lower(), default)
 
-    def required(self, name: str, example: str) -> str:
-        """Return a required option. Raises OptionError if it is missing."""
-        found = self.text(name)
-        if found is None or not found.strip():
-            raise OptionError(f"option {name!r} is missing: .option({name!r}, {example!r})")
-        return found.strip()
+def given_options(
+    cls: type[Any],
+    given: Mapping[str, str],
+    without_effect: Mapping[str, str] | None = None,
+    *,
+    only_own: bool = True,
+) -> dict[str, Any]:
+    """Return the values of the given options by their fields. Raises OptionError for the first invalid one.
 
-    def count(self, name: str, default: int | None = None, *, at_least: int = 1) -> int | None:
-        """Return an integer. Raises OptionError for other values, and for one below the minimum."""
-        found = self.text(name)
-        if found is None:
-            return default
-        try:
-            value = int(found)
-        except ValueError:
-            raise OptionError(f"option {name!r} must be a whole number, not {found!r}") from None
-        if value < at_least:
-            raise OptionError(f"option {name!r} must be at least {at_least}, not {value}")
-        return value
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        """Return a boolean. Raises OptionError for other values."""
-        found = self.text(name)
-        if found is None:
-            return default
-        if found.strip().lower() not in _FLAGS:
-            raise OptionError(f"option {name!r} must be true or false, not {found!r}")
-        return _FLAGS[found.strip().lower()]
-
-    def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
-        """Return one of several words, in lower case. Raises OptionError for other values."""
-        found = (self.text(name) or default).strip().lower()
-        if found not in allowed:
-            raise OptionError(f"option {name!r} must be one of {', '.join(allowed)}, not {found!r}")
-        return found
-
-    def duration_ms(self, name: str, default: str) -> int:
-        """Return a duration such as 15m, 30s or 200ms, in milliseconds, which is also the default unit."""
-        found = self.text(name, default) or default
-        match = _DURATION.fullmatch(found)
-        if match is None or match[2].lower() not in _UNITS_MS:
-            raise OptionError(f"option {name!r} must be a time such as 15m, 30s or 200ms, not {found!r}")
-        return int(int(match[1]) * _UNITS_MS[match[2].lower()])
-
-    def passed_on(self) -> dict[str, str]:
-        """Return the options for the client, without the prefix kafka."""
-        return {
-            name.removeprefix(_PASSED_ON): value
-            for name, value in self._given.items()
-            if name.startswith(_PASSED_ON)
-        }
-
-    def refuse_unknown(self, known: Iterable[Option]) -> None:
-        """Raise OptionError for an unknown option, with the most similar known name."""
-        names = {each.name.lower(): each.name for each in known}
-        for name in self._given:
-            if name in names or name.startswith(_PASSED_ON):
-                continue
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+    `without_effect` has further names, in lower case, that are accepted with a note, and the reason for each.
+    Unless `only_own`, other options are left to the classes that have them.
+    """
+    declared, found = _declared(cls), dict[str, Any]()
+    for spelling, text in given.items():
+        name = spelling.lower()
+        if name in declared:
+            found[declared[name].setting.field] = _value(*declared[name][:2], str(text))
+        elif without_effect is not None and name in without_effect:
+            log.warning("option %s has no effect: %s", spelling, without_effect[name])
+        elif only_own and not name.startswith(_PASSED_ON):
+            near = difflib.get_close_matches(name, declared, 1)
+            hint = f"; did you mean {declared[near[0]].name!r}?" if near else ""
             raise OptionError(f"there is no option {name!r}{hint}")
+    return found
 
 
-def client_settings(options: Options, taken: Mapping[str, str | None]) -> dict[str, str]:
-    """Return Kafka's settings among the options. Raises OptionError for those that no option may set."""
-    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
-    settings = options.passed_on()
+def required(name: str, text: str | None, example: str) -> str:
+    """Return the text of an option that must be given. Raises OptionError if it is missing or blank."""
+    if text is None or not text.strip():
+        raise OptionError(f"option {name!r} is missing: .option({name!r}, {example!r})")
+    return text.strip()
+
+
+def client_settings(
+    given: Mapping[str, str], taken: Mapping[str, str | None], config: type[Any]
+) -> dict[str, str]:
+    """Return the client's settings among options. Raises OptionError for those that no option may set.
+
+    Options are often shared by reads and writes, so settings of another client are left out with a note, as
+    Java's clients do it.
+    """
+    settings = passed_on(given)
+    required("kafka.bootstrap.servers", settings.get("bootstrap.servers"), "127.0.0.1:9092")
     for name, instead in taken.items():
         if name in settings and instead is not None:
             raise OptionError(f"option 'kafka.{name}' cannot be set: {instead}")
     settings.pop("group.id", None)  # a label only: nothing is committed and no group is joined
-    return settings
+    return {name: text for name, text in settings.items() if not _is_of_another(name, config)}
+
+
+def _is_of_another(name: str, config: type[Any]) -> bool:
+    field = name.replace(".", "_")
+    if field in settings_of(config) or field in aliases(config):
+        return False
+    owner = owner_of(field, config)
+    if owner is not None:
+        log.warning("option kafka.%s has no effect here: it is a setting of the %s", name, owner)
+    return owner is not None
+
+
+def passed_on(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options for the client, without the prefix kafka."""
+    lower = {name.lower(): str(value) for name, value in given.items()}
+    return {
+        name.removeprefix(_PASSED_ON): text for name, text in lower.items() if name.startswith(_PASSED_ON)
+    }
+
+
+class _Declared(NamedTuple):
+    name: str
+    setting: Setting
+    only: Only
+
+
+def _declared(cls: type[Any]) -> dict[str, _Declared]:
+    """Return the declared options of a class by their names in lower case."""
+    if cls not in _known:
+        fields = {field.name: field for field in dataclasses.fields(cls) if "name" in field.metadata}
+        names = {field: fields[field].metadata["name"] for field in fields}
+        _known[cls] = {
+            names[field].lower(): _Declared(names[field], declared, fields[field].metadata["only"])
+            for field, declared in define(cls, fields, null_texts=()).items()
+        }
+    return _known[cls]
+
+
+_known: dict[type[Any], dict[str, _Declared]] = {}
+
+
+def _value(name: str, declared: Setting, text: str) -> Any:
+    is_word = get_origin(declared.annotation) is Literal
+    try:
+        value = declared.convert(text.lower() if is_word else text, f"option {name!r}")
+        declared.check(value, f"option {name!r}")
+    except SettingError as error:
+        raise OptionError(str(error)) from None
+    return value

@@ -11,17 +11,14 @@ from ottla.pipeline.ddl_types import wrong_ddl
 from ottla.pipeline.decoded import Decoded, decode_each
 from ottla.pipeline.errors import OptionError, PipelineError
 from ottla.pipeline.json_values import decode_json
+from ottla.pipeline.options import option, required
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ottla.pipeline.options import Options
-
 Kind = Literal["raw", "json", "msgpack", "avro"]
 Mode = Literal["permissive", "dropmalformed", "failfast"]
 
-_KINDS: tuple[Kind, ...] = ("raw", "json", "msgpack", "avro")
-_MODES: tuple[Mode, ...] = ("permissive", "dropmalformed", "failfast")
 _AS_DATETIME = 3
 """For msgpack: decode timestamps as aware datetimes."""
 _NOT_NULL = re.compile(r"\bnot\s+null\b", re.IGNORECASE)
@@ -65,22 +62,41 @@ class ValueFormat:
         return ("value", "value_raw", "value_error")
 
 
-def value_format(options: Options) -> ValueFormat:
-    """Parse value.format, value.schema and value.mode. Raises OptionError."""
-    chosen = options.choice("value.format", _KINDS, "raw")
-    kind = next(each for each in _KINDS if each == chosen)
-    worst = options.choice("value.mode", _MODES, "permissive")
-    mode = next(each for each in _MODES if each == worst)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """The options that decide the columns of rows."""
+
+    value_format: Kind = option(
+        "value.format", "raw",
+        "the format of values: `json`, `msgpack`, `avro`, or `raw` for bytes. The others become a "
+        "column `value` with the fields of `value.schema`",
+    )  # fmt: skip
+    value_schema: str | None = option(
+        "value.schema", None,
+        "the fields of values, in Spark's form, `drink STRING, price DOUBLE`; for Avro its schema "
+        "as JSON",
+    )  # fmt: skip
+    value_mode: Mode = option(
+        "value.mode", "permissive",
+        "the handling of a malformed value: `permissive`: it is null, `value_raw` has its bytes and "
+        "`value_error` the reason; `dropmalformed`: its row is dropped; `failfast`: the query fails",
+    )  # fmt: skip
+    include_headers: bool = option("includeHeaders", False, "whether there is a column `headers`")
+
+
+def value_format(options: RowOptions) -> ValueFormat:
+    """Return the format that the options describe. Raises OptionError."""
+    kind, mode = options.value_format, options.value_mode
     if kind == "raw":
-        if "value.schema" in options:
+        if options.value_schema is not None:
             raise OptionError("option 'value.schema' needs value.format: json, msgpack or avro")
         return ValueFormat()
     if kind == "avro":
-        text = options.required("value.schema", '{"type": "record", "name": "Order", "fields": [...]}')
+        example = '{"type": "record", "name": "Order", "fields": [...]}'
+        text = required("value.schema", options.value_schema, example)
         return ValueFormat(kind, avro_columns(text), text, mode)
-    return ValueFormat(
-        kind, _columns(options.required("value.schema", "drink STRING, price DOUBLE")), None, mode
-    )
+    text = required("value.schema", options.value_schema, "drink STRING, price DOUBLE")
+    return ValueFormat(kind, _columns(text), None, mode)
 
 
 def _columns(text: str) -> str:

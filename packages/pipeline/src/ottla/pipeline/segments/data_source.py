@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ottla.pipeline.errors import NotSupported
-from ottla.pipeline.options import Options
 from ottla.pipeline.segments.byte_ranges import (
     WORTH_A_TASK,
     ByteRange,
@@ -22,9 +21,8 @@ from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.read_plan import plan
 from ottla.pipeline.segments.readable_logs import ReadableLogs
 from ottla.pipeline.segments.segment_reading import read
-from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked, ddl
+from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked, columns_of
 from ottla.pipeline.spark_workers import message_first
-from ottla.pipeline.values import value_format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +85,7 @@ class OttlaLogDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns."""
-        options = Options(self.options)
-        return ddl(value_format(options), include_headers=options.flag("includeHeaders", default=False))
+        return columns_of(self.options)
 
     def reader(self, schema: StructType) -> SegmentsReader:
         """Return the batch reader."""

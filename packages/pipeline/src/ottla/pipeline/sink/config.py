@@ -1,20 +1,19 @@
-"""Parsed options of the sink. Options of Spark's own Kafka sink keep its names, defaults and meaning."""
+"""The options of the sink. Options of Spark's own Kafka sink keep its names, defaults and meaning."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options, client_settings
-from ottla.pipeline.sink.options import MARKERS_TOPIC, OPTIONS, TRANSACTIONAL_ID_PREFIX
+from ottla.pipeline.options import client_settings, given_options, option, required
 from ottla.producer.config import ProducerConfig
 
 Delivery = Literal["at-least-once", "dedupe", "exactly-once"]
 
-DELIVERIES: tuple[Delivery, ...] = ("at-least-once", "dedupe", "exactly-once")
+MARKERS_TOPIC = "ottla-spark-batches"
 
 TRANSACTION_TIMEOUT_MS = 300_000
 """The transaction timeout of a task: more than a minute, less than the 15 minutes that brokers allow."""
@@ -35,44 +34,83 @@ REFUSED = {
     "partitioner": "the column `partition` chooses the partition of a row",
 }
 
+_CODECS_WITH_LEVELS = ("gzip", "lz4", "zstd")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkConfig:
     """The target topic and the delivery guarantee of a sink."""
 
+    topic: str | None = option("topic", None, "the topic of all rows; it wins over the column `topic`")
+    delivery: Delivery = option(
+        "delivery", "at-least-once",
+        "the guarantee when a batch is replayed: `at-least-once`; `dedupe`, which gives every row "
+        "an id; or `exactly-once`, in transactions",
+    )  # fmt: skip
+    write_id: str | None = option(
+        "write.id", None,
+        "the name of a table write, or of a write inside `foreachBatch`, that identifies a "
+        "repetition; random if not given",
+        only="batch",
+    )  # fmt: skip
+    include_timestamps: bool = option(
+        "includeTimestamps", False,
+        "whether the column `timestamp` becomes the timestamp of records; otherwise they get the "
+        "time of sending",
+    )  # fmt: skip
+    markers_topic: str = option(
+        "markers.topic", MARKERS_TOPIC,
+        "the topic in which `exactly-once` records the tasks that are done; it is created if missing",
+    )  # fmt: skip
+    transactional_id_prefix: str = option(
+        "transactional.id.prefix", "ottla-spark", "the prefix of the transactional ids of `exactly-once`"
+    )
+    fail_on_changed_replay: bool = option(
+        "failOnChangedReplay", True,
+        "whether `exactly-once` fails a query whose replayed batch has other rows; with `false` the "
+        "tasks of such a batch commit at once, and rows that are already written are not compared",
+    )  # fmt: skip
+    checkpoint_location: str | None = option(
+        "checkpointLocation", None, "Spark's own: the folder with the progress of a query", only="stream"
+    )
+    query_name: str | None = option("queryName", None, "Spark's own: the name of a query", only="stream")
+    path: str | None = option("path", None, "set by `save(...)`; has no effect")
+
     producer: Mapping[str, str]
     """Kafka's settings, by their dotted names."""
-    topic: str | None = None
-    """The topic of all rows; without it, the column `topic` names it."""
-    delivery: Delivery = "at-least-once"
-    write_id: str | None = None
-    """The name of a batch write, which identifies it when it is repeated."""
-    include_timestamps: bool = False
-    """Whether the column `timestamp` becomes the timestamp of the records."""
-    markers_topic: str = MARKERS_TOPIC
-    transactional_id_prefix: str = TRANSACTIONAL_ID_PREFIX
-    fail_on_changed_replay: bool = True
+
+    without_effect: ClassVar[Mapping[str, str]] = {
+        name.lower(): "it is an option of reads"
+        for name in (
+            "subscribe", "subscribePattern", "assign", "startingOffsets", "startingOffsetsByTimestamp",
+            "startingTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
+            "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss", "includeHeaders",
+            "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+            "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+            "fetchOffset.retryIntervalMs", "groupIdPrefix",
+        )
+    }  # fmt: skip
+    """Options of Spark's own source: one set of options often serves reads and writes."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SinkConfig:
         """Parse the options of a sink. Raises OptionError for the first invalid one."""
-        options = Options(given)
-        options.refuse_unknown(OPTIONS)
-        chosen = options.choice("delivery", DELIVERIES, "at-least-once")
-        delivery = next(each for each in DELIVERIES if each == chosen)
-        found = cls(
-            producer=client_settings(options, REFUSED),
-            topic=_named(options, "topic", "orders"),
-            delivery=delivery,
-            write_id=_named(options, "write.id", "bills-of-may"),
-            include_timestamps=options.flag("includeTimestamps", default=False),
-            markers_topic=_named(options, "markers.topic", MARKERS_TOPIC) or MARKERS_TOPIC,
-            transactional_id_prefix=_named(options, "transactional.id.prefix", "billing")
-            or TRANSACTIONAL_ID_PREFIX,
-            fail_on_changed_replay=options.flag("failOnChangedReplay", default=True),
-        )
-        found.producer_config(found.transactional_id_prefix if delivery == "exactly-once" else None)
+        options = given_options(cls, given, cls.without_effect)
+        settings = _with_level(client_settings(given, REFUSED, ProducerConfig))
+        found = cls(**options, producer=settings)
+        found.producer_config(found.transactional_id_prefix if found.delivery == "exactly-once" else None)
         return found
+
+    def __post_init__(self) -> None:
+        examples = {
+            "topic": (self.topic, "orders"),
+            "write.id": (self.write_id, "bills-of-may"),
+            "markers.topic": (self.markers_topic, MARKERS_TOPIC),
+            "transactional.id.prefix": (self.transactional_id_prefix, "billing"),
+        }
+        for name, (text, example) in examples.items():
+            if text is not None:
+                required(name, text, example)
 
     def for_attempt(self, number: int) -> SinkConfig:
         """Return the configuration of an attempt at a task, counted from 0.
@@ -102,5 +140,11 @@ class SinkConfig:
             raise OptionError(f"an option kafka.*: {error}") from None
 
 
-def _named(options: Options, name: str, example: str) -> str | None:
-    return options.required(name, example) if name in options else None
+def _with_level(settings: Mapping[str, str]) -> dict[str, str]:
+    """Replace Kafka's levels of single codecs by that of the codec in use (KIP-390)."""
+    names = {f"compression.{codec}.level": codec for codec in _CODECS_WITH_LEVELS}
+    found = {name: text for name, text in settings.items() if name not in names}
+    for name, codec in names.items():
+        if name in settings and found.get("compression.type", "none").strip().lower() == codec:
+            found.setdefault("compression.level", settings[name])
+    return found

@@ -1,20 +1,19 @@
-"""Parsed options of a source. Names, defaults and meaning are those of Spark's own Kafka source."""
+"""The options of a source. Names, defaults and meaning are those of Spark's own Kafka source."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ottla.client.settings import SettingError
 from ottla.consumer.config import ConsumerConfig
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options, client_settings
-from ottla.pipeline.source.offset_bounds import Bound, Edge, ending, starting
+from ottla.pipeline.options import client_settings, given_options, option, options_of
+from ottla.pipeline.source.offset_bounds import STARTING_OFFSETS, Bound, BoundOptions, Edge, ending, starting
 from ottla.pipeline.source.offset_json import parse_partitions
-from ottla.pipeline.source.options import OPTIONS
 from ottla.pipeline.values import ValueFormat, value_format
 from ottla.protocol.topics import TopicPartition
 
@@ -29,8 +28,10 @@ REFUSED = {
     "interceptor.classes": "interceptors could drop records",
 }
 
-_STREAM_ONLY = tuple(each.name for each in OPTIONS if each.only == "stream")
-_BATCH_ONLY = tuple(each.name for each in OPTIONS if each.only == "batch")
+_UNITS_MS = {
+    "us": 0.001, "ms": 1, "": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+}  # fmt: skip
+_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class TopicSelection:
         """Whether a topic is selected; as in Spark, a pattern may match anywhere in its name."""
         if self.pattern is not None:
             return re.search(self.pattern, topic) is not None
-        return topic in self.topics or any(topic == each.topic for each in self.partitions)
+        return topic in self.topics or any(topic == partition.topic for partition in self.partitions)
 
     def chooses(self, partition: TopicPartition) -> bool:
         """Whether a partition is selected."""
@@ -61,61 +62,118 @@ class TopicSelection:
         """The selected topics by name; None for a pattern, which needs the list of all topics."""
         if self.pattern is not None:
             return None
-        return self.topics or frozenset(each.topic for each in self.partitions)
+        return self.topics or frozenset(partition.topic for partition in self.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceConfig:
+class ReadOptions(BoundOptions):
+    """The options of all reads, of topics and of files."""
+
+    subscribe: str | None = option("subscribe", None, "the topics to read, separated by commas")
+    subscribe_pattern: str | None = option(
+        "subscribePattern", None,
+        "a regular expression (Python's) that matches anywhere in the names of the topics to read",
+    )  # fmt: skip
+    assign: str | None = option("assign", None, 'single partitions, as JSON: `{"orders": [0, 1]}`')
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss", True,
+        "whether the query fails when records that it should read are lost, by retention or with their "
+        "topic. With `false` it logs the loss and continues",
+    )  # fmt: skip
+    min_partitions: int | None = option(
+        "minPartitions", None,
+        "the minimum number of tasks, if there is enough to read; by default one for each partition",
+        at_least=1,
+    )  # fmt: skip
+
+
+def _duration(text: str) -> str | None:
+    found = _DURATION.fullmatch(text)
+    is_known = found is not None and found[2].lower() in _UNITS_MS
+    return None if is_known else "must be a time such as 15m, 30s or 200ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig(ReadOptions):
     """The cluster, topics, offsets and batch sizes of a source."""
+
+    starting_offsets: str | None = option(
+        "startingOffsets", None,
+        STARTING_OFFSETS
+        + ". The default is `earliest` for a batch and `latest` for a new stream; a restarted stream "
+        "continues from its checkpoint",
+    )  # fmt: skip
+    max_offsets_per_trigger: int | None = option(
+        "maxOffsetsPerTrigger", None,
+        "the maximum number of offsets in a micro-batch, divided among partitions by their lag",
+        at_least=1, only="stream",
+    )  # fmt: skip
+    min_offsets_per_trigger: int | None = option(
+        "minOffsetsPerTrigger", None,
+        "the number of new offsets that a micro-batch waits for, up to `maxTriggerDelay`",
+        at_least=1, only="stream",
+    )  # fmt: skip
+    max_trigger_delay: str = option(
+        "maxTriggerDelay", "15m", "how long `minOffsetsPerTrigger` may wait: `30s`, `200ms`, `1h`",
+        _duration, only="stream",
+    )  # fmt: skip
+    max_records_per_partition: int | None = option(
+        "maxRecordsPerPartition", None, "the maximum offsets in a task; longer ranges are split", at_least=1
+    )
+    poll_timeout_ms: int = option(
+        "kafkaConsumer.pollTimeoutMs", 120_000,
+        "how long a task waits for records before it fails, in milliseconds",
+        at_least=1,
+    )  # fmt: skip
+    fetch_retries: int = option(
+        "fetchOffset.numRetries", 3,
+        "how often the driver retries a lookup of offsets after an error",
+        at_least=0,
+    )  # fmt: skip
+    fetch_retry_interval_ms: int = option(
+        "fetchOffset.retryIntervalMs", 10, "how long it waits before a retry, in milliseconds", at_least=0
+    )
+    group_id_prefix: str | None = option("groupIdPrefix", None, "accepted without effect: no group is joined")
+    path: str | None = option("path", None, "set by `load(...)`; has no effect")
 
     consumer: Mapping[str, str]
     """Kafka's settings, by their dotted names."""
-    wanted: TopicSelection
-    starting: Bound
-    ending: Bound
-    when_no_offset: Literal["error", "latest"] = "error"
-    """The handling of a partition without a record at or after its starting timestamp."""
-    fail_on_data_loss: bool = True
-    include_headers: bool = False
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = 900_000
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    poll_timeout_ms: int = 120_000
-    fetch_retries: int = 3
-    fetch_retry_interval_ms: int = 10
-    value: ValueFormat
+    streaming: bool
+    wanted: TopicSelection = field(init=False)
+    starting: Bound = field(init=False)
+    ending: Bound = field(init=False)
+    value: ValueFormat = field(init=False)
+
+    without_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("topic", "checkpointlocation", "queryname", "outputmode"), "it is an option of writes"
+    )
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> SourceConfig:
         """Parse the options of a source. Raises OptionError for the first invalid one."""
-        options = Options(given)
-        options.refuse_unknown(OPTIONS)
+        options = given_options(cls, given, cls.without_effect)
         _look_at_kind(options, streaming=streaming)
-        most, least = options.count("maxOffsetsPerTrigger"), options.count("minOffsetsPerTrigger")
+        settings = client_settings(given, REFUSED, ConsumerConfig)
+        return cls(**options, consumer=settings, streaming=streaming)
+
+    def __post_init__(self) -> None:
+        most, least = self.max_offsets_per_trigger, self.min_offsets_per_trigger
         if most is not None and least is not None and least > most:
             raise OptionError(
                 f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})"
             )
-        return cls(
-            consumer=client_settings(options, REFUSED),
-            wanted=_wanted(options),
-            starting=starting(options, Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming),
-            ending=ending(options),
-            when_no_offset=_strategy(options),
-            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-            include_headers=options.flag("includeHeaders", default=False),
-            max_offsets_per_trigger=most,
-            min_offsets_per_trigger=least,
-            max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", "15m"),
-            min_partitions=options.count("minPartitions"),
-            max_records_per_partition=options.count("maxRecordsPerPartition"),
-            poll_timeout_ms=options.count("kafkaConsumer.pollTimeoutMs", 120_000) or 0,
-            fetch_retries=options.count("fetchOffset.numRetries", 3, at_least=0) or 0,
-            fetch_retry_interval_ms=options.count("fetchOffset.retryIntervalMs", 10, at_least=0) or 0,
-            value=value_format(options),
-        )
+        default = Edge.LATEST if self.streaming else Edge.EARLIEST
+        object.__setattr__(self, "wanted", self._selection())
+        object.__setattr__(self, "starting", starting(self, default, streaming=self.streaming))
+        object.__setattr__(self, "ending", ending(self))
+        object.__setattr__(self, "value", value_format(self))
+
+    @property
+    def max_trigger_delay_ms(self) -> int:
+        """The longest wait for `minOffsetsPerTrigger`; without a unit it is in milliseconds."""
+        found = _DURATION.fullmatch(self.max_trigger_delay)
+        assert found is not None, "checked"
+        return int(int(found[1]) * _UNITS_MS[found[2].lower()])
 
     def consumer_config(self) -> ConsumerConfig:
         """Return the consumer's configuration. Raises OptionError for an invalid setting."""
@@ -130,46 +188,45 @@ class SourceConfig:
         except SettingError as error:
             raise OptionError(f"an option kafka.*: {error}") from None
 
+    def _selection(self) -> TopicSelection:
+        given = selecting(self)
+        if len(given) != 1:
+            named = f"not {' and '.join(given)}" if given else "and there is none"
+            raise OptionError(
+                "exactly one of the options subscribe, subscribePattern and assign must choose what to "
+                f"read, {named}"
+            )
+        return selection(*next(iter(given.items())))
 
-def _wanted(options: Options) -> TopicSelection:
-    names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
-    if len(names) != 1:
-        given = f"not {' and '.join(names)}" if names else "and there is none"
-        raise OptionError(
-            "exactly one of the options subscribe, subscribePattern and assign must choose what to "
-            f"read, {given}"
-        )
-    text = options.required(names[0], "orders")
-    if names[0] == "assign":
-        return TopicSelection(partitions=parse_partitions("assign", text))
-    if names[0] == "subscribePattern":
-        return TopicSelection(pattern=_pattern(text))
-    topics = frozenset(name.strip() for name in text.split(",") if name.strip())
+
+def selecting(options: ReadOptions) -> dict[str, str]:
+    """Return the given options that select topics, by their names."""
+    fields = {"topics": "topics", "subscribe": "subscribe", "subscribePattern": "subscribe_pattern"}
+    found = {name: getattr(options, field, None) for name, field in {**fields, "assign": "assign"}.items()}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def selection(name: str, text: str) -> TopicSelection:
+    """Parse an option that selects topics. Raises OptionError."""
+    if name == "assign":
+        return TopicSelection(partitions=parse_partitions(name, text))
+    if name == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"option {name!r} is not a regular expression: {text!r}: {error}") from None
+        return TopicSelection(pattern=text)
+    topics = frozenset(topic.strip() for topic in text.split(",") if topic.strip())
     if not topics:
-        raise OptionError("option 'subscribe' names no topic")
+        raise OptionError(f"option {name!r} names no topic")
     return TopicSelection(topics=topics)
 
 
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise OptionError(
-            f"option 'subscribePattern' is not a regular expression: {text!r}: {error}"
-        ) from None
-    return text
-
-
-def _strategy(options: Options) -> Literal["error", "latest"]:
-    chosen = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-    return "latest" if chosen == "latest" else "error"
-
-
-def _look_at_kind(options: Options, *, streaming: bool) -> None:
+def _look_at_kind(given: Mapping[str, object], *, streaming: bool) -> None:
     """Reject an end for a stream; like Spark, ignore trigger limits in a batch."""
-    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
-        if name not in options:
+    for declared in options_of(SourceConfig):
+        if declared.only != ("batch" if streaming else "stream") or declared.field not in given:
             continue
         if streaming:
-            raise OptionError(f"option {name!r} cannot be set here: a stream has no end")
-        log.warning("option %s has no effect: a batch reads everything at once", name)
+            raise OptionError(f"option {declared.name!r} cannot be set here: a stream has no end")
+        log.warning("option %s has no effect: a batch reads everything at once", declared.name)

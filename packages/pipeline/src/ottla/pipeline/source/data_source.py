@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from ottla.pipeline.options import Options
-from ottla.pipeline.source.spark_rows import ddl
 from ottla.pipeline.spark_workers import exclude_modules_from_collections, message_first
-from ottla.pipeline.values import value_format
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,8 +38,9 @@ class OttlaDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns."""
-        options = Options(self.options)
-        return ddl(value_format(options), include_headers=options.flag("includeHeaders", default=False))
+        from ottla.pipeline.source.spark_rows import columns_of
+
+        return columns_of(self.options)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the batch reader."""

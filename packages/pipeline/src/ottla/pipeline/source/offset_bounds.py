@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import Options
+from ottla.pipeline.options import option
 from ottla.pipeline.source.offset_json import EARLIEST, LATEST, Offsets, parse_offsets, partition_names
+from ottla.pipeline.values import RowOptions
 from ottla.protocol.topics import TopicPartition
+
+STARTING_OFFSETS = (
+    'the start: `earliest`, `latest`, or offsets as JSON, `{"orders": {"0": 23, "1": -2}}`: `-2` is '
+    "the first record of a partition, `-1` its end. Every partition has to be named"
+)
 
 
 class Edge(Enum):
@@ -63,42 +70,82 @@ class Bound:
             )
 
 
-def starting(options: Options, default: Edge, *, streaming: bool) -> Bound:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundOptions(RowOptions):
+    """The options that say from where to where."""
+
+    starting_offsets: str | None = option("startingOffsets", None, STARTING_OFFSETS)
+    starting_offsets_by_timestamp: str | None = option(
+        "startingOffsetsByTimestamp", None,
+        'the start, as JSON: `{"orders": {"0": 1767222000000}}`, timestamps in milliseconds. Each '
+        "partition starts at its first record with that timestamp or a later one. Every partition "
+        "has to be named",
+    )  # fmt: skip
+    starting_timestamp: int | None = option(
+        "startingTimestamp", None,
+        "one start for all partitions, as a timestamp in milliseconds. It wins over "
+        "`startingOffsetsByTimestamp`, which wins over `startingOffsets`",
+        at_least=0,
+    )  # fmt: skip
+    when_no_offset: Literal["error", "latest"] = option(
+        "startingOffsetsByTimestampStrategy", "error",
+        "the handling of a partition without a record that late: `error`, or `latest`, which starts "
+        "at its end",
+    )  # fmt: skip
+    ending_offsets: str | None = option(
+        "endingOffsets", "latest",
+        "the end: `latest`, or offsets as JSON, which are excluded; `-1` is the end of a partition",
+        only="batch",
+    )  # fmt: skip
+    ending_offsets_by_timestamp: str | None = option(
+        "endingOffsetsByTimestamp", None,
+        "the end, as JSON like `startingOffsetsByTimestamp`; records from that timestamp on are excluded",
+        only="batch",
+    )  # fmt: skip
+    ending_timestamp: int | None = option(
+        "endingTimestamp", None,
+        "one end for all partitions. It wins over `endingOffsetsByTimestamp`, which wins over "
+        "`endingOffsets`",
+        at_least=0, only="batch",
+    )  # fmt: skip
+
+
+def starting(options: BoundOptions, default: Edge, *, streaming: bool) -> Bound:
     """Return the start: startingTimestamp wins over startingOffsetsByTimestamp over startingOffsets."""
-    found = _by_time(options, "startingTimestamp", "startingOffsetsByTimestamp")
+    found = _by_time("starting", options.starting_timestamp, options.starting_offsets_by_timestamp)
     if found is not None:
         return found
-    bound = _by_offset(options, "startingOffsets", default)
+    bound = _by_offset("startingOffsets", options.starting_offsets, default)
     if not streaming and (bound.edge is Edge.LATEST or LATEST in (bound.offsets or {}).values()):
         raise OptionError("option 'startingOffsets' of a batch cannot be latest: no record would be read")
     return bound
 
 
-def ending(options: Options) -> Bound:
+def ending(options: BoundOptions) -> Bound:
     """Return the end: endingTimestamp wins over endingOffsetsByTimestamp over endingOffsets."""
-    found = _by_time(options, "endingTimestamp", "endingOffsetsByTimestamp")
+    found = _by_time("ending", options.ending_timestamp, options.ending_offsets_by_timestamp)
     if found is not None:
         return found
-    bound = _by_offset(options, "endingOffsets", Edge.LATEST)
+    bound = _by_offset("endingOffsets", options.ending_offsets, Edge.LATEST)
     if bound.edge is Edge.EARLIEST or EARLIEST in (bound.offsets or {}).values():
         raise OptionError("option 'endingOffsets' cannot be earliest: no record would be read")
     return bound
 
 
-def _by_time(options: Options, one: str, many: str) -> Bound | None:
-    if one in options:
-        return Bound(time=options.count(one, at_least=0), option=one)
-    text = options.text(many)
-    if text is None:
+def _by_time(side: str, time: int | None, by_partition: str | None) -> Bound | None:
+    if time is not None:
+        return Bound(time=time, option=f"{side}Timestamp")
+    if by_partition is None:
         return None
-    times = parse_offsets(many, text)
+    name = f"{side}OffsetsByTimestamp"
+    times = parse_offsets(name, by_partition)
     if any(time < 0 for time in times.values()):
-        raise OptionError(f"option {many!r} holds timestamps in milliseconds, which cannot be negative")
-    return Bound(times=times, option=many)
+        raise OptionError(f"option {name!r} holds timestamps in milliseconds, which cannot be negative")
+    return Bound(times=times, option=name)
 
 
-def _by_offset(options: Options, name: str, default: Edge) -> Bound:
-    text = (options.text(name) or default.value).strip()
+def _by_offset(name: str, text: str | None, default: Edge) -> Bound:
+    text = text or default.value
     for edge in Edge:
         if text.lower() == edge.value:
             return Bound(edge=edge, option=name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.values import ValueFormat, ValueMalformed, decode
+from ottla.pipeline.options import given_options
+from ottla.pipeline.values import RowOptions, ValueFormat, ValueMalformed, decode, value_format
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
 
 READ_COLUMNS = ("key", "value", "offset", "timestamp", "timestamp_type")
 """The decoded columns; topic and partition are constant within a task."""
+
+
+def columns_of(given: Mapping[str, str]) -> str:
+    """Return the schema of a read with these options. Raises OptionError."""
+    options = RowOptions(**given_options(RowOptions, given, only_own=False))
+    return ddl(value_format(options), include_headers=options.include_headers)
 
 
 def ddl(value: ValueFormat, *, include_headers: bool) -> str:
