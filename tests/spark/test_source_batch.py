@@ -397,6 +397,45 @@ def test_json_is_decoded_and_malformed_values_are_kept_aside(
         table(options | {"value.mode": "FAILFAST"}).collect()
 
 
+@pytest.mark.slice
+def test_json_is_decoded_as_pipelines_decode_it_with_from_json(
+    table: Table, topics: Topics, fresh: Callable[[str], str]
+) -> None:
+    from pyspark.sql import functions
+
+    tokens = {
+        "n": ["1.255", "-0.005", '"2.675"', "1e2", "12345678.994", "123456789", "true", '"x"', "null"],
+        "t": [
+            '"2026-01-02T03:04:05.123456789Z"', '"2026-01-02 03:04:05"', '"2026-01-02T03:04:05+02:00"',
+            '"2026-01-02"', '"2026-02-30"', '"tomorrow"', "true",
+        ],
+        "d": ['"2026-01-02"', '"2026-02-30"', '"soon"'],
+        "i": ["1", "1.5", "9223372036854775808", '"x"'],
+        "f": ["1", "1e400", "0.1", '"x"'],
+        "m": ['{"a": 1}', "{}", '{"a": "x"}', "[]"],
+    }  # fmt: skip
+    values = [f'{{"{name}": {token}}}' for name, given in tokens.items() for token in given]
+    topic = topics.create(fresh("json"))
+    topics.send(topic, [Sent(value=value.encode(), partition=0) for value in values])
+    columns = "n DECIMAL(10, 2), t TIMESTAMP, d DATE, i BIGINT, f DOUBLE, m MAP<STRING, BIGINT>"
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+
+    raw = table({"subscribe": topic}).orderBy("offset")
+    parsed = functions.from_json(raw.value.cast("string"), f"{columns}, broken STRING", options)
+    wanted = [row.parsed.asDict() for row in raw.select(parsed.alias("parsed")).collect()]
+    for without_map in (False, True):
+        schema = columns.partition(", m ")[0] if without_map else columns
+        given = {"subscribe": topic, "value.format": "json", "value.schema": schema}
+        found = table(given).orderBy("offset").collect()
+        for text, row, by_spark in zip(values, found, wanted, strict=True):
+            if without_map and text.startswith('{"m"'):
+                continue
+            assert (row.value is None) is (by_spark["broken"] is not None), text
+            if row.value is not None:
+                names = [name for name in by_spark if name in row.value]
+                assert [row.value[name] for name in names] == [by_spark[name] for name in names], text
+
+
 def test_messagepack_and_avro_are_decoded(table: Table, topics: Topics, fresh: Callable[[str], str]) -> None:
     name = topics.create(fresh("packed"))
     topics.send(name, [Sent(value=msgpack.packb({"id": 7, "price": 1.5}))])
