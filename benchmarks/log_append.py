@@ -20,9 +20,9 @@ from random import Random
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log.files.file_system import DiskFiles
-from ottla.broker.log.log import Log
+from ottla.broker.log.log import AppendOrigin, Log
 from ottla.broker.log.recovery.recovery import open_log
-from ottla.protocol.records import BatchBuilder
+from ottla.protocol.records import BatchBuilder, assign_offsets
 from ottla.protocol.topics import TopicPartition
 
 SIZES = {"200 B": (200, 20_000), "16 KB": (16_384, 2_000), "1 MB": (1_000_000, 60)}
@@ -45,7 +45,7 @@ def opened(directory: Path, *, clean: bool = True, segment_bytes: int = 1 << 30)
     return open_log(DiskFiles(), at, TopicPartition("bench", 0), config, clean=clean, is_new=not at.exists())
 
 
-def cpu_ns(work: Callable[[], None], times: int) -> float:
+def cpu_ns(work: Callable[[], object], times: int) -> float:
     """CPU nanoseconds of one call."""
     began = time.process_time_ns()
     for _ in range(times):
@@ -74,6 +74,31 @@ def appends(directory: Path, size: int, count: int) -> tuple[float, float, int]:
         best_append = min(best_append, cpu_ns(append, count))
     os.close(descriptor)
     return best_append, best_write, len(data)
+
+
+def general_appends(directory: Path, count: int) -> dict[str, float]:
+    """Best CPU of appends of 200 B by the general path, and by a follower, in ns."""
+    log, plain = opened(directory), batch(200)
+    several, of_producer = bytearray(plain * 4), batch(200, producer_id=7)
+
+    def by_coordinator(data: bytearray) -> Callable[[], object]:
+        return lambda: log.append(data, leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
+
+    def by_follower() -> None:
+        assign_offsets(plain, log.log_end_offset, 0)
+        log.append_as_follower(plain, 0)
+
+    ways: dict[str, Callable[[], object]] = {
+        "one batch": by_coordinator(plain),
+        "one batch of a producer": by_coordinator(of_producer),
+        "four batches": by_coordinator(several),
+        "one batch, as follower": by_follower,
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            best[name] = min(best[name], cpu_ns(way, count))
+    return best
 
 
 def rolls(directory: Path, segments: int, total_bytes: int) -> tuple[float, float]:
@@ -148,7 +173,7 @@ def reads(directory: Path, segments: int, count: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--directory", help="where to write")
@@ -160,6 +185,10 @@ def main() -> None:
             append, write, length = appends(Path(folder), size, max(1, count // divisor))
         more = (append - write) / 1e3
         print(f"{name:>28}  {append / 1e3:8.2f}  {write / 1e3:8.2f}  {more:7.2f}  {length / append:.2f}")
+    print(f"{'by the general path':>28}  {'µs':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        for way, cost in general_appends(Path(folder), 20_000 // divisor).items():
+            print(f"{way:>28}  {cost / 1e3:8.2f}")
     print(f"{'16 KB into':>28}  {'MB/s':>8}  µs of CPU per segment")
     for segments in (1, 1_000):
         with tempfile.TemporaryDirectory() as folder:

@@ -67,7 +67,7 @@ def fill(log: Log, case: Case, size_bytes: int) -> None:
                 )
             log.append(bytearray(builder.build()), leader_epoch=0, now_ms=0)
     commit(log)
-    log.rolling.roll(0)
+    log.roll(0)
     log.flush()
 
 

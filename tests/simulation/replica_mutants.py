@@ -9,8 +9,8 @@ from ottla.broker.api.fetch import reading as fetch_read
 from ottla.broker.api.produce import delayed as delayed_produce
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.session_lease import SessionLease
-from ottla.broker.log.leader_epochs import LeaderEpochs
-from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.state.leader_epochs import LeaderEpochs
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.replication import partition, replicas
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.isr import UNKNOWN_OFFSET, Progress, Proposal

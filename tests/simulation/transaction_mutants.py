@@ -8,7 +8,7 @@ from ottla.broker.api.fetch import reading as fetch_read
 from ottla.broker.coordinators.internal_topic_log import AppendedBatch, ReplicatedStore
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.groups.offsets.partition_state import GroupsState
-from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions import markers
 from ottla.broker.transactions.events import Reason, TransactionState

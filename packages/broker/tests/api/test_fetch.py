@@ -318,7 +318,7 @@ async def test_a_damaged_segment_is_an_error_of_its_partition(plane: DataPlane) 
     append(plane, b"a")
     append(plane, b"b")
     segment = partition.log.segments[0]
-    partition.log.rolling.roll(0)
+    partition.log.roll(0)
     segment.file.pwrite(bytes(segment.size), 0)
 
     answer = await one(plane, request_of(1))

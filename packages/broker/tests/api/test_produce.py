@@ -138,7 +138,7 @@ async def test_compressed_records_that_must_be_opened_do_not_hold_up_the_loop(
     plane: DataPlane, settings: dict[str, Any], error: ErrorCode
 ) -> None:
     partition = await plane.lead()
-    partition.log.config = replace(partition.log.config, **settings)
+    partition.log.configure(replace(partition.log.config, **settings))
     request = request_of(batch_of(b"without a key", codec=Codec.ZSTD))
 
     answer = produce.handle(plane.services, request, plane.context(ApiKey.PRODUCE, 9))
@@ -154,7 +154,7 @@ async def test_compressed_records_that_must_be_opened_do_not_hold_up_the_loop(
 
 async def test_a_batch_is_too_large_as_it_was_sent_however_small_it_would_become(plane: DataPlane) -> None:
     partition = await plane.lead()
-    partition.log.config = replace(partition.log.config, compression_type="gzip", max_message_bytes=1000)
+    partition.log.configure(replace(partition.log.config, compression_type="gzip", max_message_bytes=1000))
 
     answer = await one(plane, request_of(batch_of(bytes(2000))))
 
@@ -163,7 +163,7 @@ async def test_a_batch_is_too_large_as_it_was_sent_however_small_it_would_become
 
 async def test_compressing_a_corrupt_batch_again_does_not_hide_the_corruption(plane: DataPlane) -> None:
     partition = await plane.lead()
-    partition.log.config = replace(partition.log.config, compression_type="gzip")
+    partition.log.configure(replace(partition.log.config, compression_type="gzip"))
 
     answer = await one(plane, request_of(damaged()))
 

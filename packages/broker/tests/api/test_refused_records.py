@@ -69,7 +69,7 @@ async def test_records_whose_time_is_too_far_away_are_named(plane: DataPlane) ->
 
 async def test_only_so_many_records_are_named(plane: DataPlane) -> None:
     partition = await plane.lead(cleanup_policy="compact")
-    partition.log.config = replace(partition.log.config, max_message_bytes=10_000_000)
+    partition.log.configure(replace(partition.log.config, max_message_bytes=10_000_000))
 
     answer = await answer_to(plane, batch(*((None, 1) for _ in range(1_500))))
 

@@ -214,7 +214,7 @@ async def test_a_segment_that_ends_in_a_gap_is_cleaned_to_its_end() -> None:
             log.append_as_follower(data, now_ms=1)
         assert truncate_to(log, 20) == 20
         commit(log)
-        log.rolling.roll(1)
+        log.roll(1)
         log.flush()
         cleaner = Cleaner(logs)
 

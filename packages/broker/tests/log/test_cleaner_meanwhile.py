@@ -17,6 +17,7 @@ from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
 from ottla.broker.log.retention import retention
 from ottla.broker.log.retention.passes import LogPasses
+from ottla.broker.log.state.outcomes import Compacted
 from ottla.broker.log.testing import batch, commit, records_of, truncate_to
 from ottla.protocol.storage.checkpoints import CLEANER_OFFSETS_FILE, decode_offset_checkpoint
 from ottla.protocol.topics import TopicPartition
@@ -70,7 +71,7 @@ async def test_a_log_that_changes_meanwhile_is_left_as_it_is(meddle: str, *, bef
             if meddle == "truncate":
                 truncate_to(log, 30)
             elif meddle == "policy":
-                log.config = LogConfig(segment_bytes=1_000)
+                log.configure(LogConfig(segment_bytes=1_000))
             else:
                 logs.delete(PARTITION)
                 if meddle == "recreate":
@@ -187,12 +188,12 @@ async def test_a_cleaner_offset_that_is_lowered_while_it_is_written_is_written_a
     async with registry(files) as logs:
         log = logs.create(PARTITION)
         fill(log, 60)
-        log.cleaned_offset = 52
+        log.apply(Compacted(52))
         directory = logs.log_directories.of(log)
         lowering = Thread(target=directory.write_lowered)
 
         def lower() -> None:
-            log.cleaned_offset = 20
+            log.apply(Compacted(20))
             lowering.start()
             lowering.join(0.1)
 
@@ -291,7 +292,7 @@ async def test_old_segments_that_cannot_be_opened_only_delay_a_cleaning() -> Non
     async with registry(files) as logs:
         log = logs.create(PARTITION)
         fill(log, 60)
-        log.config = log.config.with_overrides({"segment.bytes": "10000"})  # all of them in one group
+        log.configure(log.config.with_overrides({"segment.bytes": "10000"}))  # all of them in one group
         before = records_of(log)
         for segment in log.segments.all[:-1]:
             segment.close()

@@ -9,6 +9,7 @@ from threading import Event, current_thread
 
 import pytest
 
+from ottla.broker.config import LogConfig
 from ottla.broker.log.compaction.cleaner import Cleaner
 from ottla.broker.log.compaction.cleaner_testing import DIRECTORY, clean, fill, registry
 from ottla.broker.log.compaction.offset_map import OffsetMap
@@ -94,7 +95,7 @@ async def test_a_cleaning_that_is_stopped_while_it_makes_files_leaves_none() -> 
 
     def stop(kind: str) -> None:
         made.append(kind)
-        log.flushing.truncated_to(log.log_end_offset)
+        log.configure(LogConfig())  # compacted no more
 
     files = _CreatedFiles(stop)
     async with registry(files) as logs:

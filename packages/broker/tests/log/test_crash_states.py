@@ -19,10 +19,10 @@ import pytest
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.log.files.fake_files import MemoryFiles, PowerLoss
 from ottla.broker.log.hosting.registry import LogRegistry
-from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.retention.passes import LogPasses
+from ottla.broker.log.state.leader_epochs import LeaderEpochs
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.log.testing import commit, interrupted_recoveries, truncate_to
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import KafkaError

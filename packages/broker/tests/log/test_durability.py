@@ -7,7 +7,7 @@ from pathlib import Path
 from ottla.broker.log.files.checkpoints import read_leader_epochs
 from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.files.file_system import DiskFiles
-from ottla.broker.log.flushing import FlushPlan
+from ottla.broker.log.state.unsynced import FlushPlan
 from ottla.broker.log.testing import append, log_in, truncate_to
 
 AT = Path("/data")
@@ -156,7 +156,7 @@ def test_leader_epochs_that_change_while_a_thread_writes_them_are_written_by_the
     log = log_in(AT, files)
     append(log, b"a", leader_epoch=1)
     older = log.flushing.begin()
-    with log.flushing._epochs._lock:  # as a thread holds it
+    with log.unsynced.epochs._lock:  # as a thread holds it
         append(log, b"b", leader_epoch=2)
     assert [one.epoch for one in read_leader_epochs(files, log.directory) or ()] == [1]
 

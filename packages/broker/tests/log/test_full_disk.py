@@ -177,7 +177,7 @@ def test_a_roll_that_leaves_files_behind_takes_the_log_offline() -> None:
     files.full = False
 
     assert log.offline is not None
-    log.config = LogConfig(segment_bytes=100_000)
+    log.configure(LogConfig(segment_bytes=100_000))
     with pytest.raises(KafkaStorageError):
         append(log, b"c" * 60)
     log.close()

@@ -312,7 +312,7 @@ async def test_a_topics_configuration_is_used(tmp_path: Path) -> None:
     for _ in range(3):
         append(log, b"x" * 60)
     assert len(log.segments) == 3
-    log.config = LogConfig()
+    log.configure(LogConfig())
     append(log, b"x" * 60)
     assert len(log.segments) == 3
     await stopped(logs)

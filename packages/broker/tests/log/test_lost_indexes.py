@@ -112,7 +112,7 @@ async def test_lost_indexes_are_told_of_and_built_anew(
         for number in range(2_000 * segments):
             append(log, b"value", timestamp_ms=number, now_ms=number)
             if number == 2_000:
-                log.rolling.roll(number)
+                log.roll(number)
         cut_indexes(log)
         append(log, b"value", timestamp_ms=9_999)
         assert len(records_of(log, 900)) == 2_000 * segments - 899

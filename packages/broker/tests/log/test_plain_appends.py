@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ottla.broker.config import LogConfig
-from ottla.broker.log import log_closing
 from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.log import Appended, Log
@@ -158,7 +157,7 @@ def test_read_only_batches_are_not_changed(tmp_path: Path, kind: type[bytes]) ->
 def test_topics_with_more_checks_take_the_general_path(tmp_path: Path, settings: dict[str, object]) -> None:
     log = log_in(tmp_path, MemoryFiles())
     log.append(batch(b"first", keys=[b"key"]), leader_epoch=0, now_ms=0)
-    log.config = LogConfig(**settings)  # type: ignore[arg-type]
+    log.configure(LogConfig(**settings))  # type: ignore[arg-type]
 
     assert log.append_plain(bytearray(batch(b"second", keys=[b"key"])), 0, 0) == -1
     assert log.log_end_offset == 1
@@ -172,7 +171,7 @@ def test_the_write_of_a_tail_may_be_replaced(tmp_path: Path) -> None:
 
     assert log.append_plain(bytearray(batch(b"second")), 0, 0) == 1
     assert len(written) == 1
-    log_closing.abandon(log)
+    log.abandon()
 
 
 def test_a_failed_write_raises_and_leaves_nothing(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.log.append.rules import Appended
-from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import AppendOrigin, Log
-from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.recovery.producer_snapshots import EARLIER_BATCHES
+from ottla.broker.log.state.leader_epochs import LeaderEpochs
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.log.testing import append, commit, idempotent, log_in, truncate_to
 from ottla.protocol.errors import (
     InvalidProducerEpoch,

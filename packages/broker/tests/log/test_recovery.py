@@ -359,7 +359,7 @@ def test_a_damaged_transaction_index_is_rebuilt_from_the_markers(is_sealed: bool
     log.append(abort, leader_epoch=0, now_ms=0, origin=AppendOrigin.COORDINATOR)
     told = log.aborted_transactions(0, 2)
     if is_sealed:
-        log.rolling.roll(0)
+        log.roll(0)
         append(log, b"one more")
     path = log.segments[0].path(SegmentFile.TRANSACTION_INDEX)
     log.close()

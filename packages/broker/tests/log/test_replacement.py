@@ -25,7 +25,16 @@ from ottla.broker.log.recovery.recovery import open_log
 from ottla.broker.log.retention import retention
 from ottla.broker.log.segments.segment import Segment
 from ottla.broker.log.segments.segments import SegmentsChanged
-from ottla.broker.log.testing import PARTITION, commit, idempotent, records_of, truncate_to
+from ottla.broker.log.state.outcomes import ReplacementSettled
+from ottla.broker.log.testing import (
+    PARTITION,
+    begin_replace,
+    commit,
+    idempotent,
+    records_of,
+    replace_segments,
+    truncate_to,
+)
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.records import BatchHeader, read_header, read_headers
 from ottla.protocol.storage.indexes import AbortedTransaction
@@ -129,7 +138,7 @@ def states_around(how: Cleaning) -> tuple[State, State]:
     """The batches of a log before and after the replacement."""
     log = filled(MemoryFiles())
     before = state_of(log)
-    log.segments.replace(log.segments.all[: how.old], cleaned(log, how))
+    replace_segments(log, log.segments.all[: how.old], cleaned(log, how))
     return before, state_of(log)
 
 
@@ -171,7 +180,7 @@ def test_power_lost_at_any_step_leaves_all_old_or_all_new_segments(how: Cleaning
         new = cleaned(log, how)
         files.fail_after(steps, Random(steps))
         try:
-            log.segments.replace(log.segments.all[: how.old], new)
+            replace_segments(log, log.segments.all[: how.old], new)
             is_complete = True
         except PowerLoss:
             is_complete = False
@@ -195,7 +204,7 @@ def test_a_log_reads_and_appends_after_a_replacement(tmp_path: Path, how: Cleani
     log = filled(DiskFiles(), tmp_path / "topic-0")
     assert state_of(log) == before
 
-    paths = log.segments.replace(log.segments.all[: how.old], cleaned(log, how))
+    paths = replace_segments(log, log.segments.all[: how.old], cleaned(log, how))
 
     assert state_of(log) == after
     assert all(path.name.endswith(".deleted") and path.exists() for path in paths)
@@ -226,7 +235,7 @@ def test_a_log_whose_replacement_failed_can_be_closed_and_opened_again(tmp_path:
     files.failing = True
 
     with pytest.raises(OSError, match="Input/output error") as failure:
-        log.segments.replace(log.segments.all[:3], new)
+        replace_segments(log, log.segments.all[:3], new)
     log.fail(failure.value)
 
     assert log.segments.replacing is None
@@ -245,7 +254,7 @@ async def test_old_segments_are_read_until_the_new_ones_take_their_place(tmp_pat
     held = log.read(0, 10_000, up_to=16)
     first = held.read()
 
-    plan = log.segments.begin_replace(log.segments.all[:3], cleaned(log, how))
+    plan = begin_replace(log, log.segments.all[:3], cleaned(log, how))
     await asyncio.to_thread(plan.run)
 
     for segment in log.segments:  # more than stay open: the old ones are not closed for them
@@ -260,9 +269,9 @@ async def test_old_segments_are_read_until_the_new_ones_take_their_place(tmp_pat
     with pytest.raises(KafkaStorageError, match="are being changed"):
         log.close()
     with pytest.raises(ValueError, match="cannot be replaced now"):
-        log.segments.begin_replace(log.segments.all[:1], [])
+        begin_replace(log, log.segments.all[:1], [])
 
-    log.segments.end_replace(plan)
+    log.apply(ReplacementSettled(plan))
 
     assert held.read() == first
     assert len(batches_in(log.segments.all)) < len(before[0])
@@ -275,26 +284,24 @@ def test_a_segment_whose_indexes_are_built_anew_is_not_replaced_meanwhile() -> N
     log.segments[1].pin()
 
     with pytest.raises(SegmentsChanged, match="cannot be replaced now"):
-        log.segments.begin_replace(log.segments.all[:3], new)
+        begin_replace(log, log.segments.all[:3], new)
 
     assert [one.is_pinned for one in log.segments.all[:3]] == [False, True, False]
     log.segments[1].unpin()
-    log.segments.replace(log.segments.all[:3], new)
+    replace_segments(log, log.segments.all[:3], new)
 
 
 @pytest.mark.parametrize("ends", [True, False])
 async def test_a_truncation_or_deletion_waits_for_the_exchange_of_segments(ends: bool) -> None:
     log = filled(MemoryFiles())
-    plan = log.segments.begin_replace(log.segments.all[:3], cleaned(log, CLEANINGS[0]))
+    plan = begin_replace(log, log.segments.all[:3], cleaned(log, CLEANINGS[0]))
     waiting = asyncio.ensure_future(log.truncation.idle())
     await asyncio.sleep(0)
     assert not waiting.done()
 
     if ends:
         plan.run()
-        log.segments.end_replace(plan)
-    else:
-        log.segments.abort_replace(plan)
+    log.apply(ReplacementSettled(plan))
 
     async with asyncio.timeout(10):
         await waiting
@@ -315,7 +322,7 @@ def test_segments_that_cannot_stand_for_the_old_ones_are_refused() -> None:
         (log.segments.all[:5], new),
     ):
         with pytest.raises(ValueError, match=r"segments|replaced"):
-            log.segments.replace(wrong_old, wrong_new)
+            replace_segments(log, wrong_old, wrong_new)
 
     assert log.segments.replacing is None
     assert [one.path(SegmentFile.LOG).name.endswith(CLEANED_SUFFIX) for one in new] == [True]

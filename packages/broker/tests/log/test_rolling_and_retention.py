@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -9,7 +8,6 @@ from ottla.broker.config import LogConfig
 from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.log import Log
 from ottla.broker.log.retention import retention
-from ottla.broker.log.segments.rolling import Rolling
 from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET
 from ottla.broker.log.testing import (
     append,
@@ -58,8 +56,7 @@ def test_a_segment_without_timestamps_rolls_by_the_brokers_clock() -> None:
 
 def test_jitter_makes_the_age_shorter_by_chance() -> None:
     log = log_in(AT, segment_ms=1_000, segment_jitter_ms=900)
-    log.rolling = Rolling(log, Random(3))
-    log.config = LogConfig(segment_ms=1_000, segment_jitter_ms=900)
+    log.configure(LogConfig(segment_ms=1_000, segment_jitter_ms=900))
 
     assert 100 < log.log_end.segment_ms <= 1_000
 

@@ -12,10 +12,10 @@ import pytest
 from ottla.broker.config import BrokerConfig
 from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.files.file_system import DiskFiles
-from ottla.broker.log.flushing import FlushPlan
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
 from ottla.broker.log.retention import retention
+from ottla.broker.log.state.unsynced import FlushPlan
 from ottla.broker.log.testing import PARTITION, append, commit, idempotent, log_in, records_of, truncate_to
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
@@ -90,7 +90,7 @@ async def test_while_files_are_cut_nothing_is_appended_and_reads_stay_in_front(
     assert log.offset_for_timestamp(1_004) is None
     assert log.aborted_transactions(0, 6) == []
     assert retention.expire(log, 10**12) == []
-    log.config = log.config
+    log.configure(log.config)
     with pytest.raises(KafkaStorageError, match="are being changed"):
         truncate_to(log, 1)
     files.go_on.set()

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ottla.broker.log.leader_epochs import LeaderEpochs
+from ottla.broker.log.state.leader_epochs import LeaderEpochs
 from ottla.broker.replication.follower_rules import (
     Append,
     AskBounds,

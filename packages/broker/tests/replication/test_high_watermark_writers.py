@@ -15,7 +15,8 @@ import ottla.broker.replication.partition as core
 
 BROKER = Path(core.__file__).parents[1]
 WRITER = "replication/partition.py"
-CREATORS = {"log/high_watermark.py", "log/log.py", WRITER}
+STATE = "log/state/log_state.py"
+CREATORS = {STATE, WRITER}
 """Where a cell is defined, created with its log, and created by a core that stands alone."""
 
 OWN = "writes a high_watermark of its own"
@@ -106,7 +107,7 @@ def test_only_the_replication_core_writes_a_high_watermark() -> None:
 
 
 def test_the_log_creates_exactly_one_cell() -> None:
-    found = [what for _, what in findings("log/log.py", (BROKER / "log/log.py").read_text())]
+    found = [what for _, what in findings(STATE, (BROKER / STATE).read_text())]
 
     assert sorted(found) == ["creates a cell", "replaces the cell"]
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ottla.broker.log.high_watermark import HighWatermark
+from ottla.broker.log.state.log_state import HighWatermark
 from ottla.broker.replication.partition import (
     Assignment,
     HighWatermarkAdvanced,

@@ -16,7 +16,7 @@ from ottla.protocol.messages.describe_producers import (
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.log.producer_state import Producer
+    from ottla.broker.log.state.producer_state import Producer
     from ottla.broker.replication.replicas import Replicas
 
 

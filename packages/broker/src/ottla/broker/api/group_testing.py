@@ -14,7 +14,7 @@ from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig, broker_config_from
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
-from ottla.broker.log.producer_state import ProducerStates
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.metrics import Metrics
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.runtime.environment import Environment

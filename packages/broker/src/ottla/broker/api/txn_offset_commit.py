@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
 from ottla.broker.groups.hosting.response_errors import after_failed_commit
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
-from ottla.broker.log.producer_state import NOT_REQUIRED
+from ottla.broker.log.state.producer_state import NOT_REQUIRED
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.errors import ErrorCode, KafkaError

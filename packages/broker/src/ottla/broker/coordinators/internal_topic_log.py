@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.log.log import AppendOrigin
-from ottla.broker.log.producer_state import NOT_REQUIRED, VerificationGuard
+from ottla.broker.log.state.producer_state import NOT_REQUIRED, VerificationGuard
 from ottla.protocol.errors import RequestTimedOut
 from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.topics import TopicPartition

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.log.files.file_slices import Slice
 from ottla.broker.log.segments.offset_lookup import whole_end
 from ottla.broker.log.segments.timestamp_search import (
-    Readable,
     Search,
     TimestampOffset,
     at_once,
@@ -20,6 +19,7 @@ from ottla.protocol.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from ottla.broker.log.segments.segment import Segment
+    from ottla.broker.log.state.log_state import LogState
     from ottla.protocol.storage.indexes import AbortedTransaction
 
 _MAX_HINTS: Final = 128
@@ -30,7 +30,7 @@ class Reading:
 
     __slots__ = ("_log",)
 
-    def __init__(self, log: Readable) -> None:
+    def __init__(self, log: LogState) -> None:
         self._log = log
 
     # ---- by offset

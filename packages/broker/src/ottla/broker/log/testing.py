@@ -8,10 +8,13 @@ from random import Random
 from typing import Any
 
 from ottla.broker.config import LogConfig
+from ottla.broker.log.compaction.replacement import ReplacementPlan
 from ottla.broker.log.files.fake_files import MemoryFiles, PowerLoss
 from ottla.broker.log.files.file_system import Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery.recovery import open_log
+from ottla.broker.log.segments.segment import Segment
+from ottla.broker.log.state.outcomes import ReplacementBegun, ReplacementSettled
 from ottla.broker.log.truncation import TruncationPlan
 from ottla.broker.replication.partition import Partition
 from ottla.protocol.records import (
@@ -101,6 +104,26 @@ def _truncated(log: Log, plan: TruncationPlan | None) -> int:
         plan.run()
         log.truncation.settle(plan)
     return log.log_end_offset
+
+
+def replace_segments(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> list[Path]:
+    """Put cleaned segments in the place of old ones, on this thread; returns the paths to unlink later.
+
+    The caller takes the log offline after an OSError.
+    """
+    plan = begin_replace(log, old, new)
+    try:
+        plan.run()
+    finally:
+        log.apply(ReplacementSettled(plan))
+    return plan.deleted
+
+
+def begin_replace(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> ReplacementPlan:
+    """Begin to put cleaned segments in the place of old ones: run the plan, then apply its settlement."""
+    plan = log.segments.plan_replace(old, new)
+    log.apply(ReplacementBegun(plan))
+    return plan
 
 
 def commit(log: Log, offset: int | None = None) -> None:

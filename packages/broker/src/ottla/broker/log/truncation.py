@@ -11,22 +11,20 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.recovery.producer_snapshots import drop_snapshots, rebuilt_producers
 from ottla.broker.log.segments.scan import check_entries, locate
 from ottla.broker.log.segments.segment import Segment
-from ottla.broker.log.segments.segments import Segments
+from ottla.broker.log.segments.segments import create_segment
+from ottla.broker.log.state.outcomes import EpochsTruncated, Truncated, TruncationBegun
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.protocol.errors import KafkaStorageError, OffsetOutOfRange
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
-    from ottla.broker.log.append.log_end import LogEnd
     from ottla.broker.log.files.file_system import Files
-    from ottla.broker.log.flushing import Flushing
-    from ottla.broker.log.leader_epochs import LeaderEpochs
-    from ottla.broker.log.segments.rolling import Rolling
+    from ottla.broker.log.state.log_state import LogState
 
 _SEARCHED_WITHOUT_INDEX_BYTES = 4096
 
@@ -52,16 +50,26 @@ class TruncationPlan:
     dropped: list[Segment]
     """The segments behind the cut, the newest first."""
 
-    # the outcome
+    # found by the run
     last: Segment | None = None
     """The segment that is the last one now."""
     log_end_offset: int = -1
     producers: ProducerStates | None = None
 
-    @property
-    def is_restarted(self) -> bool:
-        """Whether all records were dropped and the log starts anew."""
-        return self.last is not self.cut
+    def outcome(self) -> Truncated:
+        """The state of the log once the plan was run."""
+        assert self.last is not None
+        assert self.producers is not None
+        restarted, end = self.last is not self.cut, self.log_end_offset
+        return Truncated(
+            self.last,
+            end,
+            # The rest of the cut segment was synced, and nothing has changed in front of it.
+            recovery_point=end if restarted else min(self.recovery_point, end),
+            producers=self.producers,
+            epochs_end_offset=-1 if restarted else min(self.offset, end),
+            restarted=restarted,
+        )
 
     def run(self) -> None:
         """Change the files and wait for the disk: for a thread.
@@ -118,7 +126,7 @@ class TruncationPlan:
         for segment in [*([self.cut] if self.cut is not None else []), *reversed(self.kept)]:
             self._unlink(segment.mark_deleted())
         drop_snapshots(self.files, self.directory, lambda _: True)
-        created = Segments(self.files, self.directory, []).create(self.restart_at, self.config)
+        created = create_segment(self.files, self.directory, self.restart_at, self.config)
         created.close_indexes()
         self.files.sync_dir(self.directory)
         self.last, self.log_end_offset = created, self.restart_at
@@ -135,44 +143,6 @@ def _largest_timestamp(segment: Segment) -> tuple[int, int]:
     return best
 
 
-class Truncatable(Protocol):
-    """The parts of a log that a truncation changes."""
-
-    files: Files
-    directory: Path
-    log_start_offset: int
-    producers: ProducerStates
-    is_truncating: bool
-    """Whether appends are refused because a truncation is under way."""
-    cleaned_offset: int | None
-
-    @property
-    def offline(self) -> OSError | None: ...
-
-    @property
-    def config(self) -> LogConfig: ...
-
-    @property
-    def segments(self) -> Segments: ...
-
-    @property
-    def log_end(self) -> LogEnd: ...
-
-    @property
-    def log_end_offset(self) -> int: ...
-
-    @property
-    def leader_epochs(self) -> LeaderEpochs: ...
-
-    @property
-    def flushing(self) -> Flushing: ...
-
-    @property
-    def rolling(self) -> Rolling: ...
-
-    def fail(self, error: OSError) -> None: ...
-
-
 class Truncation:
     """Truncates one log.
 
@@ -180,12 +150,13 @@ class Truncation:
     OSError, or files whose content is corrupt.
     """
 
-    def __init__(self, log: Truncatable) -> None:
+    def __init__(self, log: LogState, resume_flushes: Callable[[], None]) -> None:
         self._log = log
+        self._resume_flushes = resume_flushes
         self._running: asyncio.Future[None] | None = None
 
     async def idle(self) -> None:
-        """Wait until no thread changes the segments; the log tells how the last truncation ended.
+        """Wait until no thread changes the segments; the log knows how the last truncation ended.
 
         The wait for a replacement of segments is that for its renames; the cleaning behind it ends by itself.
         """
@@ -203,7 +174,7 @@ class Truncation:
         """Plan to drop every batch with a record at or above `offset`; None if there is none.
 
         A follower truncates before its first fetch in a new epoch, or replicas diverge (KIP-101): epochs that
-        begin at the new end are dropped too, even those without a record. The caller tells the replication
+        begin at the new end are dropped too, even those without a record. The caller informs the replication
         core once the plan is settled: until then the high watermark may be above the log end. Raises
         `OffsetOutOfRange` below the log start, `KafkaStorageError`.
         """
@@ -211,55 +182,49 @@ class Truncation:
         if offset < log.log_start_offset:
             raise OffsetOutOfRange(f"cannot cut {log} to {offset}")
         self._check_idle()
-        if offset >= log.log_end_offset:
-            with self._failing():
-                log.leader_epochs.truncate_from_end(log.log_end_offset)
-            log.log_end.leader_epoch = log.leader_epochs.latest
-            return None
         with self._failing():
-            return self._plan(offset, restart_at=log.log_start_offset, cut=True)
+            if offset >= log.log_end_offset:
+                log.apply(EpochsTruncated(log.log_end_offset))
+                return None
+            return self._begun(offset, restart_at=log.log_start_offset, cut=True)
 
     def begin_restart(self, offset: int) -> TruncationPlan:
-        """Plan to drop all records and to start anew at `offset`. Raises `KafkaStorageError`."""
+        """Plan to drop all records and to start again at `offset`. Raises `KafkaStorageError`."""
         self._check_idle()
         with self._failing():
-            return self._plan(offset, restart_at=offset, cut=False)
+            return self._begun(offset, restart_at=offset, cut=False)
 
     def _check_idle(self) -> None:
         log = self._log
         if log.offline is not None:
             raise KafkaStorageError(f"{log} is offline: {log.offline}")
-        if log.is_truncating or log.segments.replacing is not None:
+        if log.is_changing_segments:
             raise KafkaStorageError(f"the segments of {log} are being changed")
 
-    def _plan(self, offset: int, *, restart_at: int, cut: bool) -> TruncationPlan:
-        log, end = self._log, self._log.log_end_offset
-        log.is_truncating = True
-        if log.cleaned_offset is not None:
-            log.cleaned_offset = min(log.cleaned_offset, offset) if cut else None
-        first = log.segments.find(offset) if cut else log.segments[0]
-        changed = log.segments.drop_since(first.base_offset)
-        recovery_point = log.flushing.recovery_point
-        log.flushing.truncated_to(first.base_offset if cut else 0)
-        log.flushing.segments_dropped(changed)
-        lowered = log.flushing.recovery_point < recovery_point
+    def _begun(self, offset: int, *, restart_at: int, cut: bool) -> TruncationPlan:
+        log = self._log
+        changed = log.segments.since(offset) if cut else list(log.segments)
+        begun = TruncationBegun(
+            changed,
+            Segment.placeholder(changed[0]),
+            min(log.recovery_point, changed[0].base_offset if cut else 0),
+            _lowered(log.cleaned_offset, offset) if cut else None,
+        )
         plan = TruncationPlan(
             log.files,
             log.directory,
             log.config,
             offset,
             restart_at,
-            recovery_point,
-            log.flushing.write_recovery_point if lowered else None,
-            [one.copy() for one in log.segments],
+            log.recovery_point,
+            log.write_lowered if begun.recovery_point < log.recovery_point else None,
+            [segment.copy() for segment in log.segments.all[: len(log.segments) - len(changed)]],
             changed[0].copy() if cut else None,
             list(reversed(changed[1:] if cut else changed)),
         )
-        placeholder = Segment.placeholder(changed[0])
         for segment in changed:
             segment.close()  # also the mappings of its indexes: a file must not shrink under one
-        log.segments.add(placeholder)
-        log.rolling.append_to(placeholder, end)
+        log.apply(begun)
         return plan
 
     # ---- run and settle
@@ -283,7 +248,7 @@ class Truncation:
                 self._log.fail(_as_os_error(error))
             elif error is None and not result.cancelled():
                 self._settle_or_fail(plan, settled)
-            self._log.flushing.commit.resume()
+            self._resume_flushes()
 
         self._running = running = asyncio.get_running_loop().run_in_executor(None, plan.run)
         running.add_done_callback(ended)
@@ -305,31 +270,16 @@ class Truncation:
 
     def settle(self, plan: TruncationPlan) -> None:
         """Make the outcome of a plan that was run the state of the log, all but the high watermark."""
-        log = self._log
-        assert plan.last is not None
-        assert plan.producers is not None
-        if plan.is_restarted:
-            for segment in log.segments.drop_first(len(log.segments) - 1):
-                segment.close()
-            log.log_start_offset = plan.restart_at
-        log.segments.replace_active(plan.last)
-        log.flushing.truncated_to(plan.log_end_offset)
-        # The rest of the cut segment was synced, and nothing has changed in front of it.
-        log.flushing.recovery_point = (
-            plan.log_end_offset if plan.is_restarted else min(plan.recovery_point, plan.log_end_offset)
-        )
-        log.is_truncating = False
-        plan.last.activate(log.config.segment_index_bytes, keep=True)
-        log.rolling.append_to(plan.last, plan.log_end_offset)
-        log.producers = plan.producers
-        if plan.is_restarted:
-            log.leader_epochs.clear()
-        else:
-            log.leader_epochs.truncate_from_end(min(plan.offset, plan.log_end_offset))
-        log.log_end.leader_epoch = log.leader_epochs.latest
+        truncated = plan.outcome()
+        truncated.last.activate(self._log.config.segment_index_bytes, keep=True)
+        self._log.apply(truncated)
 
     def _failing(self) -> _Failing:
         return _Failing(self._log)
+
+
+def _lowered(cleaned_offset: int | None, offset: int) -> int | None:
+    return None if cleaned_offset is None else min(cleaned_offset, offset)
 
 
 def _as_os_error(error: Exception) -> OSError:
@@ -341,7 +291,7 @@ def _as_os_error(error: Exception) -> OSError:
 class _Failing:
     """Takes the log offline at an exception and raises `KafkaStorageError` instead."""
 
-    def __init__(self, log: Truncatable) -> None:
+    def __init__(self, log: LogState) -> None:
         self._log = log
 
     def __enter__(self) -> None:

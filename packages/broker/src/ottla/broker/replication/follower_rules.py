@@ -19,7 +19,7 @@ from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.log.leader_epochs import LeaderEpochs
+    from ottla.broker.log.state.leader_epochs import LeaderEpochs
     from ottla.protocol.messages.fetch import PartitionData
 
 UNDEFINED: Final = -1

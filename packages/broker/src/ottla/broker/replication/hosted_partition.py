@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.broker.log.log import AppendOrigin
-from ottla.broker.log.producer_state import NOT_REQUIRED, VerificationGuard
+from ottla.broker.log.state.outcomes import EpochBegun
+from ottla.broker.log.state.producer_state import NOT_REQUIRED, VerificationGuard
 from ottla.broker.replication._append import PartitionAppends
 from ottla.broker.replication.partition import (
     Assignment,
@@ -182,7 +183,7 @@ class HostedPartition(PartitionAppends):
         """Become leader, or lead in a new epoch."""
         self.core.min_insync_replicas = self.log.config.min_insync_replicas
         self.core.log_start_moved(self.log.log_start_offset)
-        self.log.leader_epochs.assign(assignment.leader_epoch, self.log.log_end_offset)
+        self.log.apply(EpochBegun(assignment.leader_epoch, self.log.log_end_offset))
         self.perform(self.core.lead(assignment, self.log.log_end_offset, now_ms))
         self.wake()
 

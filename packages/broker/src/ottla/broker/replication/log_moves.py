@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.log.leader_epochs import UNDEFINED
+from ottla.broker.log.state.leader_epochs import UNDEFINED
 from ottla.protocol.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from ottla.broker.log.high_watermark import HighWatermark
+from ottla.broker.log.state.log_state import HighWatermark
 from ottla.broker.replication.isr import (
     NEVER_MS,
     UNKNOWN_OFFSET,

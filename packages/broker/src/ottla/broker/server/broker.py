@@ -251,7 +251,7 @@ class Broker:
 
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):
-            log.config = config
+            log.configure(config)
         self.services.produce_fast_path.known.retire_topic(topic)
         if config.unclean_leader_election_enable:
             self.services.controller.unclean_election_allowed(topic)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.cluster.metadata import MetadataCache
-    from ottla.broker.log.producer_state import VerificationGuard
+    from ottla.broker.log.state.producer_state import VerificationGuard
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.log.producer_state import NOT_REQUIRED, VerificationGuard
+from ottla.broker.log.state.producer_state import NOT_REQUIRED, VerificationGuard
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.errors import (
     CorruptMessage,

@@ -56,6 +56,8 @@ class LogEnd:
     def roll_after_ms(self) -> int: ...
     def limit(self, config: LogConfig, jitter_ms: int) -> None:
         """Use the limits of the topic's configuration."""
+    def fits(self, size: int, next_offset: int, largest: int, now_ms: int) -> bool:
+        """Whether an append of `size` bytes stays in this segment; else the log has to roll first."""
     def append_plain(
         self,
         batches: bytes | bytearray | memoryview,

@@ -38,7 +38,7 @@ from ottla.protocol.records._batch cimport (
 from ottla.protocol.records._codec cimport is_sound
 
 from ottla.broker.log.files.file_system import DiskFile
-from ottla.broker.log.producer_state import KeptBatch
+from ottla.broker.log.state.producer_state import KeptBatch
 from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET, UNKNOWN
 
 cdef extern from "unistd.h" nogil:
@@ -140,6 +140,15 @@ cdef class LogEnd:
             self.roll_after_ms = after(self.created_ms, self.segment_ms)
         return 0
 
+    cpdef bint fits(self, int64_t size, int64_t next_offset, int64_t largest, int64_t now_ms):
+        return not (
+            self.position + size > self.max_bytes
+            or largest > self.roll_above_timestamp
+            or now_ms > self.roll_after_ms
+            or next_offset > self.max_next_offset
+            or self.index_full
+        )
+
     cpdef int64_t append_plain(self, batches, int32_t leader_epoch, int64_t now_ms, log) except? -2:
         cdef Py_buffer view
         if leader_epoch != self.leader_epoch or type(batches) is bytes:
@@ -157,12 +166,12 @@ cdef class LogEnd:
     cdef int64_t _append_plain(self, unsigned char *data, Py_ssize_t size, int64_t now_ms, log) except? -2:
         cdef Batches found
         cdef int64_t base_offset = self.next_offset
-        if not self.position or self.position + size > self.max_bytes or now_ms > self.roll_after_ms:
+        if not self.position or not self.fits(size, base_offset, -1, now_ms):
             return -1
         found.next_offset = base_offset
-        if self.index_full or not read(data, size, self.max_plain_bytes, &found):
+        if not read(data, size, self.max_plain_bytes, &found):
             return -1
-        if found.largest > self.roll_above_timestamp or found.next_offset > self.max_next_offset:
+        if not self.fits(size, found.next_offset, found.largest, now_ms):
             return -1
         producer = producers = None
         if found.producer_id >= 0:

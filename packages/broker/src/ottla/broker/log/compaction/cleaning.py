@@ -21,6 +21,7 @@ from ottla.broker.log.compaction.segment_cleaning import (
     CleaningPass,
     LastBatch,
 )
+from ottla.broker.log.state.outcomes import Compacted, ReplacementBegun, ReplacementSettled
 
 if TYPE_CHECKING:
     from ottla.broker.log.compaction.compaction_rules import DirtyRange
@@ -44,13 +45,13 @@ class IsWanted:
     def __init__(self, log: Log, is_current: Callable[[], bool]) -> None:
         self._log = log
         self._is_current = is_current
-        self._truncations = log.flushing.truncations
+        self._truncations = log.truncations
 
     def __call__(self) -> bool:
         log = self._log
         if log.offline is not None or log.is_truncating or not log.config.compact:
             return False
-        return log.flushing.truncations == self._truncations and self._is_current()
+        return log.truncations == self._truncations and self._is_current()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Cleaning:
         for group in groups(read, last_end, self._log.config.segment_bytes):
             await self._clean_group(group, [copies[one] for one in group], on_thread)
         self._pace.check()
-        self._log.cleaned_offset = end_offset
+        self._log.apply(Compacted(end_offset))
         return Cleaned(end_offset, self._pass.counts)
 
     def _with_ends(self) -> list[tuple[Segment, int]]:
@@ -119,10 +120,11 @@ class Cleaning:
             if len(old) == 1 and not cleaned.is_changed:
                 await self._discard(cleaned, on_thread)
                 return
-            plan = self._log.segments.begin_replace(old, [cleaned.segment], cleaned.end_offset)
+            plan = self._log.segments.plan_replace(old, [cleaned.segment], cleaned.end_offset)
         except BaseException:
             await self._discard(cleaned, on_thread)
             raise
+        self._log.apply(ReplacementBegun(plan))
         await self._replace(plan, on_thread)
 
     async def _discard(self, cleaned: CleanedSegment, on_thread: OnThread) -> None:
@@ -144,11 +146,9 @@ class Cleaning:
             try:
                 await on_thread(plan.run)
             finally:
+                log.apply(ReplacementSettled(plan))
                 if plan.is_done:
-                    self._replaced(log.segments.end_replace(plan))
-                    log.flushing.segments_dropped(plan.old)
-                else:
-                    log.segments.abort_replace(plan)
+                    self._replaced(plan.deleted)
         except OSError as error:
             log.fail(error)
             raise

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.log import log_closing
 from ottla.broker.log.files.file_system import write_atomically
+from ottla.broker.log.state.outcomes import Failed, LogStartMoved, TookPlace
 from ottla.protocol.errors import InvalidTopicException
 from ottla.protocol.storage.segments import delete_directory_name, directory_name, future_directory_name
 
@@ -99,28 +99,28 @@ class FutureLogs:
         if older is not None and self.is_named(older):
             self._remove_files(self._directories.of(older), older)
 
-    def directory_failed(self, directory: LogDirectory) -> None:
+    def directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         """Forget the copies in a directory that went offline; their files stay."""
         for topic_partition, copy in directory.futures.items():
-            copy.offline = copy.offline or directory.offline
+            copy.apply(Failed(error))
             self._all.pop(topic_partition, None)
         directory.futures = {}
         for topic_partition, (copy, older) in list(self._replaced.items()):
             if self._directories.of(copy) is directory:
                 del self._replaced[topic_partition]
-                log_closing.abandon(older)
+                older.abandon()
 
     def _remove_files(self, directory: LogDirectory, removed: Log) -> None:
         try:
             self._rename_away(directory, removed)
         except OSError as error:
             log.warning("%s is not deleted: %s", removed.directory, error)
-            log_closing.abandon(removed)
+            removed.abandon()
 
     def _rename_away(self, directory: LogDirectory, removed: Log) -> None:
         target = directory.path / delete_directory_name(removed.topic_partition, self._unique_id())
         self._files.rename(removed.directory, target)
-        log_closing.moved_to(removed, target)
+        removed.deleted(target)
         directory.names_changed = True
         due_ms = self._now_ms() + removed.config.file_delete_delay_ms
         self._deletions.add(due_ms, [target], directory)
@@ -141,7 +141,7 @@ class FutureLogs:
             return  # dropped meanwhile
         target = copy.directory.with_name(directory_name(copy.topic_partition))
         self._files.rename(copy.directory, target)
-        log_closing.follow_rename(copy, target)
+        copy.renamed(target)
         await asyncio.to_thread(self._files.sync_dir, target.parent)
 
     def _mark(self, directory: Path, content: bytes = b"") -> None:
@@ -154,12 +154,9 @@ class FutureLogs:
         The caller gives the high watermark on.
         """
         topic_partition = copy.topic_partition
-        for epoch, start_offset in older.leader_epochs.entries:
-            if epoch > copy.leader_epochs.latest:  # it has written nothing yet
-                copy.leader_epochs.assign(epoch, start_offset)
-        copy.log_end.leader_epoch = copy.leader_epochs.latest
-        _start_at(copy, older.log_start_offset)
-        copy.producers, copy.config = older.producers, older.config
+        copy.apply(
+            TookPlace(older.leader_epochs.entries, older.log_start_offset, older.producers, older.config)
+        )
         source, target = self._directories.of(older), self._directories.of(copy)
         del self._all[topic_partition], target.futures[topic_partition]
         del source.logs[topic_partition]
@@ -181,7 +178,7 @@ class FutureLogs:
         if self._replaced.get(topic_partition) is not pair:
             return  # deleted meanwhile
         if source.offline is not None:
-            log_closing.abandon(older)
+            older.abandon()
         else:
             if self.is_named(older):
                 self._rename_away(source, older)
@@ -212,7 +209,7 @@ class FutureLogs:
         # The checkpoint of the copy's directory may not know yet what was deleted from the older log.
         start = min(left.log_start_offset, kept.log_end_offset)
         if start > kept.log_start_offset:
-            _start_at(kept, start)
+            kept.apply(LogStartMoved(start))
         return kept, left
 
     def discard(self, removed: Log) -> None:
@@ -242,8 +239,3 @@ class FutureLogs:
             of = current(topic_partition)
             if of is None or of.directory.parent == copy.directory.parent:
                 self.drop(topic_partition)
-
-
-def _start_at(one: Log, offset: int) -> None:
-    one.log_start_offset = offset
-    one.leader_epochs.truncate_from_start(offset)

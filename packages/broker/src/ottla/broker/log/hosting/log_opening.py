@@ -100,12 +100,12 @@ class LogOpener:
             clean=directory.clean,
             log_start_offset=0 if is_future else directory.log_starts.get(topic_partition, 0),
             recovery_point=0 if is_future else directory.recovery_points.get(topic_partition, 0),
+            cleaned_offset=None if is_future else directory.cleaner_offsets.get(topic_partition),
             chance=self._environment.random,
             failed=self._failure_of(directory),
-            lowered=directory.write_lowered,
+            write_lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )
-        opened.cleaned_offset = None if is_future else directory.cleaner_offsets.get(topic_partition)
         if not directory.clean:
             try:
                 opened.flush()
@@ -170,7 +170,7 @@ class LogOpener:
             is_new=True,
             chance=self._environment.random,
             failed=self._failure_of(directory),
-            lowered=directory.write_lowered,
+            write_lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )
         created.flushing.flushed_ms = self._environment.clock.now_ms()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, LogConfig
-from ottla.broker.log import log_closing
 from ottla.broker.log.files.file_system import RUN_OUT, DiskFiles, Files
 from ottla.broker.log.files.open_files import OpenSegments, PartitionRoom
 from ottla.broker.log.files.pending_deletions import PendingDeletions
@@ -25,6 +24,7 @@ from ottla.broker.log.hosting.future_logs import FutureLogs
 from ottla.broker.log.hosting.log_opening import LogOpener
 from ottla.broker.log.hosting.metrics import LogMetrics
 from ottla.broker.log.log import Log
+from ottla.broker.log.state.outcomes import Failed
 from ottla.protocol.errors import KafkaError, KafkaStorageError
 from ottla.protocol.storage.checkpoints import MetaProperties
 from ottla.protocol.storage.segments import (
@@ -136,7 +136,7 @@ class LogRegistry:
             elif not self.futures.took_place(one):
                 log.error("%s is offline: it may go on in a directory that is offline", one.topic_partition)
                 del self._logs[one.topic_partition], self.log_directories.of(one).logs[one.topic_partition]
-                log_closing.abandon(one)
+                one.abandon()
 
     def _open_directory(self, directory: LogDirectory, log_config: Callable[[str], LogConfig]) -> None:
         directory.read()
@@ -194,7 +194,7 @@ class LogRegistry:
                 except (OSError, KafkaError) as error:
                     log.error("%s was not closed cleanly: %s", directory.path, error)
             for one in its_logs:
-                log_closing.abandon(one)
+                one.abandon()
 
     def _close_each(self, logs: list[Log]) -> None:
         threads_count = max(CLOSING_THREADS, self.config.num_recovery_threads_per_data_dir)
@@ -321,7 +321,7 @@ class LogRegistry:
         if found is None:
             return None
         self._refuse_when_closing(topic_partition)
-        if found.is_truncating or found.segments.replacing is not None:
+        if found.is_changing_segments:
             # A thread works on the files by their paths, which the next log of this name takes.
             raise KafkaStorageError(f"the segments of {topic_partition} are being changed")
         directory = self.log_directories.of(found)
@@ -333,7 +333,7 @@ class LogRegistry:
             raise KafkaStorageError(f"{topic_partition} cannot be deleted: {error}") from error
         self.futures.partition_deleted(topic_partition)
         del self._logs[topic_partition], directory.logs[topic_partition]
-        log_closing.moved_to(found, target)
+        found.deleted(target)
         directory.names_changed = True
         self._gauges.remove(topic_partition)
         return found
@@ -361,10 +361,10 @@ class LogRegistry:
         lost, directory.logs = directory.logs, {}
         log.error("the log directory %s is offline, with %d partitions: %s", directory.path, len(lost), error)
         for topic_partition, one in lost.items():
-            one.offline = one.offline or error
+            one.apply(Failed(error))
             del self._logs[topic_partition]
             self._gauges.remove(topic_partition)
-        self.futures.directory_failed(directory)
+        self.futures.directory_failed(directory, error)
         for listener in self.on_directory_failed:
             listener(list(lost))
 

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.broker.log.segments._index_mapping import losses
+from ottla.broker.log.state.outcomes import ActiveReopened
 from ottla.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ class LostIndexes:
         try:
             if not one.log_end.position:
                 segment.activate(one.config.segment_index_bytes, keep=False)
-                one.rolling.append_to(segment, one.log_end_offset, now_ms)
+                one.apply(ActiveReopened(now_ms))
                 return False
-            one.rolling.roll(now_ms)
+            one.roll(now_ms)
         except (OSError, KafkaStorageError) as error:
             log.warning("%s keeps a damaged index: %s", one.topic_partition, error)
             return False

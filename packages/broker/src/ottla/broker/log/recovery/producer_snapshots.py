@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.files.file_system import Files
-from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.segments.scan import headers_from, locate
 from ottla.broker.log.segments.segment import Segment
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.protocol.records import BatchHeader
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.producer_snapshot import (
@@ -26,7 +26,10 @@ from ottla.protocol.storage.producer_snapshot import (
 )
 from ottla.protocol.storage.segments import SegmentFile, file_name, parse_file_name
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from ottla.broker.log.state.log_state import LogState
+
+_log = logging.getLogger(__name__)
 
 EARLIER_BATCHES: Final = 128
 """Batches before a snapshot in which those are looked for that it lacks; an index entry's more at most."""
@@ -39,6 +42,16 @@ def take_snapshot(files: Files, directory: Path, offset: int, entries: list[Prod
     file.truncate(0)
     file.pwrite(encode_producer_snapshot(entries), 0)
     return path
+
+
+def snapshot_producers(log: LogState, offset: int) -> None:
+    """Write the producers' state at `offset`; without it, a start has to read more of the log."""
+    try:
+        path = take_snapshot(log.files, log.directory, offset, log.producers.entries())
+    except OSError as error:
+        _log.warning("%s has no snapshot of its producers at %d: %s", log.topic_partition, offset, error)
+        return
+    log.unsynced.snapshot_written(path)
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
@@ -115,7 +128,7 @@ def _newest_snapshot(files: Files, directory: Path, first: int, end: int) -> Pro
         try:
             return ProducerStates(decode_producer_snapshot(files.read(path)), offset)
         except CorruptStorage as error:
-            log.warning("ignoring %s: %s", path, error)
+            _log.warning("ignoring %s: %s", path, error)
             files.unlink(path)
     return None
 

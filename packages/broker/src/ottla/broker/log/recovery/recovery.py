@@ -15,14 +15,15 @@ from ottla.broker.log.compaction.replacement import finish_replacement
 from ottla.broker.log.files.checkpoints import read_leader_epochs, read_topic_id, write_topic_id
 from ottla.broker.log.files.file_system import Files
 from ottla.broker.log.files.open_files import OpenSegments
-from ottla.broker.log.leader_epochs import LeaderEpochs
 from ottla.broker.log.log import Log
-from ottla.broker.log.producer_state import ProducerStates
 from ottla.broker.log.recovery import cut_bytes
 from ottla.broker.log.recovery.producer_snapshots import Replay, drop_snapshots, rebuilt_producers
 from ottla.broker.log.segments.index_building import IndexBuilder, rebuild_indexes
 from ottla.broker.log.segments.scan import Checked, check_entries, headers_from
 from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from ottla.broker.log.state.leader_epochs import LeaderEpochs
+from ottla.broker.log.state.log_state import Recovered
+from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import EpochStart
 from ottla.protocol.storage.segments import (
@@ -64,11 +65,12 @@ def open_log(
     clean: bool,
     log_start_offset: int = 0,
     recovery_point: int = 0,
+    cleaned_offset: int | None = None,
     topic_id: UUID | None = None,
     is_new: bool = False,
     chance: random.Random | None = None,
     failed: Callable[[OSError], None] = _ignore,
-    lowered: Callable[[], None] = _nothing,
+    write_lowered: Callable[[], None] = _nothing,
     open_segments: OpenSegments | None = None,
 ) -> Log:
     """Open or recover a log, creating it where there is none. Blocks: for a thread, unless it is new.
@@ -87,21 +89,19 @@ def open_log(
         directory,
         topic_partition,
         config,
-        loaded.segments,
-        log_start_offset=loaded.log_start_offset,
-        log_end_offset=end_offset,
-        recovery_point=end_offset if clean else max(0, min(recovery_point, end_offset)),
-        leader_epochs=loaded.epochs.entries,
-        topic_id=topic_id or read_topic_id(files, directory),
-        is_new=is_new or loaded.is_new,
-        producers=loaded.producers,
+        loaded.recovered(
+            end_offset if clean else max(0, min(recovery_point, end_offset)),
+            cleaned_offset,
+            topic_id or read_topic_id(files, directory),
+            is_new=is_new,
+        ),
         chance=chance or random.Random(0),
         failed=failed,
-        lowered=lowered,
-        open_segments=open_segments,
+        write_lowered=write_lowered,
+        open_segments=open_segments or OpenSegments(),
     )
     if loaded.epochs_changed or not clean:
-        opened.flushing.epochs_changed()
+        opened.write_leader_epochs()
     _note_unflushed(opened)
     return opened
 
@@ -109,8 +109,8 @@ def open_log(
 def _note_unflushed(opened: Log) -> None:
     if opened.flushing.unflushed:
         for segment in opened.segments.since(opened.recovery_point)[:-1]:
-            opened.flushing.segment_sealed(segment)
-        opened.flushing.names_changed()
+            opened.unsynced.segment_sealed(segment)
+        opened.unsynced.names_changed()
 
 
 class _Loaded(NamedTuple):
@@ -124,6 +124,22 @@ class _Loaded(NamedTuple):
     producers: ProducerStates
     is_new: bool
     """Whether there was no segment that could be used."""
+
+    def recovered(
+        self, recovery_point: int, cleaned_offset: int | None, topic_id: UUID | None, *, is_new: bool
+    ) -> Recovered:
+        """The same, with the facts that stand elsewhere than in the segments."""
+        return Recovered(
+            self.segments,
+            self.log_start_offset,
+            self.log_end_offset,
+            recovery_point,
+            self.epochs.entries,
+            self.producers,
+            cleaned_offset,
+            topic_id,
+            is_new or self.is_new,
+        )
 
 
 def _begun(files: Files, directory: Path, config: LogConfig, log_start_offset: int) -> _Loaded:

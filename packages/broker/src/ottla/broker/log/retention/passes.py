@@ -112,7 +112,7 @@ class LogPasses:
         except OSError as error:
             self._logs.directory_failed(directory, error)
             return
-        one.flushing.names_changed()
+        one.unsynced.names_changed()
         _cleaner_log.info("%s dropped %d segments", one.topic_partition, len(segments))
         self._logs.deletions.add(now_ms + one.config.file_delete_delay_ms, paths, directory)
 

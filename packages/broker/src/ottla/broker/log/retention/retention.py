@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ottla.broker.log.segments.rolling import roll
+from ottla.broker.log.state.outcomes import Expired
 from ottla.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
-    from ottla.broker.log.flushing import Flushing
-    from ottla.broker.log.leader_epochs import LeaderEpochs
-    from ottla.broker.log.segments.rolling import Rolling
     from ottla.broker.log.segments.segment import Segment
-    from ottla.broker.log.segments.segments import Segments
+    from ottla.broker.log.state.log_state import LogState
 
 
 class Span(Protocol):
@@ -90,40 +89,7 @@ def _below_start(segments: Sequence[Span], bounds: Bounds, config: LogConfig, no
 # ---- taking segments out
 
 
-class Retained(Protocol):
-    """The parts of a log that retention reads and changes."""
-
-    log_start_offset: int
-
-    @property
-    def takes_appends(self) -> bool: ...
-
-    @property
-    def offline(self) -> OSError | None: ...
-
-    @property
-    def config(self) -> LogConfig: ...
-
-    @property
-    def segments(self) -> Segments: ...
-
-    @property
-    def high_watermark(self) -> int: ...
-
-    @property
-    def log_end_offset(self) -> int: ...
-
-    @property
-    def leader_epochs(self) -> LeaderEpochs: ...
-
-    @property
-    def flushing(self) -> Flushing: ...
-
-    @property
-    def rolling(self) -> Rolling: ...
-
-
-def expire(log: Retained, now_ms: int) -> list[Segment]:
+def expire(log: LogState, now_ms: int) -> list[Segment]:
     """Take the segments that retention drops out of a log, rolling the active one if it is among them.
 
     Give them to `Segment.mark_deleted` once the new log start is on the disk.
@@ -136,19 +102,16 @@ def expire(log: Retained, now_ms: int) -> list[Segment]:
         count -= 1
     if not count:
         return []
-    dropped = log.segments.drop_first(count)
-    log.flushing.segments_dropped(dropped)
-    first = log.segments[0].base_offset
-    if first > log.log_start_offset:
-        log.log_start_offset = first
-        log.leader_epochs.truncate_from_start(first)
-    return dropped
+    first_kept = log.segments[count].base_offset
+    expired = Expired(log.segments.all[:count], max(first_kept, log.log_start_offset))
+    log.apply(expired)
+    return expired.segments
 
 
-def _rolled(log: Retained, now_ms: int) -> bool:
+def _rolled(log: LogState, now_ms: int) -> bool:
     """Roll the log; False if the disk has no room for a new segment."""
     try:
-        log.rolling.roll(now_ms)
+        roll(log, now_ms)
     except KafkaStorageError:
         if log.offline is not None:
             raise

@@ -24,6 +24,30 @@ class SegmentsChanged(ValueError):
     """Segments are not in their log any more, or others work on them."""
 
 
+def create_segment(files: Files, directory: Path, base_offset: int, config: LogConfig) -> Segment:
+    """Create the files of a new segment and open them for writing; it is in no list yet.
+
+    After an OSError no file is left. Raises `SegmentLeftBehind` when removing them failed too: records must
+    not be appended across its base offset then.
+    """
+    segment = Segment(files, directory, base_offset)
+    try:
+        segment.create(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        segment.activate(config.segment_index_bytes, keep=False)
+    except OSError:
+        _remove_begun(segment)
+        raise
+    return segment
+
+
+def _remove_begun(segment: Segment) -> None:
+    try:
+        for path in segment.mark_deleted():
+            segment.files.unlink(path)
+    except OSError as worse:
+        raise SegmentLeftBehind(worse.errno, worse.strerror or str(worse)) from worse
+
+
 class Segments:
     """The list of a log's segments; the last one is active.
 
@@ -38,13 +62,13 @@ class Segments:
         files: Files,
         directory: Path,
         segments: Sequence[Segment],
-        open_segments: OpenSegments | None = None,
+        open_segments: OpenSegments,
     ) -> None:
         self.files = files
         self.directory = directory
         self.all: list[Segment] = []
         """For reading; only the methods here change it."""
-        self._open = OpenSegments() if open_segments is None else open_segments
+        self._open = open_segments
         self.replacing: ReplacementPlan | None = None
         """The replacement that is under way: its old segments may not be dropped before it is settled."""
         self.resume: dict[int, tuple[Segment, int]] = {}
@@ -90,28 +114,6 @@ class Segments:
 
     # ---- changing
 
-    def create(self, base_offset: int, config: LogConfig) -> Segment:
-        """Create the files of a new segment and open them for writing; it is not in the list yet.
-
-        After an OSError no file is left. Raises `SegmentLeftBehind` when removing them failed too: records
-        must not be appended across its base offset then.
-        """
-        segment = Segment(self.files, self.directory, base_offset)
-        try:
-            segment.create(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
-            segment.activate(config.segment_index_bytes, keep=False)
-        except OSError:
-            self._remove_begun(segment)
-            raise
-        return segment
-
-    def _remove_begun(self, segment: Segment) -> None:
-        try:
-            for path in segment.mark_deleted():
-                self.files.unlink(path)
-        except OSError as worse:
-            raise SegmentLeftBehind(worse.errno, worse.strerror or str(worse)) from worse
-
     def add(self, segment: Segment) -> None:
         """Make a new segment the active one; the one before is sealed."""
         if self.all:
@@ -142,29 +144,31 @@ class Segments:
         """How many of the oldest segments no replacement is working on."""
         return len(self.all) if self.replacing is None else self.all.index(self.replacing.old[0])
 
-    def begin_replace(
+    def plan_replace(
         self, old: Sequence[Segment], new: Sequence[Segment], new_end: int | None = None
     ) -> ReplacementPlan:
-        """Plan to put cleaned segments in the place of old ones: to be run on a thread, then `end_replace`.
+        """Plan to put cleaned segments in the place of old ones, which are pinned; `begin_replace` is next.
 
-        After a run that failed, `abort_replace`. `new_end` is the offset behind the last entry of `new`, read
-        here without it.
+        `new_end` is the offset behind the last entry of `new`, read here without it.
 
         `old` are sealed segments in a row whose records are on the disk; `new` are complete, closed and named
         `.cleaned`. The old ones are read until the end. Raises ValueError for segments that cannot stand for
         the old ones (see `replacement`); `SegmentsChanged` when the old ones are no row of the log any more,
         or pinned by others, and while another replacement is under way; OSError and CorruptStorage when the
-        old ones cannot be opened. Nothing was begun then.
+        old ones cannot be opened. Nothing is pinned then.
         """
         first = self.all.index(old[0]) if old and old[0] in self.all else 0
         behind = first + len(old)
-        is_idle = self.replacing is None and not any(one.is_pinned for one in old)
+        is_idle = self.replacing is None and not any(segment.is_pinned for segment in old)
         if not is_idle or self.all[first:behind] != list(old):
             raise SegmentsChanged(f"{list(old)} cannot be replaced now")
         check_replacement(old, new, self.bases[behind] if behind < len(self.all) else None, new_end)
         self._pin(old)
-        self.replacing = plan = ReplacementPlan(self.files, self.directory, list(old), list(new))
-        return plan
+        return ReplacementPlan(self.files, self.directory, list(old), list(new))
+
+    def begin_replace(self, plan: ReplacementPlan) -> None:
+        """Begin a replacement: its plan is to be run on a thread, then `settle_replace`."""
+        self.replacing = plan
 
     def _pin(self, segments: Sequence[Segment]) -> None:
         """Pin all segments or none."""
@@ -180,43 +184,32 @@ class Segments:
             segment.unpin()
             segment.close()
 
-    def end_replace(self, plan: ReplacementPlan) -> list[Path]:
-        """Settle a plan that was run: reads use the new segments; returns the paths to unlink later."""
-        self._settled(plan)
-        first = self.all.index(plan.old[0])
-        new = [Segment(self.files, self.directory, one.base_offset, one.size) for one in plan.new]
-        self._set([*self.all[:first], *new, *self.all[first + len(plan.old) :]])
-        self._unpin(plan.old)
-        return plan.deleted
+    def settle_replace(self, plan: ReplacementPlan) -> None:
+        """Settle a plan that was run: reads use the new segments, unless the run has failed.
 
-    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> list[Path]:
-        """Put cleaned segments in the place of old ones; a crash leaves all old or all new ones. Blocks.
-
-        Returns the paths to unlink later. Raises as `begin_replace`, and OSError: the caller takes the log
-        offline then (see `abort_replace`).
+        After a failure some files may have their new names already: the log goes offline, and the next start
+        undoes or completes the replacement. The old segments stay pinned, so that they are still read without
+        the names of their files.
         """
-        plan = self.begin_replace(old, new)
-        try:
-            plan.run()
-        except OSError:
-            self.abort_replace(plan)
-            raise
-        return self.end_replace(plan)
-
-    def abort_replace(self, plan: ReplacementPlan) -> None:
-        """Give up a plan whose run has failed; the caller takes the log offline.
-
-        Some files may have their new names already: the next start undoes or completes the replacement. The
-        old segments stay pinned, so that they are still read without the names of their files.
-        """
-        if self.replacing is plan:
-            self._settled(plan)
-
-    def _settled(self, plan: ReplacementPlan) -> None:
+        if self.replacing is not plan:
+            return
         self.replacing = None
         plan.settled.set()
+        if plan.is_done:
+            first = self.all.index(plan.old[0])
+            new = [Segment(self.files, self.directory, one.base_offset, one.size) for one in plan.new]
+            self._set([*self.all[:first], *new, *self.all[first + len(plan.old) :]])
+            self._unpin(plan.old)
 
     # ---- closing
+
+    def rebuild_lost(self) -> None:
+        """Build the indexes again that another program has cut. Blocks."""
+        for segment in self.all:
+            if segment.has_lost_index:
+                segment.close_indexes()
+                segment.rebuild_lost()
+                segment.indexes_lost = False
 
     def moved_to(self, directory: Path) -> None:
         """Follow the rename of the log's directory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.segments.scan import check_entries
@@ -12,10 +12,9 @@ from ottla.protocol.errors import MessageTooLarge
 from ottla.protocol.records import iter_records
 
 if TYPE_CHECKING:
-    from ottla.broker.log.append.log_end import LogEnd
     from ottla.broker.log.segments.scan import Checked
     from ottla.broker.log.segments.segment import Segment
-    from ottla.broker.log.segments.segments import Segments
+    from ottla.broker.log.state.log_state import LogState
     from ottla.protocol.records import BatchHeader
 
 _LONG_BYTES: Final = 64 << 10
@@ -28,19 +27,6 @@ class TimestampOffset(NamedTuple):
 
     timestamp: int
     offset: int
-
-
-class Readable(Protocol):
-    """The facts of a log that reads depend on."""
-
-    @property
-    def segments(self) -> Segments: ...
-
-    @property
-    def log_end(self) -> LogEnd: ...
-
-    @property
-    def log_start_offset(self) -> int: ...
 
 
 class Candidate(NamedTuple):
@@ -83,7 +69,7 @@ _SearchOfSegment = Generator[
 """As `Search`; returns also the offset to go on at."""
 
 
-def search(log: Readable, timestamp_ms: int) -> Search:
+def search(log: LogState, timestamp_ms: int) -> Search:
     """Search a log, segment after segment. Other work may go on between two candidates.
 
     In between, the cleaner may exchange segments, retention may drop some, and a truncation may replace the
@@ -99,7 +85,7 @@ def search(log: Readable, timestamp_ms: int) -> Search:
     return None
 
 
-def newest(log: Readable) -> int:
+def newest(log: LogState) -> int:
     """Return the latest timestamp of all batches; -1 where no batch has one."""
     return max(
         (log.log_end if segment is log.log_end.segment else segment).max_timestamp
@@ -107,7 +93,7 @@ def newest(log: Readable) -> int:
     )
 
 
-def _in_segment(log: Readable, segment: Segment, timestamp_ms: int, offset: int) -> _SearchOfSegment:
+def _in_segment(log: LogState, segment: Segment, timestamp_ms: int, offset: int) -> _SearchOfSegment:
     """Search a segment of the log from an offset on."""
     passed = 0
     for entry in _entries(log, segment, timestamp_ms, offset):
@@ -121,7 +107,7 @@ def _in_segment(log: Readable, segment: Segment, timestamp_ms: int, offset: int)
     return None, end_of(log, segment)
 
 
-def _entries(log: Readable, segment: Segment, timestamp_ms: int, offset: int) -> Iterator[Checked]:
+def _entries(log: LogState, segment: Segment, timestamp_ms: int, offset: int) -> Iterator[Checked]:
     """The entries of a segment from an offset on, from the first one that may be new enough."""
     newest = log.log_end if segment is log.log_end.segment else segment
     if newest.max_timestamp < timestamp_ms:
@@ -134,11 +120,11 @@ def _entries(log: Readable, segment: Segment, timestamp_ms: int, offset: int) ->
             yield entry
 
 
-def _candidate(log: Readable, entry: Checked, timestamp_ms: int) -> Candidate:
+def _candidate(log: LogState, entry: Checked, timestamp_ms: int) -> Candidate:
     return Candidate(entry.data, entry.header, entry.base_offset, timestamp_ms, log.log_start_offset)
 
 
-def end_of(log: Readable, segment: Segment) -> int:
+def end_of(log: LogState, segment: Segment) -> int:
     """Return the offset where the segment behind one begins, or the log ends."""
     bases = log.segments.bases
     number = bisect_right(bases, segment.base_offset)

@@ -52,8 +52,10 @@ class KeptBatch(NamedTuple):
     def appended(cls, header: BatchHeader, base_offset: int) -> KeptBatch:
         """A batch that stands at `base_offset`."""
         delta = header.last_offset_delta
-        return cls(
-            header.base_sequence, header.last_sequence, base_offset + delta, delta, header.max_timestamp
+        # The constructor of a NamedTuple takes twice as long.
+        return tuple.__new__(
+            cls,
+            (header.base_sequence, header.last_sequence, base_offset + delta, delta, header.max_timestamp),
         )
 
 

@@ -1,0 +1,1 @@
+"""The state of one log, the outcomes that change it, and what of it is not on the disk yet."""
