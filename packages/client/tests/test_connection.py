@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 
@@ -17,6 +18,7 @@ from ottla.client.errors import (
     UnsupportedByBroker,
 )
 from ottla.client.security import SecurityConfig
+from ottla.client.settings import from_properties
 from ottla.client.testing import ScriptedBroker
 from ottla.client.wire import WireProtocol
 from ottla.protocol.api import ApiKey
@@ -368,3 +370,48 @@ def test_a_request_of_many_large_parts_arrives_whole(
         runner.run(send())
 
     assert received == [b"".join(parts) + b"the end"]
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    ("send", "receive"),
+    [
+        ("send.buffer.bytes", "receive.buffer.bytes"),
+        ("socket.send.buffer.bytes", "socket.receive.buffer.bytes"),
+    ],
+    ids=["Java", "librdkafka"],
+)
+def test_the_buffers_of_a_connection_have_the_sizes_that_are_set(
+    loop: Callable[[], asyncio.AbstractEventLoop], send: str, receive: str
+) -> None:
+    async def sizes() -> list[int]:
+        async with ScriptedBroker() as broker:
+            config = from_properties(ClientConfig, {send: "20000", receive: "30000"})
+            async with Connection(address_of(broker), config) as connection:
+                assert connection._wire is not None
+                assert connection._wire._transport is not None
+                opened = connection._wire._transport.get_extra_info("socket")
+                return [
+                    opened.getsockopt(socket.SOL_SOCKET, kind)
+                    for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+                ]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        found = runner.run(sizes())
+
+    assert found in ([20_000, 30_000], [40_000, 60_000])  # Linux reports twice the size
+
+
+async def test_a_refused_connection_with_sizes_of_buffers_says_so() -> None:
+    config = ClientConfig(receive_buffer_bytes=30_000)
+    with socket.socket() as bound, pytest.raises(ConnectFailed, match="Connection refused"):
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        await Connection(Address("127.0.0.1", bound.getsockname()[1]), config).connect()
+
+
+def test_zero_leaves_the_buffers_to_the_system_as_in_librdkafka() -> None:
+    properties = {"socket.send.buffer.bytes": "0", "socket.receive.buffer.bytes": "0"}
+
+    config = from_properties(ClientConfig, properties)
+
+    assert (config.send_buffer_bytes, config.receive_buffer_bytes) == (-1, -1)

@@ -59,6 +59,7 @@ def test_every_setting_of_kafka_1_1_is_read(tmp_path: Path) -> None:
         zookeeper_connection_timeout_ms=8_000,
         zookeeper_sync_time_ms=900,
         socket_timeout_ms=31_000,
+        socket_receive_buffer_bytes=65_536,
         fetch_message_max_bytes=2_000_000,
         auto_commit_enable=False,
         auto_commit_interval_ms=10_000,
@@ -79,6 +80,12 @@ def test_every_setting_of_kafka_1_1_is_read(tmp_path: Path) -> None:
         exclude_internal_topics=False,
         partition_assignment_strategy="roundrobin",
     )
+
+
+def test_connections_have_the_receive_buffer_that_is_set() -> None:
+    config = ZookeeperConsumerConfig(**GIVEN, socket_receive_buffer_bytes=65_536)
+
+    assert (config.client().receive_buffer_bytes, config.client().send_buffer_bytes) == (65_536, -1)
 
 
 def test_the_names_of_kafka_0_7_are_known() -> None:

@@ -41,6 +41,11 @@ class ClientConfig:
     """How long connecting, TLS and authentication may take together."""
     max_in_flight_requests_per_connection: int = setting(5, at_least=1)
     """Requests in flight per connection; further requests wait."""
+    send_buffer_bytes: int = setting(-1, at_least=-1)
+    """The size of a connection's send buffer in the system (SO_SNDBUF); -1: the system chooses it."""
+    receive_buffer_bytes: int = setting(-1, at_least=-1)
+    """The size of a connection's receive buffer in the system (SO_RCVBUF); -1: the system chooses it, and
+    enlarges it where the network is fast and far."""
     max_response_bytes: int = setting(128 * 1024 * 1024, at_least=1)
     """A larger response closes the connection before memory is allocated for it."""
     retry_backoff_ms: int = setting(100, at_least=0)
@@ -74,6 +79,8 @@ class ClientSettings(TypedDict, total=False):
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     max_in_flight_requests_per_connection: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
     max_response_bytes: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int

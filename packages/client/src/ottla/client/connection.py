@@ -25,6 +25,7 @@ from ottla.client.errors import (
     ConnectionClosed,
     RequestTimeout,
 )
+from ottla.client.socket_buffers import connect_with_buffers, has_buffer_sizes
 from ottla.client.wire import Reply, WireProtocol
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
@@ -187,11 +188,18 @@ class Connection:
         tls = None
         try:
             tls = self.config.security.tls_context()
-            _, self._wire = await loop.create_connection(
-                lambda: WireProtocol(self.address, self.config),
-                *self.address,
-                ssl=tls,
-            )
+            if has_buffer_sizes(self.config):
+                connected = await connect_with_buffers(self.address, self.config)
+                _, self._wire = await loop.create_connection(
+                    lambda: WireProtocol(self.address, self.config),
+                    ssl=tls,
+                    sock=connected,
+                    server_hostname=self.address.host if tls else None,
+                )
+            else:
+                _, self._wire = await loop.create_connection(
+                    lambda: WireProtocol(self.address, self.config), *self.address, ssl=tls
+                )
         except (UnicodeError, OverflowError) as error:  # metadata may hold any text as a host
             raise ConnectFailed(*self.address, f"not an address: {error}") from error
         except OSError as error:

@@ -77,6 +77,11 @@ def _refresh_interval(given: Any) -> dict[str, Any]:
     return {"metadata_max_age_ms": {-1: _NEVER_MS, 0: _OFTEN_MS}.get(interval_ms, interval_ms)}
 
 
+def buffer_bytes(given: Any) -> int:
+    """Return the size of a socket's buffer; librdkafka's 0 leaves it to the system, as -1 does here."""
+    return int(given) or -1
+
+
 CLIENT_ALIASES: Mapping[str, Alias] = {
     "metadata_broker_list": Alias("bootstrap_servers", "Kafka 0.8, librdkafka", _as_list),
     "broker_list": Alias("bootstrap_servers", "Kafka 0.7", _numbered_brokers),
@@ -91,12 +96,8 @@ CLIENT_ALIASES: Mapping[str, Alias] = {
             "receive_message_max_bytes": "max_response_bytes",
         },
     ),
-    "send_buffer_bytes": without_effect("Kafka", "the system chooses the sizes of socket buffers"),
-    "receive_buffer_bytes": without_effect("Kafka", "the system chooses the sizes of socket buffers"),
-    "socket_send_buffer_bytes": without_effect("Kafka 0.8", "the system chooses the sizes of socket buffers"),
-    "socket_receive_buffer_bytes": without_effect(
-        "Kafka 0.8", "the system chooses the sizes of socket buffers"
-    ),
+    "socket_send_buffer_bytes": Alias("send_buffer_bytes", "librdkafka", buffer_bytes),
+    "socket_receive_buffer_bytes": Alias("receive_buffer_bytes", "Kafka 0.8, librdkafka", buffer_bytes),
     "connections_max_idle_ms": without_effect(
         "Kafka", "brokers close idle connections; clients connect again when needed"
     ),

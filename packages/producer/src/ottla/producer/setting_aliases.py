@@ -65,7 +65,7 @@ PRODUCER_ALIASES: Mapping[str, Alias] = {
     "interceptor_classes": Alias("interceptors", "Kafka", _handlers),
     "event_handler": Alias("interceptors", "Kafka 0.7", _handlers),
     "callback_handler": Alias("interceptors", "Kafka 0.7", _handlers),
-    **renamed("Kafka 0.7", {"queue_time": "linger_ms"}),
+    **renamed("Kafka 0.7", {"queue_time": "linger_ms", "buffer_size": "send_buffer_bytes"}),
     **renamed("aiokafka", {"max_batch_size": "batch_size"}),
     **renamed(
         "librdkafka",

@@ -40,13 +40,12 @@ ALIASES: Mapping[str, Alias] = {
             "fetch_size": "fetch_message_max_bytes",
             "queuedchunks_max": "queued_max_message_chunks",
             "rebalance_retries_max": "rebalance_max_retries",
+            "socket_buffersize": "socket_receive_buffer_bytes",
         },
     ),
-    "socket_buffersize": without_effect("Kafka 0.7", "the system chooses the size"),
     "offsets_commit_max_retries": without_effect(
         "Kafka 0.8", "commits are tried again for offsets.channel.socket.timeout.ms"
     ),
-    "socket_receive_buffer_bytes": without_effect("Kafka 0.8", "the system chooses the size"),
     "num_consumer_fetchers": without_effect("Kafka 0.8", "every stream fetches for itself"),
 }
 
@@ -103,6 +102,8 @@ class ZookeeperConsumerConfig:
     """The first backoff before a partition's leader is looked up again."""
     socket_timeout_ms: int = 30_000
     """How long to wait for a response, in addition to `fetch_wait_max_ms`."""
+    socket_receive_buffer_bytes: int = setting(-1, at_least=-1)
+    """The size of a connection's receive buffer in the system; -1: the system chooses it."""
     zookeeper_session_timeout_ms: int = 6_000
     """How long the other members wait for a member that disappeared."""
     zookeeper_connection_timeout_ms: int | None = None
@@ -160,6 +161,7 @@ class ZookeeperConsumerConfig:
         return ClientConfig(
             client_id=self.client_id or self.group_id,
             request_timeout_ms=self.socket_timeout_ms,
+            receive_buffer_bytes=self.socket_receive_buffer_bytes,
             retry_backoff_ms=self.refresh_leader_backoff_ms,
             retry_backoff_max_ms=max(self.refresh_leader_backoff_ms, self.offsets_channel_backoff_ms),
             default_api_timeout_ms=self.offsets_channel_socket_timeout_ms,
