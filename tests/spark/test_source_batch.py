@@ -6,15 +6,18 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 import msgpack
 import pytest
 
+from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.source.spark_rows import ddl
 from ottla.pipeline.values import ValueFormat
 from ottla.protocol.topics import TopicPartition
+from peers.crafted_batches import crafted_batches, serve_crafted
 from peers.topics import Sent, Topics
 
 if TYPE_CHECKING:
@@ -365,6 +368,22 @@ def test_brokers_that_do_not_answer_are_an_error_in_good_time(table: Table, fill
             {"subscribe": filled, "kafka.bootstrap.servers": "127.0.0.1:1", "fetchOffset.numRetries": 0,
              "kafka.bootstrap.timeout.ms": 500}
         ).collect()  # fmt: skip
+
+
+@pytest.mark.slice
+def test_a_batch_that_cannot_be_read_fails_the_query_unless_its_loss_is_allowed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batch = next(each for each in crafted_batches() if not each.is_legal)
+    with BrokerProcess(tmp_path / "broker") as broker:
+        serve_crafted(broker, "crafted", [batch])
+        reader = spark.read.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        reader = reader.option("subscribe", "crafted")
+
+        with pytest.raises(Exception, match=f"crafted-0 at offset {batch.expected_offsets[-1] + 1}: "):
+            reader.load().collect()
+        left = reader.option("failOnDataLoss", "false").load().orderBy("offset").collect()
+    assert [row.offset for row in left] == [*batch.expected_offsets, *batch.offsets_behind]
 
 
 # --- values

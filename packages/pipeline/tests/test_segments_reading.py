@@ -13,7 +13,7 @@ from ottla.pipeline.errors import DataLoss, NotSupported, OptionError
 from ottla.pipeline.segments import byte_ranges, segment_reading
 from ottla.pipeline.segments.byte_ranges import ByteRange
 from ottla.pipeline.segments.data_source import OttlaLogDataSource
-from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged
+from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged, UnreadableBatch
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.values import ValueFormat
@@ -74,7 +74,7 @@ def test_a_changed_byte_is_noticed(writer: PartitionWriter) -> None:
     data[data.index(b"value 255")] ^= 1
     path.write_bytes(data)
 
-    with pytest.raises(CorruptSegment, match="offset 250 does not match its checksum"):
+    with pytest.raises(UnreadableBatch, match=r"orders-0 at offset 250: .* does not match its checksum"):
         rows_of(writer.log_dir)
 
 

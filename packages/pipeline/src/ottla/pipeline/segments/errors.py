@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.errors import DataLoss, PipelineError
+from ottla.protocol.topics import TopicPartition
 
 
 class CorruptSegment(PipelineError):
@@ -12,6 +13,16 @@ class CorruptSegment(PipelineError):
         super().__init__(
             f"{path} is damaged: {problem}. Take the file from another replica or a copy, or read "
             'this partition through its broker: format("ottla")'
+        )
+
+
+class UnreadableBatch(DataLoss):
+    """A batch in a segment whose records cannot be read from some offset on."""
+
+    def __init__(self, path: str, partition: TopicPartition, offset: int, problem: object) -> None:
+        super().__init__(
+            f"{partition} at offset {offset}: {problem} (in {path})",
+            "Take the file from another replica or a copy, or read this partition through its broker. ",
         )
 
 

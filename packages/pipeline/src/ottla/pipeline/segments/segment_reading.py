@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.pipeline.errors import DataLoss, report_loss
 from ottla.pipeline.segments.byte_ranges import ByteRange
-from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged
+from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged, UnreadableBatch
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import CorruptRecords, split_batches
@@ -42,7 +42,8 @@ def read(
             _lost(byte_range, fail_on_data_loss=fail_on_data_loss)
             continue
         with file:
-            yield from ByteRangeReader(byte_range, file, rows).batches()
+            reader = ByteRangeReader(byte_range, file, rows, fail_on_data_loss=fail_on_data_loss)
+            yield from reader.batches()
 
 
 def _open(byte_range: ByteRange) -> FileIO:
@@ -68,10 +69,13 @@ def _lost(byte_range: ByteRange, *, fail_on_data_loss: bool) -> None:
 class ByteRangeReader:
     """Reads one byte range, chunk by chunk."""
 
-    def __init__(self, byte_range: ByteRange, file: FileIO, rows: Rows) -> None:
+    def __init__(
+        self, byte_range: ByteRange, file: FileIO, rows: Rows, *, fail_on_data_loss: bool = True
+    ) -> None:
         self._byte_range = byte_range
         self._file = file
         self._rows = rows
+        self._fail_on_data_loss = fail_on_data_loss
         self._builder = ColumnBuilder(rows.columns)
         self._buffer = memoryview(bytearray(max(_LEAST_READ, min(CHUNK_BYTES, len(byte_range)))))
 
@@ -82,7 +86,7 @@ class ByteRangeReader:
             chunk = self._fill(position)
             taken = 0
             for group in self._groups(chunk, position):
-                yield from self._decoded(group, chunk, position + group.start)
+                yield from self._decoded(group, chunk)
                 taken = group.stop
             if not taken:
                 self._enlarge(chunk, position)
@@ -107,7 +111,7 @@ class ByteRangeReader:
             raise CorruptSegment(self._byte_range.path, f"the batch at byte {position} is truncated")
         self._buffer = memoryview(bytearray(size))
 
-    def _decoded(self, group: Group, chunk: memoryview, position: int) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, group: Group, chunk: memoryview) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         byte_range = self._byte_range
@@ -119,19 +123,38 @@ class ByteRangeReader:
             for each in byte_range.aborted
             if each.first_offset < group.end and each.last_offset >= group.first
         ]
-        following = byte_range.first
-        while following < group.end:  # one iteration, unless a column reaches 2 GiB
-            following = self._add(chunk[group.start : group.stop], following, aborted, position)
+        following, left = byte_range.first, chunk[group.start : group.stop]
+        # One iteration, unless a column reaches 2 GiB or a batch cannot be read.
+        while following < group.end and left:
+            following, left = self._add(left, following, aborted)
             rows = _below(pa.record_batch(self._builder.finish()), byte_range.end)
             if rows.num_rows:
                 yield self._rows.of(rows, byte_range.partition)
 
-    def _add(self, data: memoryview, since: int, aborted: list[tuple[int, int]], position: int) -> int:
+    def _add(self, data: memoryview, since: int, aborted: list[tuple[int, int]]) -> tuple[int, memoryview]:
+        """Add the records from an offset on; return the offset and the data that follow.
+
+        Raises UnreadableBatch, or leaves the rest of the first batch that cannot be read out.
+        """
         partition = self._byte_range.partition
         try:
-            return self._builder.add(partition.topic, partition.partition, data, since, aborted)
+            return self._builder.add(partition.topic, partition.partition, data, since, aborted), data
         except KafkaError as error:
-            raise CorruptSegment(self._byte_range.path, f"{error}, at or behind byte {position}") from error
+            base, following, size = _batch_at(data, since)
+            loss = UnreadableBatch(self._byte_range.path, partition, max(since, base), error)
+            report_loss(loss, fails=self._fail_on_data_loss)
+            return following, data[size:]
+
+
+def _batch_at(data: memoryview, offset: int) -> tuple[int, int, int]:
+    """Return the base of the first batch that ends behind an offset, the offset behind it, and its end."""
+    at = 0
+    for entry in split_batches(data, torn_tail=True):
+        group = _group(data, at, at, at + len(entry))
+        at += len(entry)
+        if group.end > offset:
+            break
+    return group.first, group.end, at
 
 
 class Group(NamedTuple):
@@ -168,12 +191,12 @@ def _group(chunk: memoryview, start: int, last: int, stop: int) -> Group:
     """Return the group that ends with the entry at `last`."""
     # In formats 0 and 1, the offset of an entry is that of its last inner message.
     first = _number(chunk, start, 8) if chunk[start + 16] == 2 else -1
-    delta = _number(chunk, last + 23, 4) if chunk[last + 16] == 2 else 0
+    delta = max(0, _number(chunk, last + 23, 4)) if chunk[last + 16] == 2 else 0
     return Group(start, stop, first, _number(chunk, last, 8) + delta + 1)
 
 
 def _number(chunk: memoryview, position: int, size: int) -> int:
-    return int.from_bytes(chunk[position : position + size], "big")
+    return int.from_bytes(chunk[position : position + size], "big", signed=True)
 
 
 def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:

@@ -77,8 +77,8 @@ class ReadOptions(BoundOptions):
     assign: str | None = option("assign", None, 'single partitions, as JSON: `{"orders": [0, 1]}`')
     fail_on_data_loss: bool = option(
         "failOnDataLoss", True,
-        "whether the query fails when records that it should read are lost, by retention or with their "
-        "topic. With `false` it logs the loss and continues",
+        "whether the query fails when records that it should read are lost: by retention, with their "
+        "topic, or in a batch that cannot be read. With `false` it logs the loss and continues",
     )  # fmt: skip
     min_partitions: int | None = option(
         "minPartitions", None,

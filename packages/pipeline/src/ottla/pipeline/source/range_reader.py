@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ottla.client.blocking import Call, LoopThread, NotRunning
 from ottla.consumer import Consumer
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.errors import OffsetOutOfRange
+from ottla.consumer.errors import OffsetOutOfRange, UnreadableBatch
 from ottla.pipeline.errors import DataLoss, PipelineError, report_loss
 from ottla.pipeline.process_cache import ProcessCache
 from ottla.pipeline.source.config import SourceConfig
@@ -106,6 +106,8 @@ class RangeReader:
             except OffsetOutOfRange:
                 if not await self._leave_out():
                     return None
+            except UnreadableBatch as error:
+                self._leave_out_batch(error)
         return None
 
     async def _next(self) -> pa.RecordBatch | None:
@@ -155,6 +157,12 @@ class RangeReader:
                 "timeout"
             )
 
+    def _leave_out_batch(self, error: UnreadableBatch) -> None:
+        """Go on behind a batch that cannot be read, if that is allowed. Raises DataLoss."""
+        report_loss(unreadable(error), fails=self._config.fail_on_data_loss)
+        self._following = error.next_offset
+        self._consumer.seek(self._wanted.partition, error.next_offset)
+
     async def _leave_out(self) -> bool:
         """Skip lost offsets if that is allowed; return whether anything is left to read."""
         partition, lost_from = self._wanted.partition, self._following
@@ -170,6 +178,12 @@ class RangeReader:
             return False
         self._consumer.seek(partition, first)
         return True
+
+
+def unreadable(error: UnreadableBatch) -> DataLoss:
+    """Return the loss of the rest of a batch that a consumer cannot read."""
+    problem = str(error).removesuffix(f"; to skip this batch, seek to offset {error.next_offset}")
+    return DataLoss(problem, "The batch was stored like this, or its file is damaged on the broker. ")
 
 
 def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
