@@ -1,10 +1,22 @@
-"""Problems that `problems` finds in the state of a cluster."""
+"""Problems that `problems` and `ottla cluster health` find in the state of a cluster."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import pytest
+from click.testing import CliRunner, Result
+
 from ottla.admin import Broker, ClusterState, PartitionHealth, problems
+from ottla.client.cli import main
+from ottla.client.testing import ScriptedBroker
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
 from ottla.protocol.topics import TopicPartition
 
 
@@ -48,3 +60,48 @@ def test_partitions_are_named_with_the_worst_first() -> None:
     ]
     assert found[1].text == "orders-1 has 1 in-sync replicas of min.insync.replicas=2: acks=all is refused"
     assert found[2].text == "orders-0 has 2 of 3 replicas in sync: 3 lags or is away"
+
+
+def health(broker: ScriptedBroker, *options: str) -> Result:
+    return CliRunner().invoke(main, ["cluster", "health", "-b", broker.bootstrap_servers, *options])
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (
+            DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir="/data/a"),
+            "broker 1 cannot use its log directory /data/a: /data/a is offline",
+        ),
+        (
+            DescribeLogDirsResult(log_dir="/data/a", total_bytes=1 << 30, usable_bytes=4_096),
+            "broker 1 has 4096 bytes left in /data/a: 0 replicas cannot be written",
+        ),
+    ],
+)
+def test_health_names_log_directories_that_cannot_be_written(
+    answer: DescribeLogDirsResult, problem: str, broker: ScriptedBroker
+) -> None:
+    healthy = DescribeLogDirsResult(log_dir="/data/b", total_bytes=1 << 30, usable_bytes=1 << 29)
+    broker.on(DescribeLogDirsRequest, lambda _: DescribeLogDirsResponse(results=[answer, healthy]))
+
+    done = health(broker)
+
+    assert done.exit_code == 1
+    assert done.output.startswith(problem)
+    assert len(done.output.splitlines()) == 1
+
+
+def test_health_names_a_broker_that_does_not_describe_its_log_directories(broker: ScriptedBroker) -> None:
+    refused = DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    broker.on(DescribeLogDirsRequest, lambda _: refused)
+
+    done = health(broker, "--json")
+
+    (problem,) = json.loads(done.output)
+    assert (problem["kind"], problem["what"]) == ("log directories unknown", "1")
+    assert done.exit_code == 1
+
+
+def test_health_of_brokers_before_kafka_1_0_does_without_log_directories(broker: ScriptedBroker) -> None:
+    assert health(broker).output == "The cluster is healthy.\n"

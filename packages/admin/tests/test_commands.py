@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -20,15 +18,33 @@ from ottla.admin.commands.group import group as group_command
 from ottla.client.cli import main
 from ottla.client.commands import ExtensibleGroup
 from ottla.client.testing import ScriptedBroker
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.group_payloads import ConsumerProtocolAssignment, TopicPartitions
 from ottla.protocol.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from ottla.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from ottla.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+)
+from ottla.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
 )
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -52,22 +68,6 @@ from ottla.protocol.messages.offset_fetch import (
 )
 
 COMMAND = Path(sys.executable).with_name("ottla")
-
-
-@pytest.fixture
-def broker() -> Iterator[ScriptedBroker]:
-    """A scripted broker on a loop of its own: commands bring their own loop."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    scripted = ScriptedBroker()
-    asyncio.run_coroutine_threadsafe(scripted.__aenter__(), loop).result(10)
-    scripted.on(MetadataRequest, lambda _: scripted.metadata("orders", partitions=2))
-    yield scripted
-    asyncio.run_coroutine_threadsafe(scripted.__aexit__(None, None, None), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
 
 
 def ottla(*arguments: str, broker: ScriptedBroker | None = None) -> Result:
@@ -337,3 +337,102 @@ def test_the_commands_that_other_packages_add_are_known() -> None:
         }
 
         assert found == group.packages
+
+
+def test_all_groups_to_delete_are_tried_and_reported(broker: ScriptedBroker) -> None:
+    def delete(request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        (name,) = request.groups_names
+        code = ErrorCode.NONE if name in "ab" else ErrorCode.GROUP_ID_NOT_FOUND
+        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=name, error_code=code)])
+
+    broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(DeleteGroupsRequest, delete)
+
+    done = ottla("group", "delete", "a", "missing", "b", broker=broker)
+
+    assert done.stdout == "Deleted group a.\nDeleted group b.\n"
+    assert done.stderr == "Error: group 'missing' does not exist\n"
+    assert done.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "status", "said"),
+    [
+        ([], 1, "Error: topic 'missing' does not exist\n"),
+        (["--if-exists"], 0, "Topic missing does not exist.\n"),
+    ],
+)
+def test_all_topics_to_delete_are_tried_and_reported(
+    option: list[str], status: int, said: str, broker: ScriptedBroker
+) -> None:
+    def delete(request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        (name,) = request.topic_names
+        code = ErrorCode.NONE if name in "ab" else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return DeleteTopicsResponse(responses=[DeletableTopicResult(name=name, error_code=code)])
+
+    broker._limits[DeleteTopicsRequest.API_KEY] = (0, 5)
+    broker.on(DeleteTopicsRequest, delete)
+
+    done = ottla("topic", "delete", "a", "missing", "b", *option, broker=broker)
+
+    assert done.exit_code == status
+    assert done.output.splitlines() == ["Deleted topic a.", said.rstrip(), "Deleted topic b."]
+
+
+def _group(broker: ScriptedBroker, commits: dict[int, int], owned: list[int]) -> None:
+    """Let a broker describe the group `billing` and its partitions of `orders`, each with the end 7."""
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartitions(topic="orders", partitions=owned)]
+    )
+    member = DescribedGroupMember(
+        member_id="m", client_id="cashier", member_assignment=assignment.to_bytes(0)
+    )
+    described = DescribedGroup(
+        group_id="billing", group_state="Stable", protocol_type="consumer", members=[member]
+    )
+    found = OffsetFetchResponseTopic(
+        name="orders",
+        partitions=[
+            OffsetFetchResponsePartition(partition_index=index, committed_offset=offset)
+            for index, offset in commits.items()
+        ],
+    )
+    broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(DescribeGroupsRequest, lambda _: DescribeGroupsResponse(groups=[described]))
+    broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse(topics=[found]))
+    broker.on(ListOffsetsRequest, lambda request: _offsets(request, 7))
+
+
+def test_a_group_is_described_with_owned_partitions_that_have_no_commit(broker: ScriptedBroker) -> None:
+    _group(broker, commits={0: 5}, owned=[0, 1])
+
+    table = ottla("group", "describe", "billing", broker=broker)
+    as_json = ottla("group", "describe", "billing", "--json", broker=broker)
+
+    assert [line.split() for line in table.stdout.splitlines()[2:]] == [
+        ["orders", "0", "5", "7", "2", "cashier"],
+        ["orders", "1", "-", "7", "-", "cashier"],
+    ]
+    assert [each["offset"] for each in json.loads(as_json.stdout)["offsets"]] == [5, None]
+
+
+def test_a_commit_beyond_the_end_has_a_negative_lag_and_is_named(broker: ScriptedBroker) -> None:
+    _group(broker, commits={0: 100, 1: 7}, owned=[])
+
+    done = ottla("group", "describe", "billing", broker=broker)
+
+    assert [line.split()[2:5] for line in done.stdout.splitlines()[2:]] == [
+        ["100", "7", "-93"],
+        ["7", "7", "0"],
+    ]
+    assert done.stderr == "orders-0: the commit 100 is beyond the end 7.\n"
+
+
+def test_a_group_is_described_with_commits_of_a_deleted_partition(broker: ScriptedBroker) -> None:
+    _group(broker, commits={0: 5, 9: 3}, owned=[])
+    began = time.monotonic()
+
+    done = ottla("group", "describe", "billing", broker=broker)
+
+    assert time.monotonic() - began < 30
+    assert done.stdout.splitlines()[3].split() == ["orders", "9", "3", "-", "-", "-"]

@@ -14,6 +14,7 @@ from typing import Self
 from ottla.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
 from ottla.admin.cluster_health import ClusterState, PartitionHealth, Problem, problems, read_state
 from ottla.admin.configs import BROKER, BROKER_LOGGER, TOPIC, ConfigEntry, Configs
+from ottla.admin.group_progress import GroupProgress, PartitionProgress, read_progress
 from ottla.admin.groups import (
     CommittedOffset,
     GroupDescription,
@@ -56,6 +57,7 @@ __all__ = [
     "CreatedTopic",
     "GroupDescription",
     "GroupListing",
+    "GroupProgress",
     "Groups",
     "LogDir",
     "MemberDescription",
@@ -63,6 +65,7 @@ __all__ = [
     "Offsets",
     "PartitionHealth",
     "PartitionProducer",
+    "PartitionProgress",
     "Partitions",
     "Problem",
     "Quota",
@@ -105,6 +108,10 @@ class Admin:
     async def cluster_state(self) -> ClusterState:
         """Return the controller, the brokers and all partitions; `problems` finds what is wrong in it."""
         return await read_state(self.brokers, self.topics, self.configs)
+
+    async def group_progress(self, name: str) -> GroupProgress:
+        """Return a group's offset, log end, lag and owner by partition. Raises GroupIdNotFound."""
+        return await read_progress(self.groups, self.offsets, self.topics, name)
 
     async def __aenter__(self) -> Self:
         await self.cluster.__aenter__()

@@ -52,12 +52,17 @@ class ReplicaOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One log directory of one broker; with an `error` it is offline, and what is in it is not known."""
+    """One log directory of one broker; with an `error` it is offline, and what is in it is not known.
+
+    `total_bytes` and `usable_bytes` are those of its volume; -1 where the broker does not say (KIP-827).
+    """
 
     broker: int
     path: str
     replicas: tuple[ReplicaOnDisk, ...]
     error: KafkaError | None = None
+    total_bytes: int = -1
+    usable_bytes: int = -1
 
     @property
     def size_bytes(self) -> int:
@@ -102,7 +107,9 @@ class Brokers:
                 error = None
                 if result.error_code != ErrorCode.NONE:
                     error = error_for(result.error_code, f"{result.log_dir} is offline")
-                found.append(LogDir(broker, result.log_dir, replicas, error))
+                found.append(
+                    LogDir(broker, result.log_dir, replicas, error, result.total_bytes, result.usable_bytes)
+                )
             return found
 
         return await self._cluster.retry(f"describing the log directories of broker {broker}", ask)

@@ -69,8 +69,8 @@ class CommittedOffset:
 
     @property
     def lag(self) -> int:
-        """Records still to be read."""
-        return max(0, self.end_offset - self.offset)
+        """Records still to be read; negative for a commit beyond the end, as in Kafka."""
+        return self.end_offset - self.offset
 
 
 Commits = list[CommittedOffset]

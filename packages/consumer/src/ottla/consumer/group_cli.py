@@ -62,31 +62,21 @@ async def _of_groups(admin: Admin, names: tuple[str, ...]) -> list[Row]:
 
 async def _of_group(admin: Admin, name: str) -> list[Row]:
     """Return a row for each partition with a commit or an owner."""
-    from ottla.admin import LATEST
-
-    committed = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
-    owners = await _owners(admin, name)
-    partitions = sorted({*committed, *owners})
-    there = {each.name: each.partitions for each in await admin.topics.list(internal=True)}
-    existing = [each for each in partitions if each.partition in there.get(each.topic, ())]
-    ends = await admin.offsets.find(dict.fromkeys(existing, LATEST)) if existing else {}
-    return [_row(name, each, committed.get(each), ends.get(each), owners.get(each)) for each in partitions]
+    progress = await admin.group_progress(name)
+    return [
+        _row(
+            name, each.partition, each.offset, each.end_offset,
+            None if each.owner is None else each.owner.instance_id or each.owner.id,
+        )
+        for each in progress.partitions
+    ]  # fmt: skip
 
 
 def _row(
     group: str, partition: TopicPartition, offset: int | None, end: int | None, owner: str | None
 ) -> Row:
-    lag = None if offset is None or end is None else max(0, end - offset)
+    lag = None if offset is None or end is None else end - offset  # negative as in Kafka, beyond the end
     return group, *partition, offset, end, lag, owner
-
-
-async def _owners(admin: Admin, name: str) -> dict[TopicPartition, str]:
-    found = await admin.groups.describe(name)
-    return {
-        partition: member.instance_id or member.id
-        for member in found.members
-        for partition in member.partitions
-    }
 
 
 def _from_zookeeper(hosts: str, names: tuple[str, ...], config: ClientConfig) -> list[Row]:

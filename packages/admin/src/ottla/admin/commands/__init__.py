@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ottla.client.commands import load_config, run
+from ottla.client.commands import load_config, one_line, run
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
     from ottla.protocol.topics import TopicPartition
 
-__all__ = ["check_partition", "named_partitions", "with_admin"]
+__all__ = ["check_partition", "delete_each", "named_partitions", "with_admin"]
 
 T = TypeVar("T")
 
@@ -56,3 +56,27 @@ async def named_partitions(admin: Admin, topics: Sequence[str]) -> list[TopicPar
             raise ValueError(f"topic {topic!r} has no partition {index}, only 0 to {max(known)}")
         wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
     return wanted
+
+
+async def delete_each(
+    names: Sequence[str], noun: str, delete: Callable[[str], Awaitable[None]], *, if_exists: bool = False
+) -> None:
+    """Delete all that are named, report each, and exit with 1 if one could not be deleted."""
+    from ottla.client.cluster import NoSuchTopic
+    from ottla.client.errors import ClientError
+    from ottla.protocol.errors import KafkaError
+
+    failed = False
+    for name in names:
+        try:
+            await delete(name)
+        except (ClientError, KafkaError) as error:
+            if if_exists and isinstance(error, NoSuchTopic):
+                click.echo(f"{noun.capitalize()} {name} does not exist.")
+                continue
+            failed = True
+            click.echo(f"Error: {one_line(error)}", err=True)
+        else:
+            click.echo(f"Deleted {noun} {name}.")
+    if failed:
+        raise click.exceptions.Exit(1)

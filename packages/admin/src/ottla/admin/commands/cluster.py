@@ -89,8 +89,9 @@ def _topics(state: ClusterState) -> str:
 def health(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
     """Print one line per problem of the cluster; exit with 1 if there is one.
 
-    Problems are a missing controller, brokers that hold replicas and are away, and partitions that have no
-    leader, fewer in-sync replicas than min.insync.replicas, or fewer than replicas.
+    Problems are a missing controller, brokers that hold replicas and are away, log directories that are
+    offline or full, and partitions that have no leader, fewer in-sync replicas than min.insync.replicas, or
+    fewer than replicas.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin.commands import named_partitions, with_admin
+from ottla.admin.commands import delete_each, named_partitions, with_admin
 from ottla.client.commands import (
     ExtensibleGroup,
     cluster_options,
@@ -20,7 +20,7 @@ from ottla.client.commands import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ottla.admin import Admin, CommittedOffset, GroupDescription, MemberDescription
+    from ottla.admin import Admin, MemberDescription
     from ottla.protocol.topics import TopicPartition
 
 
@@ -54,25 +54,24 @@ def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) ->
 @json_option
 @cluster_options
 def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show a group's committed offsets and lag.
+    """Show the committed offset, lag and owner of each partition that a group reads.
+
+    A negative lag is a commit beyond the end of the partition: it was deleted and created again, or it lost
+    records, and `auto_offset_reset` of the consumers decides where they go on.
 
     \b
     Examples:
       ottla group describe billing
       ottla group describe billing --members
     """
-
-    async def use(admin: Admin) -> tuple[GroupDescription, list[CommittedOffset]]:
-        return await admin.groups.describe(name), await admin.groups.offsets(name)
-
-    found, offsets = with_admin(bootstrap_server, properties, use)
-    owners = {partition: member for member in found.members for partition in member.partitions}
+    progress = with_admin(bootstrap_server, properties, lambda admin: admin.group_progress(name))
+    found = progress.description
     rows = [
         (
-            each.partition.topic, each.partition.partition, each.offset, each.end_offset, each.lag,
-            owners[each.partition].client_id if each.partition in owners else None,
+            *each.partition, each.offset, each.end_offset, each.lag,
+            each.owner.client_id if each.owner is not None else None,
         )
-        for each in offsets
+        for each in progress.partitions
     ]  # fmt: skip
     columns = ("topic", "partition", "offset", "end offset", "lag", "client")
     members_rows = [_member_row(member) for member in found.members]
@@ -91,6 +90,10 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
         return
     click.echo(f"Group {found.name}: {found.state}, {len(found.members)} members")
     show(member_columns if members else columns, members_rows if members else rows, as_json=False)
+    for each in progress.beyond_the_end:
+        click.echo(
+            f"{each.partition}: the commit {each.offset} is beyond the end {each.end_offset}.", err=True
+        )
 
 
 def _member_row(member: MemberDescription) -> tuple[object, ...]:
@@ -180,16 +183,11 @@ async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[Top
 @click.argument("names", nargs=-1, required=True)
 @cluster_options
 def delete(names: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
-    """Delete groups with their offsets. They must have no members.
+    """Delete groups with their offsets. They must have no members. Exits with 1 if one cannot be deleted.
 
     \b
     Examples:
       ottla group delete billing
     """
 
-    async def use(admin: Admin) -> None:
-        for name in names:
-            await admin.groups.delete(name)
-            click.echo(f"Deleted group {name}.")
-
-    with_admin(bootstrap_server, properties, use)
+    with_admin(bootstrap_server, properties, lambda admin: delete_each(names, "group", admin.groups.delete))

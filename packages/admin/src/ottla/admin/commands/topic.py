@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin.commands import with_admin
+from ottla.admin.commands import delete_each, with_admin
 from ottla.client.commands import cluster_options, json_option, key_values, show, show_json
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def alter(
 @click.option("--if-exists", is_flag=True, help="Succeed when the topic does not exist.")
 @cluster_options
 def delete(names: tuple[str, ...], if_exists: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Delete topics with all their records.
+    """Delete topics with all their records. Exits with 1 if one cannot be deleted.
 
     \b
     Examples:
@@ -190,17 +190,7 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap_server: str, prope
     """
 
     async def use(admin: Admin) -> None:
-        from ottla.client.cluster import NoSuchTopic
-
-        for name in names:
-            try:
-                await admin.topics.delete(name)
-            except NoSuchTopic:
-                if not if_exists:
-                    raise
-                click.echo(f"Topic {name} does not exist.")
-            else:
-                click.echo(f"Deleted topic {name}.")
+        await delete_each(names, "topic", admin.topics.delete, if_exists=if_exists)
 
     with_admin(bootstrap_server, properties, use)
 

@@ -123,12 +123,13 @@ def run(call: Callable[[], Awaitable[T]]) -> T:
     try:
         return asyncio.run(main())
     except (ClientError, KafkaError) as error:
-        raise click.ClickException(_one_line(error)) from None
+        raise click.ClickException(one_line(error)) from None
     except ValueError as error:  # malformed addresses and names
         raise click.UsageError(str(error)) from None
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return the message of an error in one line, with advice where no broker can be reached."""
     from ottla.client.errors import NO_TLS_THERE, DeadlineExceeded, NoBrokerAvailable
 
     text = " ".join(str(error).split())

@@ -28,10 +28,10 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """The number of records between the offset and the end."""
+        """The number of records from the offset to the end; negative for an offset beyond it."""
         if self.offset is None or self.end_offset is None:
             return None
-        return max(0, self.end_offset - self.offset)
+        return self.end_offset - self.offset
 
 
 def group_znodes_of(session: Session, group: str) -> GroupZnodes:
