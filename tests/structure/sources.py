@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-_PYX_DEF: Final = re.compile(r"^(\s*)(?:async\s+def|def|cp?def)\s+[^=(]*?(\w+)\s*\(")
+_PYX_DEF: Final = re.compile(r"^(\s*)(?:async\s+def|def|cp?def(?!\s+class\b))\s+[^=(]*?(\w+)\s*\(")
 
 
 @dataclass(frozen=True)

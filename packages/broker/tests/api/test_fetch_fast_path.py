@@ -11,10 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.api.fetch.delayed_plain import DelayedPlainFetch
-from ottla.broker.api.testing import DataPlane, batch_of, topic_id_of
-from ottla.broker.log.log import AppendOrigin
-from ottla.broker.network.fetch_testing import (
+from ottla.broker.api.fetch._fast_path import fetch_at_hand, pass_fetch
+from ottla.broker.api.fetch.testing import (
     admit,
     fast_path,
     framed,
@@ -22,9 +20,12 @@ from ottla.broker.network.fetch_testing import (
     joined,
     reader_with,
     request_of,
+    served,
 )
-from ottla.broker.network.frames import PlainFetch
+from ottla.broker.api.testing import DataPlane, batch_of, topic_id_of
+from ottla.broker.log.log import AppendOrigin
 from ottla.broker.replication.replicas import HostedPartition
+from ottla.broker.requests.fast_path import Outcome
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import decode_request_header
 from ottla.protocol.messages.fetch import (
@@ -33,6 +34,7 @@ from ottla.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
+from ottla.protocol.native import PlainFetch
 from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
 
 BOUND_S = 60
@@ -46,7 +48,7 @@ INDEX: dict[bytes, Any] = {
 
 
 def found_in(data: bytes, index: dict[bytes, Any] | None = None) -> PlainFetch | None:
-    return reader_with(data).next_fetch(INDEX if index is None else index)
+    return fetch_at_hand(reader_with(data), INDEX if index is None else index)
 
 
 # ---- finding them
@@ -102,19 +104,21 @@ def test_a_plain_request_is_read(version: int, client: str | None, topic: str) -
 def test_what_is_not_plain_is_left_for_the_general_path(frame: bytes) -> None:
     reader = reader_with(frame)
 
-    assert reader.next_fetch(INDEX) is None
+    assert fetch_at_hand(reader, INDEX) is None
     assert bytes(reader.next_frame() or b"") == frame[4:]
 
 
-def test_a_request_that_is_given_back_is_a_frame_again() -> None:
-    frames = [framed(request_of(), correlation_id=one) for one in (1, 2)]
+def test_a_request_that_was_not_taken_is_still_a_frame() -> None:
+    frames = [framed(request_of(), correlation_id=number) for number in (1, 2, 3)]
     reader = reader_with(b"".join(frames))
-    found = reader.next_fetch(INDEX)
-    assert found is not None
 
-    reader.give_back_fetch(found)
+    first, again = fetch_at_hand(reader, INDEX), fetch_at_hand(reader, INDEX)
+    assert first is not None
+    assert again is not None
+    pass_fetch(reader, again)
 
-    assert [bytes(reader.next_frame() or b"") for _ in frames] == [one[4:] for one in frames]
+    assert (first.correlation_id, again.correlation_id) == (1, 1)
+    assert [bytes(reader.next_frame() or b"") for _ in range(2)] == [frame[4:] for frame in frames[1:]]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -290,7 +294,7 @@ async def test_a_role_given_up_before_any_listener_is_told_stops_the_fast_path(p
 
     partition.stop()
 
-    assert not plane.session.fetch_targets[b"t\0\0\0\0"].retired
+    assert not plane.session.targets_of(ApiKey.FETCH)[b"t\0\0\0\0"].retired
     assert fast_path(plane, request_of(), 12, 1) is None
 
 
@@ -299,7 +303,7 @@ async def test_a_deleted_partition_is_let_go(plane: DataPlane) -> None:
     other = await plane.lead(partition=1)
     for one in (partition, other):
         plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, 12), one)
-    target = plane.session.fetch_targets[b"t\0\0\0\0"]
+    target = plane.session.targets_of(ApiKey.FETCH)[b"t\0\0\0\0"]
 
     await plane.replicas.stop([(partition.topic_partition, -1, True)])
 
@@ -317,9 +321,9 @@ async def test_requests_in_a_row_are_answered_together(plane: DataPlane) -> None
     last = framed(request_of(9), 12, 9)
     reader = reader_with(b"".join(framed(*one) for one in requests) + last)
 
-    answers = plane.services.fetch_fast_path.answer(reader, plane.session.fetch_targets)
+    outcome, answers = served(plane, reader)
 
-    assert answers is not None
+    assert outcome == Outcome.ANSWERED
     assert (answers.count, bytes(reader.next_frame() or b"")) == (3, last[4:])
     assert joined(answers.parts) == b"".join([await general_path(plane, *one) for one in requests])
 
@@ -369,132 +373,3 @@ async def test_bytes_and_requests_are_counted_as_on_the_general_path(plane: Data
     assert fast_path(plane, request_of(), 12, 1) is not None
 
     assert [one.count for one in counted] == [2 * one for one in once]
-
-
-# ---- those that wait
-
-
-def delayed(plane: DataPlane, request: FetchRequest, version: int = 12) -> list[bytes | None]:
-    """Begin the wait of a request; its answer comes into the list, None for the general path."""
-    fast_path = plane.services.fetch_fast_path
-    given: list[bytes | None] = []
-    answers = fast_path.answer(reader_with(framed(request, version)), plane.session.fetch_targets)
-    assert answers is not None
-    assert answers.waiting is not None
-    assert not answers.parts
-    fast_path.delay(answers.waiting, lambda one: given.append(None if one is None else joined(one.parts)))
-    return given
-
-
-async def answers_in(given: list[bytes | None]) -> bytes | None:
-    async with asyncio.timeout(BOUND_S):
-        while not given:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    (answer,) = given
-    return answer
-
-
-async def admitted(plane: DataPlane, **settings: Any) -> HostedPartition:
-    partition = await plane.lead(**settings)
-    admit(plane, partition)
-    return partition
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("isolation_level", [0, 1])
-async def test_a_fetch_that_waited_gets_the_bytes_of_the_general_path(
-    plane: DataPlane, version: int, isolation_level: int
-) -> None:
-    partition = await admitted(plane)
-    request = request_of(max_wait_ms=3_600_000, min_bytes=200, isolation_level=isolation_level)
-    given = delayed(plane, request, version)
-
-    partition.append(batch_of(b"too little"), now_ms=1)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not given
-    partition.append(batch_of(b"a" * 200), now_ms=1)
-
-    assert await answers_in(given) == await general_path(plane, request, version, 1)
-    assert not partition.watchers
-    assert len(plane.services.delayed_fetches) == 0
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("isolation_level", [0, 1])
-@pytest.mark.parametrize("values", [[], [b"a"]])
-async def test_a_fetch_whose_time_is_over_gets_what_there_is(
-    plane: DataPlane, version: int, isolation_level: int, values: list[bytes]
-) -> None:
-    partition = await admitted(plane)
-    for value in values:
-        partition.append(batch_of(value), now_ms=1)
-    terms: dict[str, Any] = {"min_bytes": 5000, "isolation_level": isolation_level}
-
-    given = delayed(plane, request_of(max_wait_ms=1, **terms), version)
-
-    assert await answers_in(given) == await general_path(plane, request_of(**terms), version, 1)
-
-
-async def test_a_fetch_that_waits_is_left_to_the_general_path_when_the_partition_is_given_up(
-    plane: DataPlane,
-) -> None:
-    partition = await admitted(plane)
-    led, deleted = (delayed(plane, request_of(max_wait_ms=3_600_000)) for _ in range(2))
-
-    await plane.lead(leader=2, leader_epoch=1, isr=(1, 2), replicas=(1, 2))
-    await plane.replicas.stop([(partition.topic_partition, -1, True)])
-
-    assert await answers_in(led) is None
-    assert await answers_in(deleted) is None
-    assert len(plane.services.delayed_fetches) == 0
-
-
-async def test_a_fetch_whose_answer_fails_is_left_to_the_general_path(plane: DataPlane) -> None:
-    partition = await admitted(plane)
-    reader = reader_with(framed(request_of(max_wait_ms=3_600_000)))
-    answers = plane.services.fetch_fast_path.answer(reader, plane.session.fetch_targets)
-    assert answers is not None
-    assert answers.waiting is not None
-    given: list[Any] = []
-
-    def fail(fetch: PlainFetch, is_over: bool) -> None:
-        raise RuntimeError("a fault")
-
-    DelayedPlainFetch(answers.waiting, fail, plane.services.delayed_fetches, given.append)
-    partition.append(batch_of(b"a"), now_ms=1)
-
-    assert await answers_in(given) is None
-    assert not partition.watchers
-    assert len(plane.services.delayed_fetches) == 0
-
-
-async def test_one_delayed_fetch_too_many_answers_the_oldest(plane: DataPlane) -> None:
-    await admitted(plane)
-    plane.services.delayed_fetches.limit = 2
-    request = request_of(max_wait_ms=3_600_000)
-
-    first, second, third = (delayed(plane, request) for _ in range(3))
-
-    assert await answers_in(first) == await general_path(plane, request_of(), 12, 1)
-    assert (second, third) == ([], [])
-
-
-async def test_an_ended_wait_is_never_answered(plane: DataPlane) -> None:
-    partition = await admitted(plane)
-    fast_path = plane.services.fetch_fast_path
-    given: list[object] = []
-    answers = fast_path.answer(
-        reader_with(framed(request_of(max_wait_ms=3_600_000))), plane.session.fetch_targets
-    )
-    assert answers is not None
-    assert answers.waiting is not None
-    wait = fast_path.delay(answers.waiting, given.append)
-
-    partition.append(batch_of(b"a"), now_ms=1)
-    wait.end()
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-    assert not given
-    assert not partition.watchers

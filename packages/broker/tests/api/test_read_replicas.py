@@ -11,6 +11,7 @@ from ottla.broker.api.fetch.response import FetchAnswer, FetchedPartition
 from ottla.broker.api.testing import BROKER_ID, DataPlane, batch_of
 from ottla.broker.config import BrokerConfig, ConfigError, broker_config_from
 from ottla.broker.replication.replicas import HostedPartition
+from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
@@ -88,10 +89,10 @@ async def test_a_consumer_with_a_rack_asks_the_leader_each_time(plane: DataPlane
     await led(plane, b2=10, b3=10, b4=10)
 
     await fetched(plane, 3, rack="a")
-    assert plane.session.fetch_targets == {}
+    assert plane.session.targets_of(ApiKey.FETCH) == {}
 
     await fetched(plane, 3, rack="")
-    assert plane.session.fetch_targets
+    assert plane.session.targets_of(ApiKey.FETCH)
 
 
 # ---- at the follower

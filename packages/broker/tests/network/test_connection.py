@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.network import connection as connection_module
+from ottla.broker.network.requests_in_progress import MAX_IN_FLIGHT
 from ottla.broker.network.testing import (
     BOUND_S,
     heartbeat,
@@ -259,14 +259,14 @@ async def test_a_client_that_disconnects_before_its_request_starts_leaves_nothin
 
 @on_both_loops
 async def test_too_many_unanswered_requests_stop_the_reading_until_some_are_answered() -> None:
-    many = connection_module.MAX_IN_FLIGHT * 3
+    many = MAX_IN_FLIGHT * 3
     async with network() as made:
         client = await made.client()
         client.send(*(produce(one, "wait") for one in range(many)))
-        await made.until(lambda: len(made.answering.started) == connection_module.MAX_IN_FLIGHT)
+        await made.until(lambda: len(made.answering.started) == MAX_IN_FLIGHT)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(made.answering.started) == connection_module.MAX_IN_FLIGHT
+        assert len(made.answering.started) == MAX_IN_FLIGHT
 
         made.answering.released.set()
 

@@ -10,8 +10,7 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from ottla.broker.network import connection as connection_module
-from ottla.broker.network import request_queue
+from ottla.broker.network import request_queue, response_queue
 from ottla.broker.network.listener import CLOSING_MS
 from ottla.broker.network.testing import heartbeat, leave, network, on_both_loops
 from ottla.broker.runtime.environment import SystemClock
@@ -116,7 +115,7 @@ async def test_a_client_that_only_ends_its_side_is_given_the_answer_in_work() ->
 
 
 async def test_answers_that_a_client_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 1000, raising=False)
+    monkeypatch.setattr(response_queue, "MAX_UNSENT_BYTES", 1000)
     async with network(socket_send_buffer_bytes=4096, socket_receive_buffer_bytes=1 << 20) as made:
         client = await made.client()
         client.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -129,11 +128,11 @@ async def test_answers_that_a_client_does_not_read_are_bounded(monkeypatch: pyte
         connection.buffer_updated(len(frames))
         await made.settle()
 
-        waiting = connection._transport.get_write_buffer_size() + connection._response_queue.queued_bytes
+        waiting = connection.transport.get_write_buffer_size() + connection.responses.queued_bytes
         assert waiting <= 2000
         client.writer.close()
         await made.until(lambda: len(made.server.connections) == 0)
-        assert connection._response_queue.queued_bytes == connection.kept_bytes == 0
+        assert connection.responses.queued_bytes == connection.kept_bytes == 0
 
 
 def test_a_turn_ends_by_a_clock_that_runs_during_it() -> None:

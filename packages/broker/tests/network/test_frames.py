@@ -13,6 +13,8 @@ from ottla.broker.network import _frames, _frames_py, frames
 from ottla.broker.network.frames import BadFrame
 
 LIMIT = 1 << 20
+RECORDS = 7
+"""The API key of requests that carry records."""
 READERS = pytest.mark.parametrize("module", [_frames, _frames_py], ids=["compiled", "plain"])
 
 
@@ -38,7 +40,7 @@ def receive(reader: Any, data: bytes) -> list[bytes]:
 def reader_of(
     module: Any, buffer_bytes: int = 4096, limit: int = LIMIT, other_limit: int | None = None
 ) -> Any:
-    return module.FrameReader(module.ReceiveBuffer(buffer_bytes), limit, other_limit)
+    return module.FrameReader(module.ReceiveBuffer(buffer_bytes), limit, other_limit, frozenset({RECORDS}))
 
 
 def test_the_compiled_reader_is_the_one_in_use() -> None:
@@ -162,7 +164,7 @@ def test_however_a_stream_is_cut_the_same_frames_come_out(
 
 @READERS
 @pytest.mark.parametrize("step", [1, 3, 5, 6, 7, 5000])
-def test_a_request_other_than_produce_has_a_limit_of_its_own(module: Any, step: int) -> None:
+def test_a_request_without_records_has_a_limit_of_its_own(module: Any, step: int) -> None:
     body = struct.pack(">h", 3) + b"x" * 300_000
     reader = reader_of(module, other_limit=200_000)
 
@@ -174,8 +176,8 @@ def test_a_request_other_than_produce_has_a_limit_of_its_own(module: Any, step: 
 
 
 @READERS
-def test_a_produce_has_the_limit_of_all_frames(module: Any) -> None:
-    body = struct.pack(">h", 0) + b"x" * 300_000
+def test_a_request_with_records_has_the_limit_of_all_frames(module: Any) -> None:
+    body = struct.pack(">h", RECORDS) + b"x" * 300_000
 
     assert receive(reader_of(module, other_limit=200_000), framed(body)) == [body]
 

@@ -8,8 +8,8 @@ import struct
 
 import pytest
 
-from ottla.broker.network import connection
 from ottla.broker.network.testing import Client, Network, heartbeat, leave, network, produce, string
+from ottla.broker.requests.routes import always
 from ottla.protocol.api import ApiKey
 
 BUDGET = 32 << 20
@@ -113,10 +113,9 @@ async def test_a_broker_may_send_larger_requests() -> None:
 
 
 async def test_one_large_request_of_a_possible_broker_lifts_the_limit_for_no_other(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(connection, "SENT_BY_BROKERS", {ApiKey.HEARTBEAT})
-    async with network(is_broker=lambda _: None) as made:
+    async with network(is_broker=lambda _: None, heartbeats_from=always) as made:
         peer = await made.client()
         peer.send(heartbeat(7) + b"x" * (9 * MEBI))
         assert await peer.numbers(1) == [7]

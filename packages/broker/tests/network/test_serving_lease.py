@@ -139,7 +139,7 @@ def lease_of(connection: Noted, now_ms: float) -> tuple[ServingLease, WriteRound
         return now_ms
 
     planned: list[object] = []
-    write_round = WriteRound(planned.append, int, None, None, clock)  # type: ignore[arg-type]
+    write_round = WriteRound(planned.append, int, None, None, clock, int)  # type: ignore[arg-type]
     return ServingLease(write_round, lambda: [connection]), write_round
 
 

@@ -11,24 +11,19 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.fetch import general as fetch
-from ottla.broker.api.produce import general as produce
-from ottla.broker.api.testing import DataPlane, DataServices, batch_of
-from ottla.broker.config import BrokerConfig
+from ottla.broker.api.testing import batch_of
 from ottla.broker.network import session as session_module
-from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.testing import server_of
-from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.fast_path import FastPath
 from ottla.broker.requests.routes import Route, Routes
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
@@ -58,6 +53,16 @@ class Known:
         return self.topic.encode() + self.number.to_bytes(4)
 
 
+class NoFastPath(FastPath):
+    """The name of an index."""
+
+    def __init__(self, api_key: int) -> None:
+        self.api_key = api_key
+
+
+PRODUCES, FETCHES = NoFastPath(ApiKey.PRODUCE), NoFastPath(ApiKey.FETCH)
+
+
 def a_session(state: SessionState = SessionState.AUTHENTICATED) -> Session:
     return Session(listener_name="PLAINTEXT", client_host="127.0.0.1", connection_id="1", state=state)
 
@@ -73,8 +78,7 @@ def test_a_client_of_a_plaintext_listener_is_anonymous() -> None:
 def test_a_session_that_used_no_fast_path_has_no_index() -> None:
     session = a_session()
 
-    assert session.produce_targets is None
-    assert session.fetch_targets is None
+    assert session.known is None
 
 
 def test_the_index_is_bounded_and_the_partition_admitted_first_makes_room(
@@ -84,40 +88,39 @@ def test_the_index_is_bounded_and_the_partition_admitted_first_makes_room(
     session = a_session()
 
     for number in (0, 1, 2, 0, 3):
-        session.admit_produces(Known("t", number), session.index_epoch)
         known = Known("t", number)
-        session.admit_fetches(known, session.index_epoch, known.key)
+        session.admit(PRODUCES, known.key, known, session.index_epoch)
+        session.admit(FETCHES, known.key, known, session.index_epoch)
 
-    for targets in (session.produce_targets, session.fetch_targets):
-        assert list(targets or ()) == [Known("t", number).key for number in (1, 2, 3)]
+    for api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
+        assert list(session.targets_of(api_key)) == [Known("t", number).key for number in (1, 2, 3)]
 
 
 def test_a_session_forgets_all_partitions_or_those_of_one_topic() -> None:
     session = a_session()
     for topic in ("a", "ab", "b"):
-        session.admit_produces(Known(topic), session.index_epoch)
-        known = Known(topic, 1)
-        session.admit_fetches(known, session.index_epoch, known.key)
-        session.admit_fetches(known, session.index_epoch, b"\0" + topic.encode())
+        produced, fetched = Known(topic), Known(topic, 1)
+        session.admit(PRODUCES, produced.key, produced, session.index_epoch)
+        session.admit(FETCHES, fetched.key, fetched, session.index_epoch)
+        session.admit(FETCHES, b"\0" + topic.encode(), fetched, session.index_epoch)
 
     session.forget_partitions("a")
 
-    assert list(session.produce_targets or ()) == [Known("ab").key, Known("b").key]
+    assert list(session.targets_of(ApiKey.PRODUCE)) == [Known("ab").key, Known("b").key]
     kept = [Known("ab", 1).key, b"\0ab", Known("b", 1).key, b"\0b"]
-    assert list(session.fetch_targets or ()) == kept
+    assert list(session.targets_of(ApiKey.FETCH)) == kept
     session.forget_partitions()
-    assert session.produce_targets is None
-    assert session.fetch_targets is None
+    assert session.known is None
 
 
 def test_a_login_drops_the_partitions_of_the_earlier_principal() -> None:
     session = a_session()
-    session.admit_produces(Known("a"), session.index_epoch)
+    session.admit(PRODUCES, Known("a").key, Known("a"), session.index_epoch)
 
     session.authenticated(ALICE)
 
     assert session.principal == ALICE
-    assert session.produce_targets is None
+    assert session.known is None
 
 
 def test_a_request_that_was_read_before_its_session_forgot_admits_nothing() -> None:
@@ -125,11 +128,10 @@ def test_a_request_that_was_read_before_its_session_forgot_admits_nothing() -> N
     read_at = session.index_epoch
 
     session.forget_partitions()
-    session.admit_produces(Known("a"), read_at)
-    session.admit_fetches(Known("a"), read_at, Known("a").key)
+    session.admit(PRODUCES, Known("a").key, Known("a"), read_at)
+    session.admit(FETCHES, Known("a").key, Known("a"), read_at)
 
-    assert session.produce_targets is None
-    assert session.fetch_targets is None
+    assert session.known is None
 
 
 # ---- over the network
@@ -227,9 +229,9 @@ class Login:
     def routes(self) -> Routes[None]:
         return Routes(
             [
-                Route(ApiKey.API_VERSIONS, 0, 3, self.api_versions),
-                Route(ApiKey.SASL_HANDSHAKE, 0, 1, self.handshake),
-                Route(ApiKey.SASL_AUTHENTICATE, 0, 2, self.authenticate),
+                Route(ApiKey.API_VERSIONS, 0, 3, self.api_versions, before_login=True),
+                Route(ApiKey.SASL_HANDSHAKE, 0, 1, self.handshake, before_login=True),
+                Route(ApiKey.SASL_AUTHENTICATE, 0, 2, self.authenticate, before_login=True),
                 Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat),
             ]
         )
@@ -281,212 +283,3 @@ async def test_a_request_behind_a_login_waits_for_its_outcome() -> None:
         assert await client.is_closed()
 
     assert login.seen == []
-
-
-def server_on(plane: DataPlane, general: list[str] | None = None) -> Server:
-    """Make a server for Produce and Fetch; `general` gets the topic of each produce on the general path."""
-    services = plane.services
-
-    def counted(services: DataServices, request: ProduceRequest, context: RequestContext) -> Any:
-        if general is not None:
-            general.append(request.topic_data[0].name)
-        return produce.handle(services, request, context)
-
-    routes: list[Route[DataServices]] = [
-        Route(ApiKey.PRODUCE, 0, 9, counted, borrows_buffer=True),
-        Route(ApiKey.FETCH, 0, 12, fetch.handle, borrows_buffer=True),
-    ]
-    return Server(
-        Dispatcher(Routes(routes), services),
-        config=BrokerConfig(),
-        clock=plane.environment.clock,
-        budget=plane.environment.budget,
-        metrics=plane.metrics,
-        produce_fast_path=services.produce_fast_path,
-        fetch_fast_path=services.fetch_fast_path,
-    )
-
-
-@pytest.fixture
-def plane(tmp_path: Any) -> Any:
-    made = DataPlane(tmp_path)
-    yield made
-    made.logs.close()
-
-
-async def produced(client: Client, times: int = 1) -> None:
-    for _ in range(times):
-        client.send_produce()
-        assert await client.produce_error() == 0
-
-
-async def test_a_produce_before_login_appends_nothing(plane: DataPlane) -> None:
-    partition = await plane.lead()
-    async with clients(server_on(plane), **BEFORE_LOGIN) as (client,):
-        client.send_produce()
-
-        assert await client.is_closed()
-
-    assert partition.log.log_end_offset == 0
-
-
-async def test_each_session_gets_to_know_its_own_partitions(plane: DataPlane) -> None:
-    await plane.lead()
-    server = server_on(plane)
-    async with clients(server, count=2) as (one, two):
-        await produced(one, times=3)
-        sessions = [connection.session for connection in server.connections.all()]
-
-        known = sorted(len(session.produce_targets or ()) for session in sessions)
-        assert known == [0, 1]
-
-        await produced(two, times=3)
-        targets = [(session.produce_targets or {})[b"t\0\0\0\0"] for session in sessions]
-        assert targets[0] is targets[1]
-        assert {session.client_id for session in sessions} == {"me"}
-
-
-async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plane: DataPlane) -> None:
-    partition = await plane.lead()
-    general: list[str] = []
-    server = server_on(plane, general)
-    async with clients(server, count=2) as (one, two):
-        await produced(one, times=2)
-        await produced(two, times=2)
-        sessions = [connection.session for connection in server.connections.all()]
-        assert general == ["t", "t"]  # the first of each session
-
-        sessions[0].forget_partitions()
-
-        assert sessions[0].produce_targets is None
-        assert len(sessions[1].produce_targets or ()) == 1
-        await produced(one, times=2)
-        await produced(two, times=2)
-        assert general == ["t", "t", "t"]
-        assert [len(session.produce_targets or ()) for session in sessions] == [1, 1]
-    assert partition.log.log_end_offset == 8
-
-
-async def test_a_fetch_that_waits_does_not_bring_a_forgotten_partition_back(plane: DataPlane) -> None:
-    partition = await plane.lead()
-    server = server_on(plane)
-    async with clients(server) as (client,):
-        client.send_fetch(max_wait_ms=BOUND_S * 1000)
-        while not partition.watchers:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        (session,) = [connection.session for connection in server.connections.all()]
-
-        session.forget_partitions()
-        partition.append(batch_of(b"a"), now_ms=1)
-        await client.answer()
-
-        assert session.fetch_targets is None
-        client.send_fetch()
-        await client.answer()
-        assert len(session.fetch_targets or ()) == 1
-
-
-@asynccontextmanager
-async def waiting_natively(plane: DataPlane) -> AsyncIterator[tuple[Client, Server, HostedPartition]]:
-    """A client whose second fetch waits at the end of the log, on the fast path."""
-    partition = await plane.lead()
-    partition.append(batch_of(b"a"), now_ms=1)
-    server = server_on(plane)
-    async with clients(server) as (client,):
-        client.send_fetch()
-        await client.answer()
-        tasks = asyncio.all_tasks()
-        client.send_fetch(offset=1, max_wait_ms=BOUND_S * 1000)
-        while not partition.watchers:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        assert asyncio.all_tasks() == tasks, "it waits without a task"
-        yield client, server, partition
-
-
-def records_of(answer: bytes) -> bytes:
-    (topic,) = FetchResponse.decode(answer[1:], 12).responses
-    return bytes(topic.partitions[0].records or b"")
-
-
-async def test_a_fetch_that_waits_on_the_fast_path_is_answered_before_what_stands_behind_it(
-    plane: DataPlane,
-) -> None:
-    async with waiting_natively(plane) as (client, server, partition):
-        client.send_fetch()
-        client.send_produce()
-        for _ in range(10):
-            await asyncio.sleep(0.001)
-        assert partition.log.log_end_offset == 1, "a Produce behind it waits"
-
-        partition.append(batch_of(b"b" * 100), now_ms=1)
-
-        assert b"b" * 100 in records_of(await client.answer())
-        assert b"b" * 100 in records_of(await client.answer())
-        assert await client.produce_error() == 0
-        metrics = server.request_metrics.of(ApiKey.FETCH)
-        assert metrics.remote_time_ms.count == 2  # the first of the session, and the one that waited
-
-
-async def test_a_client_that_disconnects_ends_its_wait_on_the_fast_path(plane: DataPlane) -> None:
-    async with waiting_natively(plane) as (client, server, partition):
-        client.writer.close()
-        while partition.watchers or len(server.connections):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-        assert len(plane.services.delayed_fetches) == 0
-
-
-async def test_a_fetch_on_the_fast_path_whose_partition_was_lost_gets_the_error(plane: DataPlane) -> None:
-    async with waiting_natively(plane) as (client, _, _):
-        await plane.lead(leader=2, leader_epoch=1, isr=(1, 2), replicas=(1, 2))
-
-        (topic,) = FetchResponse.decode((await client.answer())[1:], 12).responses
-
-        assert topic.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-async def test_a_stopping_broker_does_not_wait_for_a_fetch_on_the_fast_path(plane: DataPlane) -> None:
-    async with waiting_natively(plane) as (client, server, _):
-        assert not any(one.busy for one in server.connections.all())
-
-        await server.__aexit__(None, None, None)
-
-        assert await client.is_closed()
-        assert len(plane.services.delayed_fetches) == 0
-
-
-async def test_a_change_of_a_topic_drops_its_partitions_from_every_session(plane: DataPlane) -> None:
-    partition = await plane.lead()
-    server = server_on(plane)
-    async with clients(server, count=2) as (one, two):
-        await produced(one, times=2)
-        await produced(two, times=2)
-        sessions = [connection.session for connection in server.connections.all()]
-        old = (sessions[0].produce_targets or {})[b"t\0\0\0\0"]
-
-        plane.services.produce_fast_path.known.retire_topic("t")
-
-        await produced(one, times=2)
-        await produced(two, times=2)
-        new = [(session.produce_targets or {})[b"t\0\0\0\0"] for session in sessions]
-        assert old.retired
-        assert new[0] is new[1]
-        assert new[0] is not old
-    assert partition.log.log_end_offset == 8
-    meters = plane.services.topic_metrics.of("t")
-    plane.services.produce_fast_path.flush()
-    assert meters.messages_in.count == 8
-
-
-async def test_a_deleted_partition_is_dropped_from_every_session(plane: DataPlane) -> None:
-    partition = await plane.lead()
-    server = server_on(plane)
-    async with clients(server) as (client,):
-        await produced(client, times=2)
-        (session,) = [connection.session for connection in server.connections.all()]
-
-        await plane.replicas.stop([(partition.topic_partition, -1, True)])
-        client.send_produce()
-
-        assert await client.produce_error() == 3
-        assert session.produce_targets == {}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import InvalidRequest
+from ottla.protocol.errors import ErrorCode, InvalidRequest
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from ottla.broker.requests.routes import Route
 
 SOFTWARE_FROM: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -27,7 +28,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
-    """List every API with its range; the network answers unknown versions of this one itself.
+    """List every API with its range.
 
     No feature is versioned: the list of features is empty, as that of Apache Kafka with ZooKeeper.
     """
@@ -40,3 +41,15 @@ async def handle(
             for key, first, last in services.api_ranges
         ]
     )
+
+
+def unsupported(routes: Iterable[Route[Any]]) -> ApiVersionsResponse:
+    """Make the response to a version that is not served.
+
+    A client that asks in a newer version parses it as version 0 and tries again (KIP-511).
+    """
+    ranges = [
+        ApiVersion(api_key=int(route.api_key), min_version=route.min_version, max_version=route.max_version)
+        for route in routes
+    ]
+    return ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), api_keys=ranges)

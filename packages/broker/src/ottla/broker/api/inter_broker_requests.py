@@ -46,11 +46,6 @@ def brokers_only(
     return handle_of_brokers
 
 
-def always(request: Any) -> bool:
-    """Tell that only brokers send such requests."""
-    return True
-
-
 def from_follower(request: Any) -> bool:
     """Tell whether a request is a follower's; its replica id stands before its lists."""
     return getattr(request, "replica_id", -1) >= 0

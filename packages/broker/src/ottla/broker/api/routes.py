@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api import api_versions
 from ottla.broker.api.fetch import general as fetch
-from ottla.broker.api.inter_broker_requests import always, brokers_only, from_follower
+from ottla.broker.api.inter_broker_requests import brokers_only, from_follower
 from ottla.broker.api.produce import general as produce
-from ottla.broker.requests.routes import Route
+from ottla.broker.requests.routes import Route, always
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -126,7 +126,15 @@ else:
 
 
 ROUTES: Final[tuple[Route[Services], ...]] = (
-    Route(ApiKey.PRODUCE, 0, 11, produce.handle, borrows_buffer=True),
+    Route(
+        ApiKey.PRODUCE,
+        0,
+        11,
+        produce.handle,
+        borrows_buffer=True,
+        appends=True,
+        fast_path=lambda services: services.produce_fast_path,
+    ),
     Route(
         ApiKey.FETCH,
         0,
@@ -135,6 +143,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         stops_with_connection=True,
         borrows_buffer=True,
         from_brokers=from_follower,
+        fast_path=lambda services: services.fetch_fast_path,
     ),
     Route(ApiKey.LIST_OFFSETS, 0, 9, list_offsets.handle, from_brokers=from_follower),
     Route(ApiKey.METADATA, 0, 12, metadata.handle),
@@ -151,7 +160,14 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.SYNC_GROUP, 0, 5, sync_group.handle, waits_for_clients=True),
     Route(ApiKey.DESCRIBE_GROUPS, 0, 5, describe_groups.handle),
     Route(ApiKey.LIST_GROUPS, 0, 5, list_groups.handle),
-    Route(ApiKey.API_VERSIONS, 0, 4, api_versions.handle),
+    Route(
+        ApiKey.API_VERSIONS,
+        0,
+        4,
+        api_versions.handle,
+        before_login=True,
+        unsupported=api_versions.unsupported,
+    ),
     Route(ApiKey.CREATE_TOPICS, 0, 7, create_topics.handle),
     Route(ApiKey.DELETE_TOPICS, 0, 6, delete_topics.handle),
     Route(ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),

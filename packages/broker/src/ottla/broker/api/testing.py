@@ -28,7 +28,8 @@ from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.requests.context import Ordering, RequestContext, Target
-from ottla.broker.runtime.environment import Environment
+from ottla.broker.requests.fast_path import FastPath, TurnClock
+from ottla.broker.runtime.environment import Clock, Environment
 from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.broker.runtime.threads import RecordThreads
 from ottla.broker.security.principal import ANONYMOUS, Principal
@@ -96,17 +97,23 @@ class FakeSession:
     ordering: Ordering = field(default_factory=Ordering)
     index_epoch: int = 0
     is_gone: bool = False
-    produce_targets: dict[bytes, Any] = field(default_factory=dict)
-    fetch_targets: dict[bytes, Any] = field(default_factory=dict)
+    known: dict[int, dict[bytes, Any]] = field(default_factory=dict)
 
     def authenticated(self, principal: Principal) -> None:
         self.principal = principal
 
-    def admit_produces(self, target: Target, index_epoch: int) -> None:
-        self.produce_targets[target.key] = target
+    def admit(self, fast_path: FastPath, key: bytes, target: Target, index_epoch: int) -> None:
+        self.targets_of(fast_path.api_key)[key] = target
 
-    def admit_fetches(self, target: Target, index_epoch: int, key: bytes) -> None:
-        self.fetch_targets[key] = target
+    def targets_of(self, api_key: int) -> dict[bytes, Any]:
+        return self.known.setdefault(api_key, {})
+
+
+class ClockOfTurn(TurnClock):
+    """The wall clock of a plane, read each time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now_ms = clock.now_ms  # type: ignore[method-assign]
 
 
 @dataclass
@@ -215,7 +222,7 @@ class DataPlane:
         return Addresses(self.brokers, are_complete=True)
 
     def _compose(self) -> DataServices:
-        topic_metrics, clock = TopicMetrics(self.metrics), self.environment.clock
+        topic_metrics = TopicMetrics(self.metrics)
         delayed_fetches = DelayedFetches(self.config.max_delayed_fetches, self.environment.budget)
         return DataServices(
             config=self.config,
@@ -235,7 +242,7 @@ class DataPlane:
             ),
             delayed_fetches=delayed_fetches,
             produce_fast_path=ProduceFastPath(
-                topic_metrics, clock, partial(tell_producer, LeaderSources(self.metadata, self.replicas))
+                topic_metrics, partial(tell_producer, LeaderSources(self.metadata, self.replicas))
             ),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, self.config.fetch_max_bytes),
             verification=FakeVerification(),

@@ -1,8 +1,7 @@
 # cython: language_level=3
 """The reader of frames, for other compiled modules of the broker."""
 
-from ottla.protocol.native.fetch cimport PlainFetch
-from ottla.protocol.native.produce cimport ProduceRun
+from ottla.broker.requests._fast_path cimport ReceivedBytes
 
 
 cdef class ReceiveBuffer:
@@ -15,22 +14,18 @@ cdef class ReceiveBuffer:
 
     cpdef hold(self, Py_ssize_t size)
     cdef bytearray take(self, Py_ssize_t size)
-    cdef int give_back(self, bytearray one) except -1
+    cdef int give_back(self, bytearray memory) except -1
 
 
-cdef class FrameReader:
+cdef class FrameReader(ReceivedBytes):
     cdef ReceiveBuffer shared
-    cdef Py_ssize_t limit
-    cdef Py_ssize_t other_limit # of requests other than Produce
+    cdef Py_ssize_t other_limit # of requests without records to append
+    cdef object record_keys     # API keys of the requests that carry them
     cdef Py_ssize_t limit_after_next    # a larger frame brings the other limit back to this
     cdef bytearray kept         # memory of its own for what is not a whole frame yet
     cdef object kept_view
     cdef Py_ssize_t kept_bytes_
     cdef bint direct            # the last get_buffer gave room behind `kept`
-    cdef bytearray source       # holds the bytes that were not taken yet
-    cdef object source_view
-    cdef Py_ssize_t position
-    cdef Py_ssize_t end
 
     cdef bint is_exhausted(self) noexcept
     cpdef object get_buffer(self)
@@ -43,7 +38,3 @@ cdef class FrameReader:
     cpdef object next_frame(self)
     cpdef give_back_frame(self, frame)
     cpdef object park(self)
-    cpdef ProduceRun next_produces(self, dict index)
-    cpdef give_back(self, ProduceRun run)
-    cpdef PlainFetch next_fetch(self, dict index)
-    cpdef give_back_fetch(self, PlainFetch fetch)

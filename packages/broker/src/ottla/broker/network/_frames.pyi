@@ -1,6 +1,6 @@
-from typing import Any
+from collections.abc import Collection
 
-from ottla.protocol.native import PlainFetch, ProduceRun
+from ottla.broker.requests.fast_path import ReceivedBytes
 
 class ReceiveBuffer:
     memory: bytearray
@@ -14,9 +14,13 @@ class ReceiveBuffer:
     def hold(self, size: int) -> None:
         """Count bytes of a request in progress; negative when it is over."""
 
-class FrameReader:
+class FrameReader(ReceivedBytes):
     def __init__(
-        self, shared: ReceiveBuffer, max_frame_bytes: int, max_other_bytes: int | None = None
+        self,
+        shared: ReceiveBuffer,
+        max_frame_bytes: int,
+        max_other_bytes: int | None = None,
+        record_keys: Collection[int] = (),
     ) -> None: ...
     def lift_limit(self, *, once: bool = False) -> None:
         """Take requests of every kind up to the largest frame: the peer is a broker.
@@ -35,16 +39,4 @@ class FrameReader:
     def next_frame(self) -> memoryview | None: ...
     def give_back_frame(self, frame: memoryview) -> None:
         """Put back the frame of the last `next_frame`: it will be the next one again."""
-    def next_produces(self, index: dict[bytes, Any]) -> ProduceRun | None:
-        """Take the run of plain Produce requests to one known partition that stands here, or return None.
-
-        `index` maps the topic's bytes and the partition's four bytes to what the caller knows the partition
-        by. A run ends where version, acks, timeout or partition do.
-        """
-    def give_back(self, run: ProduceRun) -> None:
-        """Put a run back: its requests are frames again."""
-    def next_fetch(self, index: dict[bytes, Any]) -> PlainFetch | None:
-        """Take the request that stands here if it is a plain Fetch of a known partition, or return None."""
-    def give_back_fetch(self, fetch: PlainFetch) -> None:
-        """Put a request back: it is a frame again."""
     def park(self) -> None: ...

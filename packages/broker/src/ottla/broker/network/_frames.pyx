@@ -11,8 +11,7 @@ from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.ref cimport Py_REFCNT
 from libc.string cimport memcpy
 
-from ottla.protocol.native.fetch cimport PlainFetch, take_fetch
-from ottla.protocol.native.produce cimport ProduceRun, take_run
+from ottla.broker.requests._fast_path cimport ReceivedBytes
 from ottla.protocol.records._batch cimport get32
 
 from ottla.broker.network._frames_py import RECEIVE_BUFFER_BYTES, SHORTEST_FRAME, BadFrame, TooLarge
@@ -46,33 +45,33 @@ cdef class ReceiveBuffer:
 
     cdef bytearray take(self, Py_ssize_t size):
         """Return memory of at least `size` bytes that has no other user; its content is not cleared."""
-        cdef bytearray one
+        cdef bytearray memory
         cdef Py_ssize_t i
         for i in range(len(self.spare) - 1, -1, -1):
-            one = self.spare[i]
-            if PyByteArray_GET_SIZE(one) >= size and Py_REFCNT(one) == 2:  # references: the list's and ours
+            memory = self.spare[i]
+            if PyByteArray_GET_SIZE(memory) >= size and Py_REFCNT(memory) == 2:  # references: the list's and ours
                 del self.spare[i]
-                self.spare_bytes -= PyByteArray_GET_SIZE(one)
-                self.held += PyByteArray_GET_SIZE(one)
-                return one
+                self.spare_bytes -= PyByteArray_GET_SIZE(memory)
+                self.held += PyByteArray_GET_SIZE(memory)
+                return memory
         self.held += size
         return PyByteArray_FromStringAndSize(NULL, size)
 
-    cdef int give_back(self, bytearray one) except -1:
+    cdef int give_back(self, bytearray memory) except -1:
         """Keep memory for another frame. The event loop may still refer to it, so `take` checks that."""
-        cdef Py_ssize_t size = PyByteArray_GET_SIZE(one)
+        cdef Py_ssize_t size = PyByteArray_GET_SIZE(memory)
         self.held -= size
         if size > DIRECT_ABOVE and self.spare_bytes + size <= SPARE_BYTES:
-            self.spare.append(one)
+            self.spare.append(memory)
             self.spare_bytes += size
         return 0
 
 
-cdef class FrameReader:
+cdef class FrameReader(ReceivedBytes):
     """Splits what one connection receives into frames."""
 
-    def __cinit__(self, ReceiveBuffer shared, Py_ssize_t max_frame_bytes, max_other_bytes=None):
-        self.shared = shared
+    def __cinit__(self, ReceiveBuffer shared, Py_ssize_t max_frame_bytes, max_other_bytes=None, record_keys=()):
+        self.shared, self.record_keys = shared, record_keys
         self.limit = self.other_limit = max_frame_bytes
         if max_other_bytes is not None and max_other_bytes < max_frame_bytes:
             self.other_limit = max_other_bytes
@@ -157,7 +156,7 @@ cdef class FrameReader:
         return True
 
     cdef int _is_incomplete(self) except -1:
-        """Say that no whole frame was received, for those who look meanwhile: earlier requests are answered."""
+        """Show that no whole frame was received: earlier requests are answered meanwhile, and look here."""
         self.source, self.source_view = self.kept, self.kept_view
         self.position, self.end = 0, self.kept_bytes_
         return 0
@@ -188,7 +187,7 @@ cdef class FrameReader:
 
     cpdef object next_frame(self):
         cdef Py_ssize_t start = self.position, have = self.end - self.position, size
-        cdef const unsigned char *head
+        cdef int api_key
         if have < SIZE:
             return None
         size = get32(<const unsigned char *> PyByteArray_AS_STRING(self.source) + start)
@@ -197,9 +196,9 @@ cdef class FrameReader:
         if size > self.other_limit:
             if have < HEAD:
                 return None
-            head = <const unsigned char *> PyByteArray_AS_STRING(self.source) + start
-            if head[SIZE] or head[SIZE + 1]:  # Produce is 0
-                raise TooLarge(size, self.other_limit, head[SIZE] << 8 | head[SIZE + 1])
+            api_key = self.api_key()
+            if api_key not in self.record_keys:
+                raise TooLarge(size, self.other_limit, api_key)
         if have - SIZE < size:
             return None
         self.position = start + SIZE + size
@@ -232,27 +231,3 @@ cdef class FrameReader:
             self.kept_bytes_ = self.end
         self.source, self.source_view = self.kept, self.kept_view
         self.position, self.end = 0, self.kept_bytes_
-
-    cpdef ProduceRun next_produces(self, dict index):
-        cdef ProduceRun run
-        if self.source is None:
-            return None
-        run = take_run(self.source, self.source_view, self.position, self.end, self.limit, index)
-        if run is not None:
-            self.position = run.end
-        return run
-
-    cpdef give_back(self, ProduceRun run):
-        self.position = run.start
-
-    cpdef PlainFetch next_fetch(self, dict index):
-        cdef PlainFetch fetch
-        if self.source is None:
-            return None
-        fetch = take_fetch(self.source, self.position, self.end, self.limit, index)
-        if fetch is not None:
-            self.position = fetch.end
-        return fetch
-
-    cpdef give_back_fetch(self, PlainFetch fetch):
-        self.position = fetch.start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from typing import Final
 
 RECEIVE_BUFFER_BYTES: Final = 2 << 20
@@ -20,7 +21,7 @@ class BadFrame(Exception):
 
 
 class TooLarge(BadFrame):
-    """A request that is not a Produce is larger than clients may send."""
+    """A request without records to append is larger than clients may send."""
 
     def __init__(self, size: int, limit: int, api_key: int) -> None:
         super().__init__(size, limit)
@@ -47,9 +48,14 @@ class FrameReader:
     """
 
     def __init__(
-        self, shared: ReceiveBuffer, max_frame_bytes: int, max_other_bytes: int | None = None
+        self,
+        shared: ReceiveBuffer,
+        max_frame_bytes: int,
+        max_other_bytes: int | None = None,
+        record_keys: Collection[int] = (),
     ) -> None:
-        """`max_other_bytes` limits requests other than Produce."""
+        """`max_other_bytes` limits requests whose API key is not among `record_keys`."""
+        self._record_keys = record_keys
         self._shared = shared
         self._limit = max_frame_bytes
         self._other_limit = max_frame_bytes if max_other_bytes is None else max_other_bytes
@@ -90,7 +96,7 @@ class FrameReader:
             if have < _SIZE.size + 2:
                 return None
             api_key = int.from_bytes(self._view[start + _SIZE.size : start + _SIZE.size + 2])
-            if api_key:  # Produce is 0
+            if api_key not in self._record_keys:
                 raise TooLarge(size, self._other_limit, api_key)
         if have - _SIZE.size < size:
             return None

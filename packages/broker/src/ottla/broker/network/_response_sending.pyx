@@ -6,6 +6,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 from posix.types cimport off_t
 
+from collections import deque
+
 from ottla.broker.log.segments._offset_lookup cimport Slice
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -44,6 +46,12 @@ cdef ssize_t send_region(int fd, int source, int64_t position, int64_t size) noe
     # is read would end the process.
     cdef off_t at = position
     return sendfile(fd, source, &at, size)
+
+
+cdef class UnsentParts:
+
+    def __cinit__(self, *arguments):
+        self.parts = deque()
 
 
 def send_parts(parts, int fd, int64_t sent):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from ottla.broker.network.session import BEFORE_LOGIN, SessionState
+from ottla.broker.network.session import SessionState
 from ottla.broker.peers.inter_broker_versions import beyond_level
 from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
@@ -18,7 +18,6 @@ from ottla.broker.runtime.loop_budget import Disconnected, LoopBudget
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from ottla.protocol.headers import decode_request_header, response_header
-from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.session import Session
     from ottla.broker.requests.context import ClientSession
     from ottla.broker.requests.routes import Route, Routes
+    from ottla.protocol.headers import RequestHeader
     from ottla.protocol.schema import Message
 
 log = logging.getLogger("request")
@@ -37,7 +37,7 @@ _SHORT_FRAME: Final = 16_384
 _MAX_ELEMENTS: Final = 100_000
 
 
-async def _nobody(session: ClientSession) -> bool:
+async def _no_broker(session: ClientSession) -> bool:
     return False
 
 
@@ -66,11 +66,13 @@ class Dispatcher(Generic[S]):
         services: S,
         *,
         max_elements: int = _MAX_ELEMENTS,
-        is_broker: Callable[[ClientSession], Awaitable[bool]] = _nobody,
+        is_broker: Callable[[ClientSession], Awaitable[bool]] = _no_broker,
         budget: LoopBudget | None = None,
     ) -> None:
         """`max_elements` limits the elements of all lists in one request, unless `is_broker` sends it."""
-        self._routes = routes
+        self.routes = routes
+        self.fast_paths = routes.fast_paths(services)
+        """Those that the routes bring."""
         self._services = services
         self._max_elements = max_elements
         self._is_broker = is_broker
@@ -78,12 +80,8 @@ class Dispatcher(Generic[S]):
         self._too_long = LimitedWarnings(log, SystemClock().monotonic_ms)
 
     def close(self) -> None:
-        """Leave the process as it was: no request comes any more."""
+        """Give back the budget of long requests: no request comes any more."""
         self._budget.close()
-
-    def route_of(self, frame: memoryview) -> Route[S] | None:
-        """Return the route that a frame takes, or None."""
-        return self._routes.find(int.from_bytes(frame[:2]))
 
     def read(self, frame: memoryview, session: Session, received_ms: float) -> Call | list[Part]:
         """Read one request; returns the response itself where only the network can give it.
@@ -93,13 +91,13 @@ class Dispatcher(Generic[S]):
         other request owns its bytes. A long request is read by `answer`: its context says `is_long`.
         """
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
-        if session.state is not SessionState.AUTHENTICATED and api_key not in BEFORE_LOGIN:
+        route = self.routes.find(api_key)
+        if session.state is not SessionState.AUTHENTICATED and not (route and route.before_login):
             raise BadRequest(f"API key {api_key} before authentication")
-        route = self._routes.find(api_key)
         if route is None:
             raise BadRequest(f"API key {api_key} is not served")
         if not route.min_version <= version <= route.max_version:
-            return self._refuse_version(api_key, version, correlation_id)
+            return self._refuse_version(route, version, correlation_id)
         body = frame if route.borrows_buffer else memoryview(bytes(frame))
         try:
             header, offset = decode_request_header(body)
@@ -123,17 +121,23 @@ class Dispatcher(Generic[S]):
         )
         return Call(route, request, context, len(frame), reading)
 
-    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> list[Part]:
-        if api_key != ApiKey.API_VERSIONS:
-            name, advice = ApiKey(api_key).name, beyond_level(api_key, version)
-            raise BadRequest(f"version {version} of {name} is not served{advice}")
-        # A client that asks in a newer version parses this response as version 0 and retries (KIP-511).
-        ranges = [
-            ApiVersion(api_key=int(one.api_key), min_version=one.min_version, max_version=one.max_version)
-            for one in self._routes
-        ]
-        body = ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), api_keys=ranges).encode(0)
-        return frame_of(response_header(correlation_id, ApiKey.API_VERSIONS, 0), [body])
+    def _refuse_version(self, route: Route[S], version: int, correlation_id: int) -> list[Part]:
+        api_key = route.api_key
+        if route.unsupported is None:
+            advice = beyond_level(api_key, version)
+            raise BadRequest(f"version {version} of {api_key.name} is not served{advice}")
+        body = route.unsupported(self.routes).encode(0)
+        return frame_of(response_header(correlation_id, api_key, 0), [body])
+
+    def take(
+        self, header: RequestHeader, request: Message, session: Session, received_ms: float, size: int
+    ) -> Call:
+        """Take a request that a fast path has read and cannot answer."""
+        route = self.routes.find(header.api_key)
+        assert route is not None  # the fast path came with it
+        header = header._replace(client_id=session.client_id)  # a fast path does not read it
+        context = RequestContext(header, session, received_ms, session.index_epoch, budget=self._budget)
+        return Call(route, request, context, size)
 
     def begin(self, call: Call) -> Any:
         """Call the handler; returns the response, None, or an awaitable of either."""
@@ -181,8 +185,8 @@ class Dispatcher(Generic[S]):
     def _refuse_length(self, call: Call, announced: int) -> None:
         limit = f"request.max.elements ({self._max_elements})"
         reason = f"{_name(call)} announces {announced} elements, more than {limit}"
-        fields = response_class(call.route.api_key).FIELDS
-        if not any(one.name == "error_code" and one.is_in(call.context.api_version) for one in fields):
+        fields, version = response_class(call.route.api_key).FIELDS, call.context.api_version
+        if not any(field.name == "error_code" and field.is_in(version) for field in fields):
             raise BadRequest(reason)  # every element would need an answer: Kafka closes the connection
         session = call.context.session
         self._too_long.warn(

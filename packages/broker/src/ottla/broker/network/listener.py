@@ -30,8 +30,6 @@ from ottla.broker.runtime.loop_budget import StepQueue
 if TYPE_CHECKING:
     import ssl
 
-    from ottla.broker.api.fetch.fast_path import FetchFastPath
-    from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.config import BrokerConfig
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Clock
@@ -44,7 +42,7 @@ CLOSING_MS: Final = 0.0625
 """What the end of a connection takes: 10 µs for a step, and 50 µs in later turns for what follows from it."""
 
 
-def _nobody_is(_: Session) -> bool:
+def _no_broker(_: Session) -> bool:
     return False
 
 
@@ -59,14 +57,10 @@ class Server:
         clock: Clock,
         budget: LoopBudget,
         metrics: Metrics,
-        produce_fast_path: ProduceFastPath,
-        fetch_fast_path: FetchFastPath,
-        is_broker: Callable[[Session], bool | None] = _nobody_is,
+        is_broker: Callable[[Session], bool | None] = _no_broker,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
-        self._produce_fast_path = produce_fast_path
-        self._fetch_fast_path = fetch_fast_path
         self._is_broker = is_broker
         self._clock = clock
         self._budget = budget
@@ -95,8 +89,14 @@ class Server:
 
     def _share(self) -> Shared[Connection]:
         loop, metrics, monotonic_ms = self._loop, self.request_metrics, self._clock.monotonic_ms
+        times = RequestTimes(metrics, self._dispatcher.fast_paths, loop.time, loop.call_later)
         write_round = WriteRound(
-            loop.call_soon, self._clock.now_ms, metrics.bytes_in, metrics.bytes_out, monotonic_ms
+            loop.call_soon,
+            self._clock.now_ms,
+            metrics.bytes_in,
+            metrics.bytes_out,
+            monotonic_ms,
+            times.fast_path_used,
         )
         self.lease = ServingLease(write_round, self.connections.all)
         receive_buffer, limit = ReceiveBuffer(), self._config.queued_max_request_bytes
@@ -106,10 +106,9 @@ class Server:
         return Shared(
             config=self._config,
             dispatcher=self._dispatcher,
-            produce_fast_path=self._produce_fast_path,
-            fetch_fast_path=self._fetch_fast_path,
             receive_buffer=receive_buffer,
-            times=RequestTimes(metrics, self._produce_fast_path, loop.time, loop.call_later),
+            record_keys=self._dispatcher.routes.record_keys,
+            times=times,
             queue=self.queue,
             closing=StepQueue(self._budget.closed_connections, CLOSING_MS),
             memory=self.request_memory,
@@ -196,8 +195,10 @@ class Server:
         for connection in self.connections.all():
             connection.stop_taking()
             if self.lease.is_held:
-                connection.abort()  # its answers may be those of a broker that is none any more
-        await self.connections.until(lambda: not any(one.busy for one in self.connections.all()), drain_s)
+                connection.abort()  # another broker may have its id meanwhile
+        await self.connections.until(
+            lambda: not any(connection.busy for connection in self.connections.all()), drain_s
+        )
         for connection in self.connections.all():
             connection.close()
         await asyncio.sleep(0)  # every task makes its first step, so that cancelling it reaches its handler

@@ -1,9 +1,9 @@
-"""The native part of a connection (`_native_connection.pyx`): the fast path of Produce, and the write round.
+"""The native part of a connection (`_native_connection.pyx`): receiving, the fast paths, and the write round.
 
-Requests that it cannot answer at once stay in the receive buffer for `Connection.pump`, which handles every
-request, those of the fast path included.
+Requests that fast paths do not answer at once stay in the receive buffer for `RequestIntake.pump`, which
+begins every request, those of the fast paths included.
 """
 
-from ottla.broker.network._native_connection import NativeConnection, Tally, WriteRound
+from ottla.broker.network._native_connection import NativeConnection, NativeIntake, Unanswered, WriteRound
 
-__all__ = ["NativeConnection", "Tally", "WriteRound"]
+__all__ = ["NativeConnection", "NativeIntake", "Unanswered", "WriteRound"]

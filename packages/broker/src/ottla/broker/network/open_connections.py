@@ -26,6 +26,8 @@ class Closable(Protocol):
     session: Session
     last_active_s: float
     looked_at_s: float
+    descriptor: int
+    """The socket's; negative where it is not known."""
 
     @property
     def idle(self) -> bool:
@@ -35,11 +37,6 @@ class Closable(Protocol):
     @property
     def waits_unseen(self) -> bool:
         """Whether a request that only waits holds back others, so that no end of the client is seen."""
-        ...
-
-    @property
-    def descriptor(self) -> int:
-        """The socket's descriptor; negative where it is not known."""
         ...
 
     def end_wait(self) -> None:
@@ -143,7 +140,11 @@ class OpenConnections(Generic[C]):
 
     def end_unseen_waits(self) -> None:
         """End the waits of clients that have disconnected while the broker does not read from them."""
-        waiting = {one.descriptor: one for one in self._open if one.waits_unseen and one.descriptor >= 0}
+        waiting = {
+            connection.descriptor: connection
+            for connection in self._open
+            if connection.waits_unseen and connection.descriptor >= 0
+        }
         if not waiting:
             return
         poll = select.poll()

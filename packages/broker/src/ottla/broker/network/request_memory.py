@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from ottla.broker.network.frame_progress import STUCK_AFTER_S, FrameProgress, Receiver
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
-from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from ottla.broker.network.frames import ReceiveBuffer
@@ -17,18 +16,6 @@ if TYPE_CHECKING:
     from ottla.broker.requests.routes import Route
 
 log = logging.getLogger("request")
-
-SENT_BY_BROKERS: Final = frozenset(
-    {
-        ApiKey.LEADER_AND_ISR,
-        ApiKey.STOP_REPLICA,
-        ApiKey.UPDATE_METADATA,
-        ApiKey.CONTROLLED_SHUTDOWN,
-        ApiKey.ALTER_PARTITION,
-    }
-)
-"""Requests that may be larger than a client's before it is known whether a broker sends them. Their handlers
-find that out, and refuse them to clients."""
 
 SMALL_BYTES: Final = 64 << 10
 """Requests up to this size begin however much memory others hold."""
@@ -38,7 +25,7 @@ class Share(Enum):
     """What a large request takes its memory from."""
 
     APPENDED = 0
-    """A Produce: it holds its memory for a short time, and takes it from nobody."""
+    """Records to append: they hold memory for a short time, and take it from no other request."""
     WORKED_ON = 2
     """Half of the memory, together."""
     WAITING = 4
@@ -49,7 +36,7 @@ def share_of(route: Route[Any] | None) -> Share:
     """Return the share of requests with a route; None is an API that is not served."""
     if route is None:
         return Share.WORKED_ON
-    if route.api_key == ApiKey.PRODUCE:
+    if route.appends:
         return Share.APPENDED
     waits = route.stops_with_connection or route.waits_for_clients
     return Share.WAITING if waits else Share.WORKED_ON
@@ -59,11 +46,6 @@ class Receiving(Receiver, Protocol):
     """A connection, as far as it may be closed here."""
 
     session: Session
-
-    @property
-    def connection_id(self) -> str:
-        """How logs name it."""
-        ...
 
     @property
     def is_of_broker(self) -> bool:
@@ -163,6 +145,6 @@ class RequestMemory(Generic[C]):
 
     def _close(self, connection: C, why: str) -> None:
         host = connection.session.client_host
-        self._warnings.warn(host, "closing %s: %s", connection.connection_id, why)
+        self._warnings.warn(host, "closing %s: %s", connection.session.connection_id, why)
         connection.abort()
         connection.forget_frames()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ottla.broker.metrics import BUCKET_BOUNDS
-from ottla.broker.network.native_connection import Tally
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Histogram, Meter, Metrics
+    from ottla.broker.requests.fast_path import FastPath
 
 _GROUP = "kafka.network"
 _TYPE = "RequestMetrics"
@@ -71,37 +70,19 @@ class RequestMetrics:
             )
         return meter
 
+    def take(self, fast_path: FastPath) -> None:
+        """Move the counts of a fast path here.
 
-class FastPathTally:
-    """Counts requests of one API that take the fast path.
-
-    Histograms get them a little later and together: at these rates, updating three of them for every request
-    would cost more than answering it.
-    """
-
-    __slots__ = ("_api_key", "_metrics", "sizes", "times", "versions")
-
-    def __init__(self, metrics: RequestMetrics, api_key: int) -> None:
-        self._metrics = metrics
-        self._api_key = api_key
-        self.times, self.sizes = Tally(BUCKET_BOUNDS), Tally(BUCKET_BOUNDS)
-        self.versions: dict[int, int] = {}
-
-    def note(self, version: int, took_ms: float, size: float, times: int) -> None:
-        """Count `times` requests of this duration and, on average, this size."""
-        self.times.note(took_ms, times)
-        self.sizes.note(size, times)
-        self.versions[version] = self.versions.get(version, 0) + times
-
-    def flush(self) -> None:
-        """Move the counts to the metrics."""
-        if not self.versions:
+        Histograms get them a little later and together: at these rates, updating three of them for every
+        request would cost more than answering it.
+        """
+        if not fast_path.versions:
             return
-        metrics, count = self._metrics.of(self._api_key), sum(self.versions.values())
-        self.times.flush(metrics.total_time_ms, metrics.local_time_ms)
+        metrics, count = self.of(fast_path.api_key), sum(fast_path.versions.values())
+        fast_path.times.flush(metrics.total_time_ms, metrics.local_time_ms)
         metrics.queue_time_ms.update(0.0, count)
         metrics.remote_time_ms.update(0.0, count)
-        self.sizes.flush(metrics.request_bytes)
-        for version, count in self.versions.items():
-            self._metrics.requests(self._api_key, version).mark(count)
-        self.versions.clear()
+        fast_path.sizes.flush(metrics.request_bytes)
+        for version, count in fast_path.versions.items():
+            self.requests(fast_path.api_key, version).mark(count)
+        fast_path.versions.clear()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.network.request_metrics import FastPathTally, RequestMetrics
-from ottla.protocol.api import ApiKey
-
 if TYPE_CHECKING:
-    from ottla.broker.api.fetch.fast_path import Answers
-    from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.network.dispatcher import Call
-    from ottla.broker.network.frames import ProduceRun
+    from ottla.broker.network.request_metrics import RequestMetrics
+    from ottla.broker.requests.fast_path import FastAnswers, FastPath
 
 FLUSH_AFTER_S: Final = 0.25
 """How long the counts of the fast paths may be ahead of the metrics."""
@@ -24,15 +20,13 @@ class RequestTimes:
     def __init__(
         self,
         metrics: RequestMetrics,
-        produce_fast_path: ProduceFastPath,
+        fast_paths: Collection[FastPath],
         now_s: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         """`now_s` and `call_later` are the loop's."""
         self.metrics = metrics
-        self.fast_produces = FastPathTally(metrics, ApiKey.PRODUCE)
-        self._fast_fetches = FastPathTally(metrics, ApiKey.FETCH)
-        self._produce_fast_path = produce_fast_path
+        self._fast_paths = fast_paths
         self._now_s = now_s
         self._call_later = call_later
         self._flush_due = False
@@ -54,47 +48,25 @@ class RequestTimes:
 
     # ---- fast paths
 
-    def measure_run(self, run: ProduceRun, received_ms: float) -> None:
-        """Count the produce requests of a run, which were answered together."""
-        took_ms = self._now_s() * 1000 - received_ms
-        self.fast_produces.note(run.version, took_ms, run.size_in_bytes / run.count, run.count)
-        self.fast_path_used()
-
-    def measure_waited_run(self, run: ProduceRun, received_ms: float, appended_ms: float) -> None:
-        """Count the produce requests of a run that waited for replicas after its append."""
-        metrics, count, now_ms = self.metrics.of(ApiKey.PRODUCE), run.count, self._now_s() * 1000
+    def measure_waited(self, api_key: int, answers: FastAnswers, received_ms: float, begun_ms: float) -> None:
+        """Count requests of a fast path that waited for responses, after their effects at `begun_ms`."""
+        metrics, count, now_ms = self.metrics.of(api_key), answers.count, self._now_s() * 1000
         metrics.total_time_ms.update(now_ms - received_ms, count)
         metrics.queue_time_ms.update(0.0, count)
-        metrics.local_time_ms.update(appended_ms - received_ms, count)
-        metrics.remote_time_ms.update(now_ms - appended_ms, count)
-        metrics.request_bytes.update(run.size_in_bytes / count, count)
-        self.metrics.requests(ApiKey.PRODUCE, run.version).mark(count)
-
-    def measure_fetches(self, answers: Answers, received_ms: float) -> None:
-        """Count fetches that were answered together."""
-        took_ms, count = self._now_s() * 1000 - received_ms, answers.count
-        self._fast_fetches.note(answers.version, took_ms, answers.size_in_bytes / count, count)
-        self.fast_path_used()
-
-    def measure_waited_fetch(self, answers: Answers, received_ms: float) -> None:
-        """Count a fetch that waited for records before it was answered."""
-        metrics, waited_ms = self.metrics.of(ApiKey.FETCH), self._now_s() * 1000 - received_ms
-        metrics.total_time_ms.update(waited_ms)
-        metrics.queue_time_ms.update(0.0)
-        metrics.local_time_ms.update(0.0)
-        metrics.remote_time_ms.update(waited_ms)
-        metrics.request_bytes.update(answers.size_in_bytes)
-        self.metrics.requests(ApiKey.FETCH, answers.version).mark()
+        metrics.local_time_ms.update(begun_ms - received_ms, count)
+        metrics.remote_time_ms.update(now_ms - begun_ms, count)
+        metrics.request_bytes.update(answers.size_in_bytes / count, count)
+        self.metrics.requests(api_key, answers.version).mark(count)
 
     def fast_path_used(self) -> None:
-        """Have the counts of the fast paths flushed before long."""
+        """Plan a flush of the counts of the fast paths."""
         if not self._flush_due:
             self._flush_due = True
             self._call_later(FLUSH_AFTER_S, self.flush)
 
     def flush(self) -> None:
         """Bring the metrics up to date with the requests that took a fast path."""
-        self.fast_produces.flush()
-        self._produce_fast_path.flush()
-        self._fast_fetches.flush()
+        for fast_path in self._fast_paths:
+            self.metrics.take(fast_path)
+            fast_path.flush()
         self._flush_due = False

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ottla.broker.network._response_sending import send_parts
+from ottla.broker.network._response_sending import UnsentParts, send_parts
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Slice
@@ -17,8 +16,11 @@ if TYPE_CHECKING:
 
 Part: TypeAlias = "bytes | Slice"
 
+MAX_UNSENT_BYTES: Final = 1 << 20
+"""Bytes of responses at which they are written before the next request begins; one may be larger."""
 
-class ResponseQueue:
+
+class ResponseQueue(UnsentParts):
     """Writes responses in order and reports whether the client keeps up.
 
     Bytes pass through the transport. A file region is sent from the file to the socket without passing
@@ -31,82 +33,77 @@ class ResponseQueue:
         self._transport = transport
         self._unblocked = unblocked
         self._loop = asyncio.get_running_loop()
-        self._parts: deque[Part] = deque()
-        self._has_regions = False
         self._sent = 0
         """Bytes of the first part that are sent."""
         self._socket: socket.socket | None = None
-        self._waiting = False
-        self._transport_paused = False
         self._plain = transport.get_extra_info("sslcontext") is None
         self._bytes_out = bytes_out
-        self.queued_bytes = 0
-        """Bytes queued since everything was last written; at least those that are not written."""
+        self.max_queued_bytes = MAX_UNSENT_BYTES
 
     @property
     def blocked(self) -> bool:
         """Whether the socket has not taken everything; no new request of this client should be started."""
-        return self._waiting or self._transport_paused
+        return self.waiting or self.transport_paused
 
     @property
     def empty(self) -> bool:
         """Whether everything was written to the socket."""
-        return not self._parts and not self.blocked
+        return not self.parts and not self.blocked
 
     def put(self, parts: list[Part]) -> None:
         """Queue one response; `flush` writes it."""
         for part in parts:
             if isinstance(part, bytes):
-                self._parts.append(part)
+                self.parts.append(part)
                 self._bytes_out.count += len(part)
                 self.queued_bytes += len(part)
             elif part.length:
                 self._bytes_out.count += part.length
                 self.queued_bytes += part.length
-                self._parts.append(part if self._plain else part.read())
-                self._has_regions = self._plain
+                self.parts.append(part if self._plain else part.read())
+                self.has_regions = self._plain
 
     def put_all(self, parts: list[Part], size: int) -> None:
         """Queue responses of `size` bytes with at least one region and no empty part."""
         if not self._plain:
             self.put(parts)
             return
-        self._parts.extend(parts)
+        self.parts.extend(parts)
         self._bytes_out.count += size
         self.queued_bytes += size
-        self._has_regions = True
+        self.has_regions = True
 
     def flush(self) -> None:
         """Write as much as the socket takes."""
-        parts = self._parts
-        if not parts or self._waiting or self._transport_paused:
+        parts = self.parts
+        if not parts or self.waiting or self.transport_paused:
             return
-        if not self._has_regions:
+        if not self.has_regions:
             self._write_bytes()
         elif self._transport.get_write_buffer_size():
-            self._transport_paused = True  # until resume_writing: the transport is empty then
+            self.transport_paused = True  # until resume_writing: the transport is empty then
         else:
             self._send()
 
     def _write_bytes(self) -> None:
-        data = b"".join(self._parts)  # type: ignore[arg-type]
-        self._parts.clear()
+        data = b"".join(self.parts)  # type: ignore[arg-type]
+        self.parts.clear()
         self.queued_bytes = 0
         self._transport.write(data)
 
     def _send(self) -> None:
         """Send bytes and regions to the socket directly; the transport has nothing left to write."""
         try:
-            sent = send_parts(self._parts, (self._socket or self._duplicate()).fileno(), self._sent)
+            sent = send_parts(self.parts, (self._socket or self._duplicate()).fileno(), self._sent)
         except OSError:
             self._transport.abort()
-            self._parts.clear()
+            self.parts.clear()
             return
         if sent >= 0:
             self._sent = sent
             self._wait()
         else:
-            self._sent, self._has_regions, self.queued_bytes = 0, False, 0
+            self._sent, self.has_regions, self.queued_bytes = 0, False, 0
 
     def _duplicate(self) -> socket.socket:
         if self._socket is None:
@@ -116,13 +113,13 @@ class ResponseQueue:
         return self._socket
 
     def _wait(self) -> None:
-        self._waiting = True
+        self.waiting = True
         self._loop.add_writer(self._duplicate().fileno(), self._writable)
 
     def _stop_waiting(self) -> None:
-        if self._waiting and self._socket is not None:
+        if self.waiting and self._socket is not None:
             self._loop.remove_writer(self._socket.fileno())
-        self._waiting = False
+        self.waiting = False
 
     def _writable(self) -> None:
         self._stop_waiting()
@@ -132,11 +129,11 @@ class ResponseQueue:
 
     def pause_writing(self) -> None:
         """The transport could not write everything."""
-        self._transport_paused = True
+        self.transport_paused = True
 
     def resume_writing(self) -> None:
         """The transport has written everything."""
-        self._transport_paused = False
+        self.transport_paused = False
         self.flush()
         if not self.blocked:
             self._unblocked()
@@ -146,13 +143,13 @@ class ResponseQueue:
         self._stop_waiting()
         # The connection and its response queue refer to each other; without this, thousands of closed
         # connections would stay in memory until the garbage collector looks at its oldest generation.
-        self._unblocked = _nobody_waits
-        self._parts.clear()
+        self._unblocked = _ignore
+        self.parts.clear()
         self.queued_bytes = 0
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
-def _nobody_waits() -> None:
+def _ignore() -> None:
     """Do nothing: the connection is closed."""

@@ -2,17 +2,16 @@
 
 Rules for authentication, ACLs and quotas:
 
-- Before login the dispatcher accepts only the APIs in `BEFORE_LOGIN`, one request at a time, and closes the
-  connection on any other. It is the only place that checks the state.
-- The fast paths of Produce and Fetch serve only partitions in the session's own index. A partition gets into
-  the index when the general path has served a request for it, with every check that the general path makes.
-  So the fast paths make no checks of their own, and nothing is in the index before login.
+- Before login the dispatcher accepts only the APIs whose route says `before_login`, one request at a time,
+  and closes the connection on any other. It is the only place that checks the state.
+- The fast paths serve only partitions in the session's own index. A partition gets into the index when the
+  general path has served a request for it, with every check that the general path makes. So the fast paths
+  make no checks of their own, and nothing is in the index before login.
 - A change of this client's permissions drops its index (`forget_partitions`): the next request for each
   partition takes the general path again. A new login drops it too. A request that was read before the change
   and waits admits nothing when it ends (`index_epoch`).
 - A change that concerns a partition for all clients retires the target that all sessions share
-  (`api.known_partitions`), and no session has to be visited. Lost leadership retires the targets of both
-  fast paths, a changed topic configuration that of Produce: Fetch reads the log's configuration each time.
+  (`api.known_partitions`), and no session has to be visited.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.requests.context import Ordering
+from ottla.broker.requests.fast_path import KnownTargets
 from ottla.broker.security.principal import ANONYMOUS
-from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from ottla.broker.requests.context import Target
+    from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.security.principal import Principal
 
-BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 MAX_KNOWN_PARTITIONS: Final = 4096
 """Partitions in each index of a session. The one admitted first makes room for the next."""
 
@@ -48,13 +47,12 @@ class Session:
         "client_host",
         "client_id",
         "connection_id",
-        "fetch_targets",
         "index_epoch",
         "is_gone",
+        "known",
         "listener_name",
         "ordering",
         "principal",
-        "produce_targets",
         "state",
     )
 
@@ -78,9 +76,8 @@ class Session:
         self.ordering = Ordering()
         self.index_epoch = 0
         """Counts how often partitions were forgotten."""
-        # None stands for an empty index, which most connections have for ever.
-        self.produce_targets: dict[bytes, Any] | None = None
-        self.fetch_targets: dict[bytes, Any] | None = None
+        self.known: dict[int, KnownTargets] | None = None
+        """The index for the fast path of each API, by its key; None while there is none, mostly for ever."""
 
     def client_named(self, client_id: str | None) -> None:
         """Take the client id of a request. Thousands of connections share the text of one id."""
@@ -94,50 +91,41 @@ class Session:
         return self.state is SessionState.AUTHENTICATED
 
     def authenticated(self, principal: Principal) -> None:
-        """Take the identity that authentication has proved, and drop what an earlier one was known for."""
+        """Take the identity that authentication has proved, and drop the partitions of an earlier one."""
         self.principal = principal
         self.state = SessionState.AUTHENTICATED
         self.forget_partitions()
 
     # ---- known partitions
 
-    def admit_produces(self, target: Target, index_epoch: int) -> None:
-        """Let later produces to a partition take the fast path.
+    def admit(self, fast_path: FastPath, key: bytes, target: Target, index_epoch: int) -> None:
+        """Let later requests for a partition take the fast path of their API.
 
         The request that was served has read `index_epoch` before anything was checked. A request may wait:
         partitions forgotten in the meantime, because an ACL was taken away, must not come back with it.
         """
         if index_epoch != self.index_epoch:
             return
-        if self.produce_targets is None:
-            self.produce_targets = {}
-        _admit(self.produce_targets, target.key, target)
+        if self.known is None:
+            self.known = {}
+        known = self.known.get(fast_path.api_key)
+        if known is None:
+            known = self.known[fast_path.api_key] = KnownTargets(fast_path)
+        _admit(known.targets, key, target)
 
-    def admit_fetches(self, target: Target, index_epoch: int, key: bytes) -> None:
-        """Let later fetches from a partition take the fast path, as `admit_produces` does.
-
-        `key` is the target's, or that of its topic's id where the session fetches by id.
-        """
-        if index_epoch != self.index_epoch:
-            return
-        if self.fetch_targets is None:
-            self.fetch_targets = {}
-        _admit(self.fetch_targets, key, target)
-
-    def drop_produces(self, key: bytes) -> None:
-        """Send the next produce to one partition down the general path."""
-        if self.produce_targets is not None:
-            self.produce_targets.pop(key, None)
+    def targets_of(self, api_key: int) -> dict[bytes, Any]:
+        """Return the index of one API; empty where the session knows none of its partitions."""
+        known = None if self.known is None else self.known.get(api_key)
+        return {} if known is None else known.targets
 
     def forget_partitions(self, topic: str | None = None) -> None:
         """Send the next request for each partition, or for each of one topic, down the general path."""
         self.index_epoch += 1
         if topic is None:
-            self.produce_targets = self.fetch_targets = None
-            return
-        for targets in (self.produce_targets, self.fetch_targets):
-            if targets is not None:
-                _drop_topic(targets, topic.encode())
+            self.known = None
+        elif self.known is not None:
+            for known in self.known.values():
+                _drop_topic(known.targets, topic.encode())
 
 
 def _admit(targets: dict[bytes, Any], key: bytes, target: Target) -> None:

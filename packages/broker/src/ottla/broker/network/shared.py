@@ -11,8 +11,6 @@ from ottla.broker.network.request_memory import Receiving
 from ottla.broker.runtime.frozen_classes import frozen
 
 if TYPE_CHECKING:
-    from ottla.broker.api.fetch.fast_path import FetchFastPath
-    from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.config import BrokerConfig
     from ottla.broker.network.dispatcher import Dispatcher
     from ottla.broker.network.frames import ReceiveBuffer
@@ -39,9 +37,9 @@ class Shared(Generic[C]):
 
     config: BrokerConfig
     dispatcher: Dispatcher[Any]
-    produce_fast_path: ProduceFastPath
-    fetch_fast_path: FetchFastPath
     receive_buffer: ReceiveBuffer
+    record_keys: frozenset[int]
+    """The APIs whose requests are as large as any frame."""
     times: RequestTimes
     queue: RequestQueue
     closing: StepQueue

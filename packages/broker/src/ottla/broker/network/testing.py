@@ -6,25 +6,22 @@ import asyncio
 import functools
 import inspect
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
-from ottla.broker.api.fetch.fast_path import FetchFastPath
-from ottla.broker.api.produce.fast_path import ProduceFastPath
-from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.config import BrokerConfig
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import Session
 from ottla.broker.requests.context import CloseConnection, RequestContext
-from ottla.broker.requests.routes import Route, Routes
+from ottla.broker.requests.routes import Route, Routes, never
 from ottla.broker.runtime.environment import SystemClock
 from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import GroupIdNotFound, KafkaError
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound, KafkaError
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -66,22 +63,24 @@ def server_of(
     budget: LoopBudget | None = None,
 ) -> Server:
     """Make a server for handlers that use no part of a broker."""
-    config, metrics, clock = config or BrokerConfig(), Metrics(), SystemClock()
-    topic_metrics, budget = TopicMetrics(metrics), budget or LoopBudget(clock.monotonic_ms)
+    clock = SystemClock()
     return Server(
         dispatcher or Dispatcher(routes, None),
-        config=config,
+        config=config or BrokerConfig(),
         clock=clock,
-        budget=budget,
-        metrics=metrics,
-        produce_fast_path=ProduceFastPath(
-            topic_metrics, clock, lambda _listener, _version, response: response
-        ),
-        fetch_fast_path=FetchFastPath(
-            topic_metrics, DelayedFetches(config.max_delayed_fetches, budget), config.fetch_max_bytes
-        ),
+        budget=budget or LoopBudget(clock.monotonic_ms),
+        metrics=Metrics(),
         is_broker=is_broker,
     )
+
+
+def unsupported(routes: Iterable[Route[Any]]) -> ApiVersionsResponse:
+    """Respond to a version of ApiVersions that is not served, with the ranges of the routes."""
+    ranges = [
+        ApiVersion(api_key=int(route.api_key), min_version=route.min_version, max_version=route.max_version)
+        for route in routes
+    ]
+    return ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), api_keys=ranges)
 
 
 class Impossible(KafkaError):
@@ -91,7 +90,8 @@ class Impossible(KafkaError):
 class Answering:
     """Handlers that behave as the group's name says; the generation comes back as error code."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeats_from: Callable[[Any], bool] = never) -> None:
+        self._heartbeats_from = heartbeats_from
         self.released = asyncio.Event()
         self.started: list[int] = []
         self.cancelled: list[int] = []
@@ -156,11 +156,18 @@ class Answering:
     def routes(self) -> Routes[None]:
         return Routes(
             [
-                Route(ApiKey.HEARTBEAT, 0, 0, self.heartbeat, stops_with_connection=True),
+                Route(
+                    ApiKey.HEARTBEAT,
+                    0,
+                    0,
+                    self.heartbeat,
+                    stops_with_connection=True,
+                    from_brokers=self._heartbeats_from,
+                ),
                 Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave, borrows_buffer=True),
-                Route(ApiKey.PRODUCE, 3, 3, self.produce, borrows_buffer=True),
+                Route(ApiKey.PRODUCE, 3, 3, self.produce, borrows_buffer=True, appends=True),
                 Route(ApiKey.SYNC_GROUP, 0, 0, self.sync, waits_for_clients=True),
-                Route(ApiKey.API_VERSIONS, 0, 3, self.heartbeat),
+                Route(ApiKey.API_VERSIONS, 0, 3, self.heartbeat, unsupported=unsupported),
             ]
         )
 
@@ -266,10 +273,11 @@ class Network:
 async def network(
     *,
     is_broker: Callable[[Session], bool | None] = lambda _: False,
+    heartbeats_from: Callable[[Any], bool] = never,
     budget: LoopBudget | None = None,
     **config: Any,
 ) -> AsyncIterator[Network]:
-    answering = Answering()
+    answering = Answering(heartbeats_from)
     bare = server_of(answering.routes, BrokerConfig(**config), is_broker, budget=budget)
     async with asyncio.timeout(60), bare as server:
         host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)

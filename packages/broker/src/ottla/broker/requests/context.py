@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from ottla.broker.runtime.loop_budget import Elements, LoopBudget, Turn
 
 if TYPE_CHECKING:
+    from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.security.principal import Principal
     from ottla.protocol.headers import RequestHeader
 
@@ -68,17 +69,11 @@ class ClientSession(Protocol):
         """Counts how often the session forgot its partitions."""
         ...
 
-    def admit_produces(self, target: Target, index_epoch: int, /) -> None:
-        """Let later produces to a partition take the fast path.
+    def admit(self, fast_path: FastPath, key: bytes, target: Target, index_epoch: int, /) -> None:
+        """Let later requests for a partition take the fast path of their API.
 
-        Does nothing if the session forgot partitions since the request with this epoch was read.
-        """
-        ...
-
-    def admit_fetches(self, target: Target, index_epoch: int, key: bytes, /) -> None:
-        """Let later fetches from a partition take the fast path, as `admit_produces` does.
-
-        `key` is the target's, or that of its topic's id where the session fetches by id.
+        `key` is the partition's in the requests. Does nothing if the session forgot partitions since the
+        request with this epoch was read.
         """
         ...
 

@@ -11,11 +11,19 @@ from ottla.broker.requests.context import S
 
 if TYPE_CHECKING:
     from ottla.broker.requests.context import Handler
+    from ottla.broker.requests.fast_path import FastPath
     from ottla.protocol.api import ApiKey
+    from ottla.protocol.schema import Message
 
 
-def _never(request: Any) -> bool:
+def never(request: Any) -> bool:
+    """Return that brokers have no requests of their own of this kind."""
     return False
+
+
+def always(request: Any) -> bool:
+    """Return that only brokers send such requests."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,28 @@ class Route(Generic[S]):
     The handler is then called as soon as the request is decoded, and the buffer is lent to it until it
     returns: its response must not hold a view, and an awaitable that it returns must not read one.
     """
-    from_brokers: Callable[[Any], bool] = _never
+    appends: bool = False
+    """Whether requests carry records, which are appended in order when the handler is called.
+
+    Such a request may begin behind unanswered ones of its API, may be as large as any frame, and holds its
+    memory for a short time.
+    """
+    before_login: bool = False
+    """Whether the API may be called before authentication."""
+    from_brokers: Callable[[Any], bool] = never
     """Whether only a broker sends such a request, which then has no limit.
 
     It is asked with the fields before the request's first list.
     """
+    fast_path: Callable[[S], FastPath] | None = None
+    """Returns the fast path of plain requests, from the broker's parts."""
+    unsupported: Callable[[Iterable[Route[Any]]], Message] | None = None
+    """Makes the response, of version 0, to a version that is not served; without it the connection closes."""
+
+    @property
+    def is_of_brokers(self) -> bool:
+        """Whether only brokers send such requests."""
+        return self.from_brokers is always
 
     def __post_init__(self) -> None:
         if self.borrows_buffer and inspect.iscoroutinefunction(self.handler):
@@ -67,3 +92,12 @@ class Routes(Generic[S]):
     def find(self, api_key: int) -> Route[S] | None:
         """Return the route of an API key, or None where the broker does not serve it."""
         return self._by_key.get(api_key)
+
+    @property
+    def record_keys(self) -> frozenset[int]:
+        """The keys of the APIs whose requests carry records to append."""
+        return frozenset(key for key, route in self._by_key.items() if route.appends)
+
+    def fast_paths(self, services: S) -> list[FastPath]:
+        """Return the fast paths that the routes bring."""
+        return [route.fast_path(services) for route in self if route.fast_path is not None]

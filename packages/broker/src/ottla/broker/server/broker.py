@@ -233,8 +233,6 @@ class Broker:
             clock=self.environment.clock,
             budget=self.environment.budget,
             metrics=self.metrics,
-            produce_fast_path=services.produce_fast_path,
-            fetch_fast_path=services.fetch_fast_path,
             is_broker=services.inter_broker.admits_now,
         )
 

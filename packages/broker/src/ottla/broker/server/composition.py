@@ -191,7 +191,7 @@ class Composition:
             fetch_sessions=self._fetch_sessions(),
             delayed_fetches=delayed_fetches,
             produce_fast_path=ProduceFastPath(
-                topic_metrics, environment.clock, partial(tell_producer, LeaderSources(metadata, replicas))
+                topic_metrics, partial(tell_producer, LeaderSources(metadata, replicas))
             ),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
         )

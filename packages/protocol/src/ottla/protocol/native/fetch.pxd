@@ -16,6 +16,7 @@ cdef class PlainFetch:
     cdef readonly int32_t leader_epoch
     cdef readonly int64_t offset
     cdef readonly int32_t partition_max_bytes
+    cdef readonly bytes rack
     cdef readonly Py_ssize_t size_in_bytes
     cdef Py_ssize_t start        # in the memory it was found in
     cdef Py_ssize_t end

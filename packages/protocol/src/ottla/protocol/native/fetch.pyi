@@ -36,6 +36,9 @@ class PlainFetch:
     @property
     def partition_max_bytes(self) -> int: ...
     @property
+    def rack(self) -> bytes:
+        """The consumer's rack, which is ASCII; empty before version 11."""
+    @property
     def size_in_bytes(self) -> int:
         """Bytes of the request."""
     def head(self, high_watermark: int, last_stable_offset: int, log_start_offset: int, size: int) -> bytes:

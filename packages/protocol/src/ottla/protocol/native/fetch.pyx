@@ -65,6 +65,8 @@ cdef struct Fields:
     int32_t leader_epoch
     int64_t offset
     int32_t partition_max_bytes
+    const unsigned char *rack
+    Py_ssize_t rack_size
 
 
 cdef PlainFetch take_fetch(
@@ -96,7 +98,7 @@ cdef bint parse_fetch(const unsigned char *p, Py_ssize_t size, Fields *out) noex
         take_head(&c, API_KEY, FIRST_VERSION, LAST_VERSION, FIRST_FLEXIBLE, &out.head)
         and take_limits(&c, out)
         and take_partition(&c, out)
-        and take_rest(&c, out.head.version)
+        and take_rest(&c, out)
     )
 
 
@@ -136,12 +138,17 @@ cdef inline bint take_partition(Cursor *c, Fields *out) noexcept nogil:
     return take_no_tags(c) and take_no_tags(c) and not c.failed  # of the partition and the topic
 
 
-cdef inline bint take_rest(Cursor *c, int version) noexcept nogil:
-    """Read up to the end; false where topics are forgotten. The rack is not used, but has to be text."""
+cdef inline bint take_rest(Cursor *c, Fields *out) noexcept nogil:
+    """Read up to the end; false where topics are forgotten, and where the rack is no ASCII text."""
+    cdef int version = out.head.version
+    out.rack_size = 0
     if version >= FIRST_WITH_SESSION and take_count(c) != 0:
         return False
-    if version >= FIRST_WITH_RACK and not take_ascii(c, take_text_length(c)):
-        return False
+    if version >= FIRST_WITH_RACK:
+        out.rack_size = take_text_length(c)
+        out.rack = c.at
+        if not take_ascii(c, out.rack_size):
+            return False
     return take_no_tags(c) and not c.failed and c.at == c.end
 
 
@@ -165,6 +172,7 @@ cdef PlainFetch fetch_of(const Fields *fields, dict index):
     fetch.max_wait_ms, fetch.min_bytes, fetch.max_bytes = fields.max_wait_ms, fields.min_bytes, fields.max_bytes
     fetch.committed_only, fetch.leader_epoch = fields.committed_only, fields.leader_epoch
     fetch.offset, fetch.partition_max_bytes = fields.offset, fields.partition_max_bytes
+    fetch.rack = PyBytes_FromStringAndSize(<const char *> fields.rack, fields.rack_size) if fields.rack_size else b""
     return fetch
 
 

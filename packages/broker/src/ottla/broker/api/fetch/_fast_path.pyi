@@ -1,7 +1,9 @@
-from ottla.broker.api.fetch.fast_path import Reader
-from ottla.broker.log.files.file_slices import Slice
+from typing import Any
+
+from ottla.broker.api.topic_metrics import TopicMeters
 from ottla.broker.metrics import Meter
 from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.requests.fast_path import FastAnswers, FastPath, ReceivedBytes
 from ottla.protocol.native import PlainFetch
 
 class Target:
@@ -17,19 +19,25 @@ class Target:
     def retire(self) -> None:
         """Answer nothing any more, and let the partition go; from now on there is no `partition`."""
 
-class Answers:
-    """Whole responses, one behind the other, to requests of one version."""
+def fetch_at_hand(received: ReceivedBytes, targets: dict[bytes, Any]) -> PlainFetch | None:
+    """Return the request that stands first, if it is a plain Fetch of a partition of `targets`."""
 
-    parts: list[bytes | Slice]
-    version: int
-    count: int
-    size_in_bytes: int
-    """Of the requests, without their sizes."""
-    size: int
-    """Of the responses."""
-    records_size: int
-    waiting: PlainFetch | None
-    """The request that has to wait for records, if it is the first: then there are no responses."""
+def pass_fetch(received: ReceivedBytes, fetch: PlainFetch) -> None:
+    """Take the request that `fetch_at_hand` has returned."""
 
-def answer_all(reader: Reader, index: dict[bytes, Target], most_bytes: int) -> Answers | None: ...
-def answer_waiting(ask: PlainFetch, most_bytes: int, is_over: bool) -> Answers | None: ...
+class NativeFetchFastPath(FastPath):
+    """Answers plain requests that stand in a row, up to the first for the general path.
+
+    One that has to wait for records is only taken if no answer stands before it; `wait_of`, the subclass's,
+    makes its wait.
+    """
+
+    fetch_max_bytes: int
+    all_meters: TopicMeters
+
+    def answer_waiting(self, fetch: PlainFetch, is_over: bool) -> FastAnswers | None:
+        """Answer a request that has waited, with what there is if its time is over.
+
+        Without a response in them, the answers say that it has to wait on. None when the general path has to
+        serve it.
+        """

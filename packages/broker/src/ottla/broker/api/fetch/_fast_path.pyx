@@ -1,14 +1,25 @@
 # cython: language_level=3
-"""Answers to plain fetches, natively. `fetch_fast_path` documents it."""
+"""Answers to plain fetches, natively. `fast_path` documents it."""
 
 from libc.stdint cimport int64_t
 
 from ottla.broker.log.append._log_end cimport LogEnd
 from ottla.broker.log.segments._offset_lookup cimport Slice
 from ottla.broker.replication._append cimport PartitionAppends
-from ottla.protocol.native.fetch cimport PlainFetch
+from ottla.broker.requests._fast_path cimport (
+    ANSWERED,
+    GENERAL,
+    WAITS,
+    FastAnswers,
+    FastPath,
+    Outcome,
+    ReceivedBytes,
+    TurnClock,
+)
+from ottla.protocol.native.fetch cimport PlainFetch, take_fetch
 
 from ottla.broker.replication.partition import Role
+from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
 
@@ -19,11 +30,6 @@ cdef enum:
     FIRST_WITH_ZSTD = 10
     FIRST_FLEXIBLE = 12
     MAX_TOGETHER = 64
-
-cdef enum Outcome:
-    ANSWERED
-    WAITS           # for records: nothing was done
-    NOT_PLAIN       # it takes the general path: nothing was done
 
 
 cdef class Target:
@@ -51,39 +57,7 @@ cdef class Target:
         self.partition = self.core = None
 
 
-cdef class Answers:
-    cdef readonly list parts
-    cdef readonly int version
-    cdef readonly Py_ssize_t count
-    cdef readonly int64_t size_in_bytes     # of the requests
-    cdef readonly int64_t size              # of the answers
-    cdef readonly int64_t records_size
-    cdef readonly PlainFetch waiting
-
-    cdef int add(self, bytes head, Slice records, int64_t size, Py_ssize_t asked) except -1:
-        self.parts.append(head)
-        self.parts.append(records)
-        self.size += len(head) + size
-        self.records_size += size
-        self.size_in_bytes += asked
-        self.count += 1
-        return self.end()
-
-    cdef int add_empty(self, bytes head, Py_ssize_t asked) except -1:
-        self.parts.append(head)
-        self.size += len(head)
-        self.size_in_bytes += asked
-        self.count += 1
-        return self.end()
-
-    cdef int end(self) except -1:
-        if self.version >= FIRST_FLEXIBLE:
-            self.parts.append(NO_TAGS)
-            self.size += 3
-        return 0
-
-
-cdef Outcome answer(PlainFetch ask, Answers answers, int64_t most_bytes, bint is_over=False) except *:
+cdef Outcome answer(PlainFetch ask, FastAnswers answers, int64_t most_bytes, bint is_over=False) except *:
     """Answer one request; with what there is, if its time is over."""
     cdef Target target = ask.target
     cdef bint may_wait = ask.max_wait_ms > 0 and not is_over
@@ -91,45 +65,45 @@ cdef Outcome answer(PlainFetch ask, Answers answers, int64_t most_bytes, bint is
     cdef Slice records
     core = target.core
     if target.retired or core.role is not LEADER:
-        return NOT_PLAIN
+        return GENERAL
     log = target.partition.log  # of now: a replica may have moved to another log directory
     if ask.leader_epoch != -1 and ask.leader_epoch != <int> core.leader_epoch:
-        return NOT_PLAIN
+        return GENERAL
     high_watermark, log_start = core.watermark.offset, log.log_start_offset
     stable = log.last_stable_offset if log.producers.has_transactions else high_watermark
     up_to = stable if ask.committed_only else high_watermark
     if ask.offset < log_start or ask.offset > up_to:
-        return NOT_PLAIN
+        return GENERAL
     if answers.version < FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
-        return NOT_PLAIN
+        return GENERAL
     if ask.offset == up_to:
         if may_wait and ask.min_bytes > 0:
             return WAITS
         if not is_over:
-            return NOT_PLAIN
-        answers.add_empty(ask.head(high_watermark, stable, log_start, 0), ask.size_in_bytes)
+            return GENERAL
+        add(answers, ask, ask.head(high_watermark, stable, log_start, 0), None, 0)
         return ANSWERED
     records = read_records(log, ask, most_bytes, up_to)
     size = records.length
     if not size:
-        return NOT_PLAIN
+        return GENERAL
     if size < ask.min_bytes and may_wait:
         return WAITS
     if target.partition.is_cold(ask.offset, records):
-        return NOT_PLAIN
+        return GENERAL
     if ask.committed_only and log.aborted_transactions(ask.offset, records.end_offset):
-        return NOT_PLAIN
-    answers.add(ask.head(high_watermark, stable, log_start, size), records, size, ask.size_in_bytes)
+        return GENERAL
+    add(answers, ask, ask.head(high_watermark, stable, log_start, size), records, size)
     target.bytes_out.count += size
     return ANSWERED
 
 
-cdef Outcome try_answer(PlainFetch ask, Answers answers, int64_t most_bytes, bint is_over=False) except *:
+cdef Outcome try_answer(PlainFetch ask, FastAnswers answers, int64_t most_bytes, bint is_over=False) except *:
     """Answer one request; one that fails takes the general path, which answers with the error."""
     try:
         return answer(ask, answers, most_bytes, is_over)
     except (KafkaError, OSError, CorruptStorage):
-        return NOT_PLAIN
+        return GENERAL
 
 
 cdef Slice read_records(log, PlainFetch ask, int64_t most_bytes, int64_t up_to):
@@ -140,35 +114,82 @@ cdef Slice read_records(log, PlainFetch ask, int64_t most_bytes, int64_t up_to):
     return log.read(ask.offset, limit, up_to=up_to, wait=False) if records is None else records
 
 
-cdef Answers answers_to(PlainFetch ask):
-    cdef Answers answers = Answers.__new__(Answers)
-    answers.parts, answers.version = [], ask.version
-    return answers
+cdef int add(FastAnswers answers, PlainFetch ask, bytes head, Slice records, int64_t size) except -1:
+    """Add one response; without records where its time is over."""
+    answers.parts.append(head)
+    answers.size += len(head) + size
+    if records is not None:
+        answers.parts.append(records)
+        answers.has_regions = True
+    if answers.version >= FIRST_FLEXIBLE:
+        answers.parts.append(NO_TAGS)
+        answers.size += 3
+    answers.size_in_bytes += ask.size_in_bytes
+    answers.count += 1
+    return 0
 
 
-def answer_all(reader, dict index, int64_t most_bytes):
-    cdef Answers answers = None
-    cdef PlainFetch ask
-    cdef Outcome outcome
-    while answers is None or answers.count < MAX_TOGETHER:
-        ask = reader.next_fetch(index)
-        if ask is None:
-            break
-        if answers is None:
-            answers = answers_to(ask)
-        outcome = try_answer(ask, answers, most_bytes) if answers.version == ask.version else NOT_PLAIN
-        if outcome == WAITS and not answers.count:
-            answers.waiting = ask
-            return answers
-        if outcome != ANSWERED:
-            reader.give_back_fetch(ask)
-            break
-    return answers if answers is not None and answers.count else None
+cpdef PlainFetch fetch_at_hand(ReceivedBytes received, dict targets):
+    if received.source is None:
+        return None
+    return take_fetch(received.source, received.position, received.end, received.limit, targets)
 
 
-def answer_waiting(PlainFetch ask, int64_t most_bytes, bint is_over):
-    cdef Answers answers = answers_to(ask)
-    cdef Outcome outcome = try_answer(ask, answers, most_bytes, is_over)
-    if outcome == WAITS:
-        answers.waiting = ask
-    return None if outcome == NOT_PLAIN else answers
+cpdef int pass_fetch(ReceivedBytes received, PlainFetch fetch) except -1:
+    received.position = fetch.end
+    return 0
+
+
+cdef class NativeFetchFastPath(FastPath):
+    cdef public int64_t fetch_max_bytes
+    cdef public object all_meters
+
+    def __cinit__(self, *arguments, **more):
+        self.api_key = ApiKey.FETCH
+
+    cpdef int serve(
+        self, ReceivedBytes received, dict targets, object session, TurnClock clock, FastAnswers answers
+    ) except -1:
+        cdef PlainFetch ask
+        cdef Outcome outcome
+        while answers.count < MAX_TOGETHER:
+            ask = fetch_at_hand(received, targets)
+            if ask is None:
+                break
+            if not answers.count:
+                answers.version = ask.version
+            elif answers.version != ask.version:
+                break
+            outcome = try_answer(ask, answers, self.fetch_max_bytes)
+            if outcome == WAITS and not answers.count:
+                pass_fetch(received, ask)
+                answers.count, answers.size_in_bytes = 1, ask.size_in_bytes
+                answers.wait = self.wait_of(ask)
+                return WAITS
+            if outcome != ANSWERED:
+                break
+            pass_fetch(received, ask)
+        if not answers.count:
+            return GENERAL
+        self.count_answered(answers)
+        return ANSWERED
+
+    cdef int count_answered(self, FastAnswers answers) except -1:
+        cdef int64_t records_size = 0
+        cdef Slice records
+        for part in answers.parts:
+            if type(part) is Slice:
+                records = part
+                records_size += records.length
+        self.all_meters.fetch_requests.count += answers.count
+        self.all_meters.bytes_out.count += records_size
+        return 0
+
+    def answer_waiting(self, PlainFetch ask, bint is_over):
+        cdef FastAnswers answers = FastAnswers()
+        cdef Outcome outcome
+        answers.version = ask.version
+        outcome = try_answer(ask, answers, self.fetch_max_bytes, is_over)
+        if outcome == ANSWERED:
+            self.count_answered(answers)
+        return None if outcome == GENERAL else answers

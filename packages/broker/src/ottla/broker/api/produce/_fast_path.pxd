@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Targets of the fast path of Produce: see `_produce_fast_path.pyi`."""
+"""The fast path of Produce, natively: see `_fast_path.pyi`."""
 
 from libc.stdint cimport int64_t
 

@@ -1,5 +1,9 @@
+from typing import Any
+
 from ottla.broker.api.topic_metrics import TopicMeters
 from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.requests.context import ClientSession
+from ottla.broker.requests.fast_path import FastAnswers, FastPath, Outcome, ReceivedBytes
 from ottla.protocol.native import ProduceRun
 
 class Target:
@@ -23,3 +27,18 @@ class Target:
         """Append nothing any more, and let the partition go; from now on there is no `partition`."""
     def flush(self) -> None:
         """Bring the meters up to date."""
+
+def run_at_hand(received: ReceivedBytes, targets: dict[bytes, Any]) -> ProduceRun | None:
+    """Return the run of plain requests to one partition of `targets` that stands first, or None.
+
+    A run ends where version, acks, timeout or partition do.
+    """
+
+def pass_run(received: ReceivedBytes, run: ProduceRun) -> None:
+    """Take the requests of the run that `run_at_hand` has returned."""
+
+class NativeProduceFastPath(FastPath):
+    """Appends runs whose answers wait for nothing; the others are the subclass's."""
+
+    def append(self, run: ProduceRun, session: ClientSession, now_ms: int, answers: FastAnswers) -> Outcome:
+        """Append a run that `Target.append_now` did not take."""

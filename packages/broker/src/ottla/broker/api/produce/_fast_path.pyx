@@ -1,10 +1,14 @@
 # cython: language_level=3
-"""Produce runs whose answer has to wait for nothing, natively. `_produce_fast_path.pyi` documents it."""
+"""Produce runs whose answer has to wait for nothing, natively. `_fast_path.pyi` documents it."""
 
 from libc.stdint cimport int64_t
 
 from ottla.broker.replication._append cimport PartitionAppends
-from ottla.protocol.native.produce cimport ProduceRun
+from ottla.broker.requests._fast_path cimport ANSWERED, GENERAL, FastAnswers, FastPath, ReceivedBytes, TurnClock
+from ottla.protocol.native.produce cimport ProduceRun, take_run
+
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import KafkaError
 
 
 cdef class Target:
@@ -46,3 +50,53 @@ cdef class Target:
             meters.bytes_in.count += self._bytes
         self._requests = self._records = self._bytes = 0
         return 0
+
+
+cpdef ProduceRun run_at_hand(ReceivedBytes received, dict targets):
+    if received.source is None:
+        return None
+    return take_run(
+        received.source, received.source_view, received.position, received.end, received.limit, targets
+    )
+
+
+cpdef int pass_run(ReceivedBytes received, ProduceRun run) except -1:
+    received.position = run.end
+    return 0
+
+
+cdef class NativeProduceFastPath(FastPath):
+
+    def __cinit__(self, *arguments, **more):
+        self.api_key = ApiKey.PRODUCE
+
+    cpdef int serve(
+        self, ReceivedBytes received, dict targets, object session, TurnClock clock, FastAnswers answers
+    ) except -1:
+        cdef ProduceRun run = run_at_hand(received, targets)
+        cdef Target target
+        cdef bytes data
+        cdef int outcome = ANSWERED
+        if run is None:
+            return GENERAL
+        now_ms = clock.now_ms()
+        try:
+            target = run.target
+            data = target.append_now(run, now_ms)
+        except (KafkaError, OSError):
+            return self.leave(run, targets)
+        if data is not None:
+            answers.parts.append(data)
+            answers.size = len(data)
+        else:
+            outcome = self.append(run, session, now_ms, answers)
+            if outcome == GENERAL:
+                return self.leave(run, targets)
+        answers.version, answers.count, answers.size_in_bytes = run.version, run.count, run.size_in_bytes
+        pass_run(received, run)
+        return outcome
+
+    cdef int leave(self, ProduceRun run, dict targets) except -1:
+        """Leave a run to the general path, which answers with the error, and admits the partition again."""
+        targets.pop(run.key, None)
+        return GENERAL

@@ -1,8 +1,8 @@
 """The fast path of Produce: requests of one connection to one partition, appended and answered together.
 
-The network finds the run in the bytes (`FrameReader.next_produces`), so no message object is made. Requests
-that are not plain take the general path (`general`), which also says what is wrong with which one: a
-run that cannot be appended is given back, and its requests take the general path one by one.
+The run is taken from the received bytes (`protocol.native.produce`), so no message object is made. Requests
+that are not plain take the general path (`general`), which also says what is wrong with which one: a run that
+cannot be appended is left there, and its requests take the general path one by one.
 
 Both paths append through `HostedPartition`, by the same steps: `docs/design/request-path.md`.
 """
@@ -10,14 +10,15 @@ Both paths append through `HostedPartition`, by the same steps: `docs/design/req
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.api.known_partitions import KnownPartitions
-from ottla.broker.api.produce._fast_path import Target
+from ottla.broker.api.produce._fast_path import NativeProduceFastPath, Target
 from ottla.broker.api.produce.delayed import ALL_ACKS, Placed
 from ottla.broker.log.append.batch_preparation import may_have_to_be_opened
 from ottla.broker.log.log import Appended
+from ottla.broker.requests.fast_path import Outcome
 from ottla.protocol.errors import KafkaError, RequestTimedOut
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from ottla.protocol.topics import INTERNAL_TOPICS
@@ -25,28 +26,23 @@ from ottla.protocol.topics import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
-    from ottla.broker.requests.context import RequestContext
-    from ottla.broker.runtime.environment import Clock
+    from ottla.broker.requests.context import ClientSession, RequestContext
+    from ottla.broker.requests.fast_path import FastAnswers
     from ottla.protocol.native import ProduceRun
     from ottla.protocol.topics import TopicPartition
 
 
-TellLeaders: TypeAlias = Callable[[str, int, ProduceResponse], ProduceResponse]
+NameLeaders: TypeAlias = Callable[[str, int, ProduceResponse], ProduceResponse]
 """Names the leaders of misdirected partitions in a response: listener, version, response -> response."""
 
 
-class NotPlain(Exception):
-    """The requests of the run have to take the general path."""
-
-
-class ProduceFastPath:
+class ProduceFastPath(NativeProduceFastPath):
     """Appends runs for one broker, to the partitions that the session has in its index."""
 
-    def __init__(self, topic_metrics: TopicMetrics, clock: Clock, tell_leaders: TellLeaders) -> None:
+    def __init__(self, topic_metrics: TopicMetrics, name_leaders: NameLeaders) -> None:
         self.known: KnownPartitions[Target] = KnownPartitions()
-        self._tell_leaders = tell_leaders
+        self._name_leaders = name_leaders
         self._topic_metrics = topic_metrics
-        self._clock = clock
 
     def admit(self, context: RequestContext, partition: HostedPartition) -> None:
         """Let later produces of the session to this partition take the fast path.
@@ -64,38 +60,34 @@ class ProduceFastPath:
             meters = self._topic_metrics
             target = Target(partition, meters.of(topic_partition.topic), meters.all_topics)
             self.known.put(topic_partition, target)
-        context.session.admit_produces(target, context.index_epoch)
+        context.session.admit(self, target.key, target, context.index_epoch)
 
     def flush(self) -> None:
         """Bring the topics' meters up to date with the requests that took the fast path."""
         for target in self.known:
             target.flush()
 
-    def append(self, run: ProduceRun, listener_name: str) -> bytes | Coroutine[Any, Any, bytes]:
-        """Append a run; returns the responses, or a wait for them where replicas are behind.
+    def append(self, run: ProduceRun, session: ClientSession, now_ms: int, answers: FastAnswers) -> Outcome:
+        """Append a run whose responses may have to wait for replicas.
 
-        `listener_name` is the client's listener. Raises `NotPlain`, and then nothing has been appended and
-        the session has to drop the partition.
+        `Outcome.GENERAL`, and nothing was appended, where its requests have to take the general path.
         """
         target: Target = run.target
-        if target.retired:
-            raise NotPlain
-        partition, now_ms = target.partition, self._clock.now_ms()
+        if target.retired or target.partition.log.config.flush_before_acknowledge:
+            return Outcome.GENERAL
+        partition = target.partition
         try:
-            answers = target.append_now(run, now_ms)
-            if answers is not None:
-                return answers
-            if partition.log.config.flush_before_acknowledge:
-                raise NotPlain
             appended = partition.append(run.batches, required_acks=run.acks, now_ms=now_ms)
         except (KafkaError, OSError):
-            raise NotPlain from None
+            return Outcome.GENERAL
         if appended.duplicate and run.count > 1:
-            raise NotPlain  # one of them is a retry; taken one by one, each gets its own offset
+            return Outcome.GENERAL  # one of them is a retry; taken one by one, each gets its own offset
         target.count(run)
         if run.acks == ALL_ACKS and partition.core.high_watermark <= appended.last_offset:
-            return self._when_replicated(run, partition, appended, listener_name)
-        return run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
+            answers.awaited = self._when_replicated(run, partition, appended, session.listener_name)
+            return Outcome.BEGUN
+        answers.put(run.answers(appended.base_offset, appended.log_append_time_ms, appended.log_start_offset))
+        return Outcome.ANSWERED
 
     async def _when_replicated(
         self, run: ProduceRun, partition: HostedPartition, appended: Appended, listener_name: str
@@ -115,5 +107,5 @@ class ProduceFastPath:
         answer = Placed(PartitionProduceResponse(index=topic_partition.partition))
         answer.failed(error)
         topic = TopicProduceResponse(name=topic_partition.topic, partition_responses=[answer.response])
-        response = self._tell_leaders(listener_name, run.version, ProduceResponse(responses=[topic]))
+        response = self._name_leaders(listener_name, run.version, ProduceResponse(responses=[topic]))
         return run.repeated(response.encode(run.version))

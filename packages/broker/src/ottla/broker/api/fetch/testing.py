@@ -7,9 +7,10 @@ from collections.abc import Awaitable
 from typing import Any
 
 from ottla.broker.api.fetch import general as fetch
-from ottla.broker.api.testing import DataPlane, topic_id_of
+from ottla.broker.api.testing import ClockOfTurn, DataPlane, topic_id_of
 from ottla.broker.network.frames import FrameReader, ReceiveBuffer
 from ottla.broker.replication.replicas import HostedPartition
+from ottla.broker.requests.fast_path import FastAnswers, Outcome, ReceivedBytes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.headers import RequestHeader, encode_request, response_header
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -64,11 +65,18 @@ def joined(parts: list[Any]) -> bytes:
     return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
 
 
-def fast_path(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
-    answers = plane.services.fetch_fast_path.answer(
-        reader_with(framed(request, version, correlation_id)), plane.session.fetch_targets
+def served(plane: DataPlane, received: ReceivedBytes) -> tuple[int, FastAnswers]:
+    """Offer bytes to the fast path; return its outcome and its answers."""
+    answers, session = FastAnswers(), plane.session
+    outcome = plane.services.fetch_fast_path.serve(
+        received, session.targets_of(ApiKey.FETCH), session, ClockOfTurn(plane.environment.clock), answers
     )
-    if answers is None or answers.waiting is not None:
+    return outcome, answers
+
+
+def fast_path(plane: DataPlane, request: FetchRequest, version: int, correlation_id: int) -> bytes | None:
+    outcome, answers = served(plane, reader_with(framed(request, version, correlation_id)))
+    if outcome != Outcome.ANSWERED:
         return None
     answer = joined(answers.parts)
     assert (answers.count, answers.version, answers.size) == (1, version, len(answer))

@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.api.produce import general as produce
-from ottla.broker.api.produce.fast_path import NotPlain, ProduceFastPath
-from ottla.broker.api.testing import DataPlane, batch_of
+from ottla.broker.api.produce._fast_path import pass_run, run_at_hand
+from ottla.broker.api.produce.fast_path import ProduceFastPath
+from ottla.broker.api.testing import ClockOfTurn, DataPlane, batch_of
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
-from ottla.broker.network.frames import FrameReader, ProduceRun, ReceiveBuffer
-from ottla.broker.network.request_metrics import FastPathTally, RequestMetrics
+from ottla.broker.network.frames import FrameReader, ReceiveBuffer
+from ottla.broker.network.request_metrics import RequestMetrics
 from ottla.broker.network.request_times import RequestTimes
-from ottla.broker.runtime.environment import SystemClock
+from ottla.broker.requests.fast_path import FastAnswers, Outcome, ReceivedBytes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, encode_request, response_header
@@ -31,10 +32,10 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from ottla.protocol.native import ProduceRun
 from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 60
-LISTENER = "PLAINTEXT"
 INDEX: dict[bytes, Any] = {b"t\0\0\0\0": "t-0", b"t\0\0\0\1": "t-1", "thé".encode() + b"\0\0\0\0": "thé-0"}
 
 
@@ -62,7 +63,7 @@ def reader_with(data: bytes) -> FrameReader:
 
 
 def run_in(data: bytes, index: dict[bytes, Any] | None = None) -> ProduceRun | None:
-    return reader_with(data).next_produces(INDEX if index is None else index)
+    return run_at_hand(reader_with(data), INDEX if index is None else index)
 
 
 @pytest.mark.parametrize("version", range(3, 12))
@@ -126,21 +127,21 @@ def test_a_run_ends_where_the_partition_changes() -> None:
     frames = [framed(request_of(batch_of(b"a"), partition=one)) for one in (0, 0, 1, 1, 1)]
     reader = reader_with(b"".join(frames))
 
-    runs = [reader.next_produces(INDEX), reader.next_produces(INDEX), reader.next_produces(INDEX)]
+    runs = []
+    while (run := run_at_hand(reader, INDEX)) is not None:
+        runs.append((run.target, run.count))
+        pass_run(reader, run)
 
-    assert [(one.target, one.count) for one in runs if one] == [("t-0", 2), ("t-1", 3)]
-    assert runs[2] is None
+    assert runs == [("t-0", 2), ("t-1", 3)]
 
 
-def test_a_run_that_is_given_back_is_frames_again() -> None:
-    frames = [framed(request_of(batch_of(b"a")), correlation_id=one) for one in (1, 2)]
+def test_a_run_that_was_not_taken_is_still_frames() -> None:
+    frames = [framed(request_of(batch_of(b"a")), correlation_id=number) for number in (1, 2)]
     reader = reader_with(b"".join(frames))
-    run = reader.next_produces(INDEX)
-    assert run is not None
 
-    reader.give_back(run)
+    assert run_at_hand(reader, INDEX) is not None
 
-    assert [bytes(reader.next_frame() or b"") for _ in frames] == [one[4:] for one in frames]
+    assert [bytes(reader.next_frame() or b"") for _ in frames] == [frame[4:] for frame in frames]
 
 
 @given(data=st.data())
@@ -222,6 +223,15 @@ async def test_both_paths_give_the_same_answers_and_logs(tmp_path: Path, version
         plane.logs.close()
 
 
+def offered(plane: DataPlane, received: ReceivedBytes) -> tuple[int, FastAnswers]:
+    """Offer bytes to the fast path; return its outcome and its answers."""
+    answers, session = FastAnswers(), plane.session
+    outcome = plane.services.produce_fast_path.serve(
+        received, session.targets_of(ApiKey.PRODUCE), session, ClockOfTurn(plane.environment.clock), answers
+    )
+    return outcome, answers
+
+
 async def _fast_path(plane: DataPlane, requests: list[bytes], version: int, turn: int) -> bytes:
     frames = [
         framed(request_of(records, acks=1), version, turn * 100 + number)
@@ -229,16 +239,11 @@ async def _fast_path(plane: DataPlane, requests: list[bytes], version: int, turn
     ]
     reader, answers, number = reader_with(b"".join(frames)), b"", 0
     while number < len(requests):
-        run = reader.next_produces(plane.session.produce_targets)
-        if run is not None:
-            try:
-                answered = plane.services.produce_fast_path.append(run, LISTENER)
-                assert isinstance(answered, bytes)
-                answers += answered
-                number += run.count
-                continue
-            except NotPlain:
-                reader.give_back(run)
+        outcome, served = offered(plane, reader)
+        if outcome == Outcome.ANSWERED:
+            answers += b"".join(part for part in served.parts if isinstance(part, bytes))
+            number += served.count
+            continue
         reader.next_frame()
         answers += await general_path(
             plane, request_of(requests[number], acks=1), version, turn * 100 + number
@@ -252,16 +257,15 @@ async def _waiting(
 ) -> tuple[asyncio.Task[bytes], list[asyncio.Task[bytes]]]:
     """Begin the waits for replicas of a run of two requests, and of the same two on the general path."""
     requests = [request_of(batch_of(value), timeout_ms=timeout_ms) for value in (b"a", b"bc")]
-    run = reader_with(
-        b"".join(framed(one, version, number) for number, one in enumerate(requests))
-    ).next_produces(plane.session.produce_targets)
-    assert run is not None
-    begun = plane.services.produce_fast_path.append(run, LISTENER)
-    assert not isinstance(begun, bytes)
+    frames = b"".join(framed(request, version, number) for number, request in enumerate(requests))
+    outcome, answers = offered(plane, reader_with(frames))
+    assert outcome == Outcome.BEGUN
+    assert answers.count == 2
+    assert answers.awaited is not None
     general = [
         asyncio.ensure_future(general_path(plane, one, version, at)) for at, one in enumerate(requests)
     ]
-    fast = asyncio.ensure_future(begun)
+    fast = asyncio.ensure_future(answers.awaited)
     await asyncio.sleep(0)
     return fast, general
 
@@ -312,15 +316,25 @@ def _stored(plane: DataPlane) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(plane.logs.root.rglob("*.log")))
 
 
+def two_requests() -> FastAnswers:
+    """Answers to a run of two requests, of 100 bytes each."""
+    answers = FastAnswers()
+    answers.version, answers.count, answers.size_in_bytes = 9, 2, 200
+    return answers
+
+
+def a_fast_path(registry: Metrics) -> ProduceFastPath:
+    return ProduceFastPath(TopicMetrics(registry), lambda _listener, _version, response: response)
+
+
 def test_waiting_for_replicas_counts_as_remote_time() -> None:
     registry = Metrics()
-    topic_metrics, request_metrics = TopicMetrics(registry), RequestMetrics(registry)
-    runs = ProduceFastPath(topic_metrics, SystemClock(), lambda _listener, _version, response: response)
-    times = RequestTimes(request_metrics, runs, lambda: 0.0, lambda _delay, _call: None)
-    run = run_in(framed(request_of(batch_of(b"a"))) * 2)
-    assert run is not None
+    request_metrics = RequestMetrics(registry)
+    times = RequestTimes(request_metrics, [a_fast_path(registry)], lambda: 0.0, lambda _delay, _call: None)
 
-    times.measure_waited_run(run, received_ms=-30.0, appended_ms=-20.0)  # and its clock says 0
+    times.measure_waited(
+        ApiKey.PRODUCE, two_requests(), received_ms=-30.0, begun_ms=-20.0
+    )  # its clock says 0
 
     metrics = request_metrics.of(ApiKey.PRODUCE)
     assert (metrics.total_time_ms.count, metrics.total_time_ms.max) == (2, 30.0)
@@ -329,14 +343,15 @@ def test_waiting_for_replicas_counts_as_remote_time() -> None:
 
 
 def test_a_run_that_waits_for_no_replica_has_no_remote_time() -> None:
-    request_metrics = RequestMetrics(Metrics())
-    run = run_in(framed(request_of(batch_of(b"a"))) * 2)
-    assert run is not None
+    registry = Metrics()
+    request_metrics, fast_path = RequestMetrics(registry), a_fast_path(registry)
+    times = RequestTimes(request_metrics, [fast_path], lambda: 0.0, lambda _delay, _call: None)
 
-    tally = FastPathTally(request_metrics, ApiKey.PRODUCE)
-    tally.note(run.version, 5.0, 100.0, run.count)
-    tally.flush()
+    fast_path.note(two_requests(), 5.0)
+    times.flush()
 
     metrics = request_metrics.of(ApiKey.PRODUCE)
     assert (metrics.total_time_ms.count, metrics.remote_time_ms.count) == (2, 2)
     assert (metrics.local_time_ms.max, metrics.remote_time_ms.max) == (5.0, 0.0)
+    assert (metrics.request_bytes.count, metrics.request_bytes.max) == (2, 100.0)
+    assert request_metrics.requests(ApiKey.PRODUCE, 9).count == 2
