@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import heapq
 import logging
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from ottla.broker.log.state.log_state import LogState
 from ottla.broker.log.state.outcomes import Flushed
 from ottla.broker.log.state.unsynced import FlushPlan
 from ottla.protocol.errors import KafkaStorageError
+from ottla.protocol.storage.segments import SegmentFile
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,14 @@ class Flushing:
         return plan
 
     def end(self, plan: FlushPlan) -> None:
-        """Settle a plan that was run: all records below its offset are on the disk."""
+        """Settle a plan that was run: all records below its offset are on the disk.
+
+        The log goes offline where another program has removed some of them.
+        """
+        lost = self._log.unsynced.lost(plan)
+        if lost is not None:
+            path = lost.path(SegmentFile.LOG)
+            self._log.fail(FileNotFoundError(errno.ENOENT, f"{path} was removed before it was synced"))
         self._log.apply(Flushed(plan))
 
     def failed(self, plan: FlushPlan, error: OSError) -> None:
@@ -67,6 +76,8 @@ class Flushing:
                 f"{self._log.topic_partition} cannot be forced to disk: {error}"
             ) from error
         self.end(plan)
+        if plan.missing and self._log.offline is not None:
+            raise KafkaStorageError(f"{self._log.topic_partition} is offline: {self._log.offline}")
 
     async def durable(self, offset: int) -> None:
         """Wait until all records below `offset` are on the disk; appends that wait together share one sync.

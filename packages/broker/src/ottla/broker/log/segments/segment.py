@@ -210,6 +210,18 @@ class Segment:
             found += [self.offsets.file, self.times.file]
         return [one for one in found if one is not None]
 
+    def opened(self, kind: SegmentFile) -> File | None:
+        """One of its files, opened to be synced on any thread; None where there is none.
+
+        A log file that is open already is preferred: an error of its pages may be reported there only.
+        """
+        if kind is SegmentFile.LOG and (file := self._file) is not None:
+            return file
+        try:
+            return self.files.open(self.path(kind))
+        except FileNotFoundError:
+            return None
+
     @property
     def is_pinned(self) -> bool:
         """Whether its files stay open, whatever their names are."""

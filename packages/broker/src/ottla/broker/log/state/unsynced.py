@@ -6,12 +6,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 from ottla.broker.log.files.checkpoints import write_leader_epochs
 from ottla.broker.log.files.file_system import RUN_OUT, File, Files
 from ottla.broker.log.segments.segment import Segment
 from ottla.broker.log.state.leader_epochs import LeaderEpochs
 from ottla.protocol.storage.checkpoints import EpochStart
+from ottla.protocol.storage.segments import SegmentFile
+
+SYNCED_KINDS: Final = (
+    SegmentFile.LOG,
+    SegmentFile.TRANSACTION_INDEX,
+    SegmentFile.OFFSET_INDEX,
+    SegmentFile.TIME_INDEX,
+)
 
 
 class EpochsFile:
@@ -56,9 +65,12 @@ class FlushPlan:
     offset: int
     truncations: int
     """How often the log had been truncated: after another time, `offset` is not what it was."""
-    to_sync: list[File] = field(default_factory=list)
     sealed: list[Segment] = field(default_factory=list)
-    """The sealed segments whose files are in `to_sync`."""
+    """The sealed segments. Thousands may wait for a flush: their files are opened by its thread."""
+    missing: list[Segment] = field(default_factory=list)
+    """Of these, what the thread has not found any more."""
+    active: list[File] = field(default_factory=list)
+    """The files of the active segment."""
     snapshots: list[Path] = field(default_factory=list)
     leader_epochs: tuple[EpochStart, ...] | None = None
     epochs_file: EpochsFile | None = None
@@ -66,6 +78,7 @@ class FlushPlan:
     names_version: int = 0
     names_changed: bool = False
     is_new: bool = False
+    is_opening: bool = False
     records_synced: bool = False
 
     def run(self) -> None:
@@ -74,7 +87,9 @@ class FlushPlan:
         After an OSError nothing may be retried: the kernel forgets the pages that it could not write, and the
         next fsync would succeed.
         """
-        for file in self.to_sync:
+        for segment in self.sealed:
+            self._sync_sealed(segment)
+        for file in self.active:
             file.sync()
         self.records_synced = True
         for path in self.snapshots:
@@ -87,13 +102,26 @@ class FlushPlan:
         if self.is_new:
             self.files.sync_dir(self.directory.parent)
 
+    def _sync_sealed(self, segment: Segment) -> None:
+        """Sync the files of a segment: the records first, one file open at a time."""
+        for kind in SYNCED_KINDS:
+            self.is_opening = True
+            file = segment.opened(kind)
+            self.is_opening = False
+            if file is not None:
+                file.sync()
+            elif kind is SegmentFile.LOG:
+                # Retention, compaction or a truncation has taken it out of the log: `lost` asks at the end.
+                self.missing.append(segment)
+                return
+
     def may_be_repeated(self, error: OSError) -> bool:
         """Whether, after this error, another plan can do what this one did not.
 
         Records that could not be synced are lost to the kernel. The small files are written from the start
-        each time.
+        each time, and a file that was not opened has lost nothing.
         """
-        return self.records_synced and error.errno in RUN_OUT
+        return (self.records_synced or self.is_opening) and error.errno in RUN_OUT
 
 
 class Unsynced:
@@ -115,28 +143,34 @@ class Unsynced:
         self._names_version = int(is_new)
         self._names_synced = 0
         self._is_new = is_new
-        self._sealed: list[Segment] = []
-        self._snapshots: list[Path] = []
+        # Dictionaries: a load of many small segments seals thousands between two flushes.
+        self._sealed: dict[Segment, None] = {}
+        self._snapshots: dict[Path, None] = {}
 
     @property
     def has_sealed(self) -> bool:
         """Whether sealed segments may not be on the disk."""
         return bool(self._sealed)
 
+    def lost(self, plan: FlushPlan) -> Segment | None:
+        """A segment that is still in the log, but whose records a plan that was run has not found."""
+        return next((segment for segment in plan.missing if segment in self._sealed), None)
+
     # ---- changes that a flush brings to the disk
 
     def segment_sealed(self, segment: Segment) -> None:
         """Note a segment that was sealed, or sealed and not flushed before a restart."""
-        self._sealed.append(segment)
+        self._sealed[segment] = None
         self._names_version += 1
 
     def segments_dropped(self, segments: list[Segment]) -> None:
         """Forget segments that are no longer in the log."""
-        self._sealed = [segment for segment in self._sealed if segment not in segments]
+        for segment in segments:
+            self._sealed.pop(segment, None)
 
     def snapshot_written(self, path: Path) -> None:
         """Note a snapshot of the producers."""
-        self._snapshots.append(path)
+        self._snapshots[path] = None
         self._names_version += 1
 
     def names_changed(self) -> None:
@@ -148,12 +182,10 @@ class Unsynced:
     def add_to(self, plan: FlushPlan, recovery_point: int, active: Segment, epochs: LeaderEpochs) -> None:
         """Add all of it to a plan, and the active segment where records or names in it are new."""
         plan.sealed, plan.snapshots = list(self._sealed), list(self._snapshots)
-        for segment in plan.sealed:
-            plan.to_sync += segment.to_sync()
         plan.names_version = self._names_version
         plan.names_changed = self._names_version != self._names_synced
         if plan.offset != recovery_point or plan.names_changed:
-            plan.to_sync += active.to_sync()
+            plan.active = active.to_sync()
         if self.epochs.version != self._epochs_synced:
             plan.leader_epochs, plan.epochs_file = epochs.entries, self.epochs
         plan.epochs_version = self.epochs.version
@@ -161,8 +193,9 @@ class Unsynced:
 
     def synced(self, plan: FlushPlan) -> None:
         """Forget what a plan that was run has brought to the disk."""
-        self._sealed = [segment for segment in self._sealed if segment not in plan.sealed]
-        self._snapshots = [path for path in self._snapshots if path not in plan.snapshots]
+        self.segments_dropped(plan.sealed)
+        for path in plan.snapshots:
+            self._snapshots.pop(path, None)
         self._names_synced = max(self._names_synced, plan.names_version)
         self._epochs_synced = max(self._epochs_synced, plan.epochs_version)
         self._is_new = self._is_new and not plan.is_new
