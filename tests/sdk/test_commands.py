@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from click.testing import CliRunner, Result
 from ottla.admin import Admin
 from ottla.client.cli import main
 from ottla.consumer import Consumer
+from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
 
@@ -190,6 +192,48 @@ def test_a_range_of_time_and_the_tail_are_read(ottla: Command, fresh: Callable[[
     assert ottla("consume", topic, "--tail", "1", "--from-beginning").exit_code == 2
     assert ottla("consume", topic, "--tail", "1", "--group", "g").exit_code == 2
     assert "2026-01-31" in ottla("consume", topic, "--since", "yesterday").output
+
+
+def test_a_group_command_commits_where_it_stands_also_in_partitions_without_records(
+    ottla: Command, fresh: Callable[[str], str]
+) -> None:
+    topic, group = fresh("idle"), fresh("idle")
+    ottla("topic", "create", topic, "--partitions", "2")
+    ottla("produce", topic, "--json", given=json.dumps({"partition": 0, "value": "before"}) + "\n")
+
+    first = ottla("consume", topic, "--group", group, "--exit-at-end")
+    for partition in (0, 1):
+        ottla(
+            "produce", topic, "--json", given=json.dumps({"partition": partition, "value": "between"}) + "\n"
+        )
+    second = ottla("consume", topic, "--group", group, "--exit-at-end", "--format", "{partition}:{value}")
+
+    assert (first.exit_code, first.output) == (0, "")
+    assert sorted(second.output.split()) == ["0:between", "1:between"]
+
+
+async def test_a_group_command_leaves_no_lag_behind_transactions(
+    cluster: Servers, ottla: Command, fresh: Callable[[str], str], admin: Admin
+) -> None:
+    topic, group = fresh("transactions"), fresh("transactions")
+    await admin.topics.create(topic, partitions=1, replication_factor=1)
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap_servers, transactional_id=fresh("id")
+    ) as producer:
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"committed")
+        with suppress(LookupError):
+            async with producer.transaction():
+                await producer.send_and_wait(topic, b"aborted")
+                raise LookupError
+
+    done = await asyncio.to_thread(
+        ottla, "consume", topic, "--group", group, "--from-beginning", "--exit-at-end",
+        "--isolation-level", "read_committed",
+    )  # fmt: skip
+
+    (committed,) = await admin.groups.offsets(group)
+    assert (done.output, committed.offset, committed.lag) == ("committed\n", 4, 0)
 
 
 async def test_offsets_of_a_group_are_shown_with_their_owners_and_its_rebalance_is_verified(

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from ottla.broker.testing import BrokerProcess
+from ottla.client.cli import main
 from ottla.consumer import Consumer, ConsumerRecord, SyncConsumer, UnreadableBatch
 from ottla.consumer.simple import SimpleConsumer
 from ottla.consumer.zookeeper import ZookeeperConsumerConfig, ZookeeperConsumerConnector
@@ -222,6 +224,51 @@ async def test_a_stream_of_the_zookeeper_consumer_raises_each_fault_once(
                 stream.seek(error.partition, error.next_offset)
 
     delivered.check()
+
+
+def test_the_command_stops_at_a_fault_and_names_the_option_that_skips_it(serving: Serving) -> None:
+    number = _partition_of("header-key-null/none/middle")
+
+    done = _consume(serving, "--partition", str(number))
+
+    assert done.exit_code == 1
+    assert done.stdout.split() == ["0", "1", "2"]
+    assert done.stderr == (
+        f"Error: crafted-{number} at offset 3: a record is malformed; "
+        "to skip this batch, seek to offset 5, or give --skip-corrupt\n"
+    )
+
+
+def test_the_command_skips_faults_and_counts_them(serving: Serving) -> None:
+    number = _partition_of("header-key-null/none/middle")
+
+    one = _consume(serving, "--partition", str(number), "--skip-corrupt")
+    faults = [batch for batch in CORPUS if not batch.is_legal]
+    every = _consume(serving, "--skip-corrupt", "--group", "skippers")
+    again = _consume(serving, "--group", "skippers")
+
+    assert (one.exit_code, one.stdout.split()) == (0, ["0", "1", "2", "5", "6"])
+    assert one.stderr == (
+        f"skipped offsets 3 to 4 of crafted-{number}: a record is malformed\n"
+        "skipped 1 batch that cannot be read\n"
+    )
+    lines = every.stderr.splitlines()
+    assert (every.exit_code, len(lines)) == (0, len(faults) + 1)
+    assert lines[-1] == f"skipped {len(faults)} batches that cannot be read"
+    assert len(every.stdout.split()) == sum(len(each.expected_offsets) + 2 for each in faults) + sum(
+        len(each.expected_offsets) for each in CORPUS if each.is_legal
+    )
+    assert (again.exit_code, again.stdout) == (0, "")
+
+
+def _partition_of(name: str) -> int:
+    return next(number for number, batch in enumerate(CORPUS) if batch.name == name)
+
+
+def _consume(serving: Serving, *options: str) -> Result:
+    start = ("--from-beginning", "--exit-at-end", "--format", "{offset}")
+    servers = ("--bootstrap-server", serving.bootstrap_servers)
+    return CliRunner().invoke(main, ["consume", TOPIC, *start, *options, *servers])
 
 
 def _to(serving: Serving) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import Consumer, cli
-from ottla.consumer.cli_offset_commits import PrintedOffsets
+from ottla.consumer.cli_offset_commits import PrintedPositions
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -43,10 +43,10 @@ async def test_a_reader_that_closes_the_pipe_has_read_only_what_came_through() -
         ) as consumer:
             consumer.assign([TopicPartition("t", 0)])
             consumer.seek(TopicPartition("t", 0), 0)
-            printed_offsets = PrintedOffsets(consumer, commits=True)
+            printed_positions = PrintedPositions(consumer, commits=True)
             with pytest.raises(BrokenPipeError):
-                await cli._print(consumer, printed_offsets, {}, None, False, show)
-            await printed_offsets.end()
+                await cli._print(consumer, printed_positions, {}, None, False, show)
+            await printed_positions.end()
 
         (commit,) = broker.seen(OffsetCommitRequest)
         assert [part.committed_offset for part in commit.topics[0].partitions] == [1]

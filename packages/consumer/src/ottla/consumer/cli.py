@@ -14,16 +14,20 @@ from ottla.client.commands.record_lines import FIELDS, json_bytes, json_headers,
 from ottla.consumer.cli_range import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from ottla.client.config import ClientConfig
-    from ottla.consumer.cli_offset_commits import PrintedOffsets
+    from ottla.consumer.cli_offset_commits import PrintedPositions
     from ottla.consumer.config import ConsumerConfig
     from ottla.consumer.consumer import Consumer
     from ottla.consumer.record import ConsumerRecord
     from ottla.protocol.topics import TopicPartition
 
+    Polled = Mapping[TopicPartition, Sequence[ConsumerRecord]]
+    Poll = Callable[[Consumer, int], Awaitable[Polled]]
+
 AT_ONCE = 500
+POLL_MS = 500
 
 
 @click.command()
@@ -68,6 +72,11 @@ AT_ONCE = 500
     "--json", "as_json", is_flag=True,
     help='Print one JSON object per line; bytes that are not UTF-8 are {"base64": "…"}.',
 )  # fmt: skip
+@click.option(
+    "--skip-corrupt",
+    is_flag=True,
+    help="Go on behind batches that cannot be read; standard error has a line for each, and their number.",
+)
 @cluster_options
 def consume(
     topics: tuple[str, ...],
@@ -84,6 +93,7 @@ def consume(
     template: str | None,
     null_marker: str,
     as_json: bool,
+    skip_corrupt: bool,
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
@@ -98,6 +108,7 @@ def consume(
       ottla consume orders --tail 10
       ottla consume orders --since 2026-01-31T08:00Z --until 2026-01-31T09:00Z --json
       ottla consume orders --group billing --json
+      ottla consume orders --from-beginning --skip-corrupt
     """
     if offset is not None and (partition is None or len(topics) != 1):
         raise click.UsageError("--offset needs one topic and --partition")
@@ -112,10 +123,20 @@ def consume(
         config = _config(group, from_beginning, isolation_level, client)
         consumer = Consumer(bootstrap_servers=bootstrap_server, config=config)
         ends = exit_at_end or until is not None
-        printing = partial(_print, limit=max_messages, exit_at_end=ends, show=shown)
+        printing = partial(
+            _print,
+            limit=max_messages,
+            exit_at_end=ends,
+            show=shown,
+            poll=skipped.poll if skip_corrupt else _poll,
+        )
         await _consume(consumer, topics, partition, offset, wanted, printing)
 
-    run(call)
+    skipped = SkippedBatches()
+    try:
+        run(call)
+    finally:
+        skipped.report()
 
 
 def _config(
@@ -127,7 +148,7 @@ def _config(
         group_id=group,
         auto_offset_reset="earliest" if from_beginning else "latest",
         allow_auto_create_topics=False,
-        enable_auto_commit=False,  # offsets of printed records are committed, not of delivered ones
+        enable_auto_commit=False,  # a record that is delivered is not printed yet
         isolation_level=isolation_level,  # type: ignore[arg-type]
         client=client,
     )
@@ -139,15 +160,15 @@ async def _consume(
     partition: int | None,
     offset: int | None,
     wanted: Range,
-    printing: Callable[[Consumer, PrintedOffsets, dict[TopicPartition, int]], Awaitable[None]],
+    printing: Callable[[Consumer, PrintedPositions, dict[TopicPartition, int]], Awaitable[None]],
 ) -> None:
-    """Open a consumer of topics, or of one partition of each; print, and commit what was printed."""
-    from ottla.consumer.cli_offset_commits import PrintedOffsets
+    """Open a consumer of topics, or of one partition of each; print, and commit positions."""
+    from ottla.consumer.cli_offset_commits import PrintedPositions
     from ottla.protocol.topics import TopicPartition
 
-    printed_offsets = PrintedOffsets(consumer, commits=consumer.config.group_id is not None)
+    printed_positions = PrintedPositions(consumer, commits=consumer.config.group_id is not None)
     if partition is None and not wanted:
-        consumer.subscribe(topics, listener=printed_offsets)
+        consumer.subscribe(topics, listener=printed_positions)
     async with consumer:
         known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
         _check_topics(known)
@@ -161,9 +182,49 @@ async def _consume(
         if offset is not None and partition is not None:
             consumer.seek(TopicPartition(topics[0], partition), offset)
         try:
-            await printing(consumer, printed_offsets, ends)
+            await printing(consumer, printed_positions, ends)
         finally:
-            await printed_offsets.end()
+            await printed_positions.end()
+
+
+async def _poll(consumer: Consumer, count: int) -> Polled:
+    """Return records, perhaps none. Raises UnreadableBatch with the option that skips it."""
+    from ottla.consumer.errors import UnreadableBatch
+
+    try:
+        return await consumer.getmany(timeout_ms=POLL_MS, max_records=count)
+    except UnreadableBatch as error:
+        raise click.ClickException(f"{error}, or give --skip-corrupt") from error
+
+
+class SkippedBatches:
+    """Polls past batches that cannot be read, and reports them on standard error."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def poll(self, consumer: Consumer, count: int) -> Polled:
+        """Return records, perhaps none: none after a skipped batch, so that the end is looked for again."""
+        from ottla.consumer.errors import NotAssigned, UnreadableBatch
+
+        try:
+            return await consumer.getmany(timeout_ms=POLL_MS, max_records=count)
+        except UnreadableBatch as error:
+            with suppress(NotAssigned):  # revoked meanwhile: its next owner meets the batch
+                consumer.seek(error.partition, error.next_offset)
+                self._count += 1
+                click.echo(
+                    f"skipped offsets {error.offset} to {error.next_offset - 1} of {error.partition}: "
+                    f"{error.reason}",
+                    err=True,
+                )
+            return {}
+
+    def report(self) -> None:
+        """Write how many batches were skipped, if there were any."""
+        if self._count:
+            batches = "batch" if self._count == 1 else "batches"
+            click.echo(f"skipped {self._count} {batches} that cannot be read", err=True)
 
 
 def _check_topics(known: Mapping[str, set[int] | None]) -> None:
@@ -189,11 +250,12 @@ def _only(partition: int, known: Mapping[str, set[int] | None]) -> list[TopicPar
 
 async def _print(
     consumer: Consumer,
-    printed_offsets: PrintedOffsets,
+    printed_positions: PrintedPositions,
     ends: dict[TopicPartition, int],
     limit: int | None,
     exit_at_end: bool,
     show: Callable[[ConsumerRecord], object],
+    poll: Poll = _poll,
 ) -> None:
     bounds = dict(ends)
     remaining = limit
@@ -201,15 +263,16 @@ async def _print(
         if exit_at_end and await _is_at_end(consumer, ends):
             return
         count = AT_ONCE if remaining is None else min(remaining, AT_ONCE)
-        polled = await consumer.getmany(timeout_ms=500, max_records=count)
+        polled = await poll(consumer, count)
+        printed_positions.polled(polled)
         for partition, records in polled.items():
             for record in records:
                 if partition in bounds and record.offset >= bounds[partition]:
                     break
                 show(record)
-                printed_offsets.add(record)
+                printed_positions.printed(record)
                 remaining = None if remaining is None else remaining - 1
-        await printed_offsets.commit_when_due()
+        await printed_positions.commit_when_due()
 
 
 async def _is_at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:

@@ -95,6 +95,7 @@ class UnreadableBatch(ClientError):
             f"{partition} at offset {offset}: {reason}; to skip this batch, seek to offset {next_offset}"
         )
         self.partition = partition
+        self.reason = str(reason)
         self.offset = offset
         """The first offset that could not be delivered."""
         self.next_offset = next_offset
