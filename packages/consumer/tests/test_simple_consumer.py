@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from ottla.client.errors import ConnectionClosed
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import SimpleConsumer
+from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.simple import EARLIEST, LATEST, FetchFrom
 from ottla.protocol.errors import MessageTooLarge, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.protocol.messages.fetch import (
@@ -97,9 +98,23 @@ async def test_brokers_that_do_not_list_segments_say_where_a_partition_begins_an
             assert await consumer.offsets_before("t", 0, time_ms, most) == expected
 
 
-async def test_a_consumer_that_is_not_open_says_so() -> None:
-    with pytest.raises(ConnectionClosed, match="async with"):
-        await SimpleConsumer("127.0.0.1:9").fetch("t", 0, 0)
+async def test_every_request_of_a_consumer_that_is_not_open_raises() -> None:
+    async with ScriptedBroker() as broker:
+        closed = SimpleConsumer(broker.bootstrap_servers)
+        async with closed:
+            connections = broker.connections
+        for consumer in (SimpleConsumer(broker.bootstrap_servers), closed):
+            requests: list[Coroutine[Any, Any, Any]] = [
+                consumer.fetch("t", 0, 0),
+                consumer.multi_fetch([]),
+                consumer.offsets_before("t", 0),
+                consumer.topic_metadata("t"),
+                consumer.find_leader("t", 0),
+            ]
+            for request in requests:
+                with pytest.raises(ConsumerClosed, match="async with"):
+                    await request
+        assert broker.connections == connections
 
 
 def test_importing_the_consumer_imports_neither_kazoo_nor_the_old_consumers() -> None:

@@ -66,7 +66,7 @@ async def test_a_truncation_of_data_that_was_taken_and_is_given_back_raises_noth
         log.records[0] = [(b"a", 1), (b"x", 2)]
         log.epoch = 2
         state = consumer._positions[A]
-        EpochValidation(consumer.config, consumer._lookups, lambda: None).check(
+        EpochValidation(consumer.config, consumer._lifecycle.fetch.offset_lookups, lambda: None).check(
             state, EpochEnd(leader_epoch=1, end_offset=1)
         )
         consumer._delivery.give_back(fetched, 0)

@@ -108,7 +108,7 @@ async def test_data_that_arrives_during_a_validation_is_not_taken_for_truncated(
     async with reader(broker) as consumer:
         assert await take(consumer, 2) == [b"a", b"b"]
         waiting = await waits_for(consumer)
-        ask = consumer._lookups.once_epoch_ends
+        ask = consumer._lifecycle.fetch.offset_lookups.once_epoch_ends
 
         async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> LookupResults[EpochEnd]:
             answers = await ask(wanted)
@@ -116,7 +116,7 @@ async def test_data_that_arrives_during_a_validation_is_not_taken_for_truncated(
             await may.wait()
             return answers
 
-        monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
+        monkeypatch.setattr(consumer._lifecycle.fetch.offset_lookups, "once_epoch_ends", slowly)
         state = consumer._positions[A]
         state.must_validate = True
         consumer._lifecycle.fetch.wake()
@@ -140,7 +140,7 @@ async def test_a_leader_that_came_while_a_position_was_validated_is_asked_too(
     asked, may = asyncio.Event(), asyncio.Event()
     async with reader(broker) as consumer:
         assert await take(consumer, 2) == [b"a", b"lost"]
-        ask = consumer._lookups.once_epoch_ends
+        ask = consumer._lifecycle.fetch.offset_lookups.once_epoch_ends
 
         async def slowly(wanted: Mapping[TopicPartition, tuple[int, int]]) -> LookupResults[EpochEnd]:
             answers = await ask(wanted)
@@ -148,7 +148,7 @@ async def test_a_leader_that_came_while_a_position_was_validated_is_asked_too(
             await may.wait()
             return answers
 
-        monkeypatch.setattr(consumer._lookups, "once_epoch_ends", slowly)
+        monkeypatch.setattr(consumer._lifecycle.fetch.offset_lookups, "once_epoch_ends", slowly)
         state = consumer._positions[A]
         state.must_validate = True
         consumer._lifecycle.fetch.wake()

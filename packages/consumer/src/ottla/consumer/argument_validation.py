@@ -60,6 +60,13 @@ def to_offset(partition: TopicPartition, given: Offset) -> OffsetAndMetadata:
     )
 
 
+def to_record_limit(given: int | None) -> int | None:
+    """Return the most records that a call may return, None for the default. Raises ValueError below 1."""
+    if given is not None and given < 1:
+        raise ValueError(f"max_records is at least 1, or None for the default, not {given}")
+    return given
+
+
 def to_commit(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets to commit. Raises TypeError and ValueError for the first invalid one."""
     if not isinstance(offsets, Mapping):

@@ -19,6 +19,7 @@ from ottla.consumer.argument_validation import (
     to_offset,
     to_partition,
     to_partitions,
+    to_record_limit,
 )
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.errors import ConsumerStopped, NotAssigned
@@ -31,6 +32,7 @@ from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.messages.metadata import MetadataResponseTopic
 from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.records.arrow import ColumnBuilder, check_columns
 from ottla.protocol.topics import TopicPartition
@@ -60,12 +62,9 @@ class Consumer:
         check_settings(settings)
         self.config = config_from(ConsumerConfig, config, settings)
         self._lifecycle = lifecycle = ConsumerLifecycle(self.config)
-        self._cluster = lifecycle.cluster
-        self._subscriptions = lifecycle.subscriptions
         self._positions = lifecycle.fetch.positions
         self._delivery = lifecycle.fetch.delivery
         self._position_operations = lifecycle.fetch.position_operations
-        self._lookups = lifecycle.fetch.offset_lookups
         if topics:
             self.subscribe(topics)
 
@@ -110,23 +109,24 @@ class Consumer:
         New partitions, and new topics that match, are found within `metadata_max_age_ms`. `listener` is a
         RebalanceListener. Raises WrongMode after `assign`: unsubscribe first.
         """
-        self._subscriptions.check_subscribable()
-        self._subscriptions.subscribe(subscription(topics, pattern), listener)
+        subscriptions = self._lifecycle.usable.subscriptions
+        subscriptions.check_subscribable()
+        subscriptions.subscribe(subscription(topics, pattern), listener)
 
     def unsubscribe(self) -> None:
         """Stop reading and leave the group; `subscribe` or `assign` may be called next."""
-        self._subscriptions.unsubscribe()
+        self._lifecycle.usable.subscriptions.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
         """Return the subscribed topics: those named, or those found that match the pattern."""
-        return self._subscriptions.topics
+        return self._lifecycle.subscriptions.topics
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions; those assigned before keep their positions.
 
         Raises WrongMode for a member of a group: unsubscribe first.
         """
-        self._subscriptions.assign(to_partitions(partitions))
+        self._lifecycle.usable.subscriptions.assign(to_partitions(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""
@@ -134,16 +134,18 @@ class Consumer:
 
     def pause(self, *partitions: Partition) -> None:
         """Stop fetching and delivering partitions until they are resumed; buffered records are kept."""
-        states = [self._positions[to_partition(each)] for each in partitions]
+        positions = self._lifecycle.usable.fetch.positions
+        states = [positions[to_partition(partition)] for partition in partitions]
         self._delivery.suspend(frozenset(state.partition for state in states))
         for state in states:
             state.is_paused = True
 
     def resume(self, *partitions: Partition) -> None:
         """Continue partitions that were paused."""
-        for state in [self._positions[to_partition(each)] for each in partitions]:
+        positions = self._lifecycle.usable.fetch.positions
+        for state in [positions[to_partition(partition)] for partition in partitions]:
             state.is_paused = False
-            self._positions.enqueue(state)
+            positions.enqueue(state)
         self._lifecycle.fetch.fetcher.wake()
         self._lifecycle.fetch.notifier.notify()
 
@@ -178,12 +180,12 @@ class Consumer:
     ) -> Records:
         """Return buffered records of all partitions or some, waiting up to `timeout_ms` for the first.
 
-        At most `max_records` (default: `max_poll_records`, else about 256 KiB); with a timeout of None it
-        waits without end. The records are finished when the application asks for more. Raises what prevents
-        reading a partition: OffsetOutOfRange, RecordDeserializationFailed, UnreadableBatch, errors of
-        authorization; records before that are returned first.
+        At most `max_records`, which is at least 1 (default: `max_poll_records`, else about 256 KiB); with a
+        timeout of None it waits without end. The records are finished when the application asks for more.
+        Raises what prevents reading a partition: OffsetOutOfRange, RecordDeserializationFailed,
+        UnreadableBatch, errors of authorization; records before that are returned first.
         """
-        limit = max_records or self.config.max_poll_records
+        limit = to_record_limit(max_records) or self.config.max_poll_records
         return await self._delivery.collect([to_partition(each) for each in partitions], timeout_ms, limit)
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
@@ -191,7 +193,7 @@ class Consumer:
 
         Ends when the consumer is stopped, and after `consumer_timeout_ms` without records if that is set.
         """
-        limit = max_records or self.config.max_poll_records
+        limit = to_record_limit(max_records) or self.config.max_poll_records
         while True:
             try:
                 batch = await self._delivery.next_batch(limit)
@@ -220,6 +222,7 @@ class Consumer:
         the application asks for more. Raises as `getmany`, and ArrowMissing.
         """
         pyarrow_module()
+        to_record_limit(max_records)
         builder = ColumnBuilder(check_columns(columns), check_crcs=self.config.check_crcs)
         wanted = [to_partition(each) for each in partitions]
         loop = asyncio.get_running_loop()
@@ -265,26 +268,25 @@ class Consumer:
 
     def seek(self, partition: Partition, offset: Offset) -> None:
         """Continue a partition at an offset; with a leader epoch, a truncation before it is detected."""
-        state = self._positions[to_partition(partition)]
+        fetch = self._lifecycle.usable.fetch
+        state = fetch.positions[to_partition(partition)]
         where = to_offset(state.partition, offset)
-        self._position_operations.seek(state, where.offset, where.leader_epoch)
+        fetch.position_operations.seek(state, where.offset, where.leader_epoch)
 
     async def seek_to_beginning(self, *partitions: Partition) -> None:
         """Continue at the first records of partitions, or of all assigned ones."""
-        await self._position_operations.seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
+        await self._seek_times(dict.fromkeys(self._named(partitions), EARLIEST))
 
     async def seek_to_end(self, *partitions: Partition) -> None:
         """Continue after the last records of partitions, or of all assigned ones."""
-        await self._position_operations.seek_times(dict.fromkeys(self._named(partitions), LATEST))
+        await self._seek_times(dict.fromkeys(self._named(partitions), LATEST))
 
     async def seek_to_timestamp(self, timestamps: int | Mapping[TopicPartition, int]) -> None:
         """Continue at the first records at or after a timestamp in ms: one for all, or one per partition."""
         if isinstance(timestamps, int):
-            await self._position_operations.seek_times(dict.fromkeys(self._named(()), timestamps))
+            await self._seek_times(dict.fromkeys(self._named(()), timestamps))
         else:
-            await self._position_operations.seek_times(
-                {to_partition(each): time for each, time in timestamps.items()}
-            )
+            await self._seek_times({to_partition(partition): time for partition, time in timestamps.items()})
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
         """Continue at the committed offsets of the group; return them, None where there is none.
@@ -303,9 +305,10 @@ class Consumer:
     async def position(self, partition: Partition) -> int:
         """Return the offset of the next record of a partition to be delivered.
 
-        Raises NoOffset if there is no offset to start from, NotAssigned for other partitions.
+        Raises NoOffset if there is no offset to start from, PositionNotFound if it was not found within
+        `default_api_timeout_ms`, with the cause, NotAssigned for other partitions.
         """
-        return await self._position_operations.position(to_partition(partition))
+        return await self._lifecycle.opened.fetch.position_operations.position(to_partition(partition))
 
     def highwater(self, partition: Partition) -> int | None:
         """Return the high watermark of a partition in the last response; None before the first."""
@@ -321,15 +324,17 @@ class Consumer:
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """Return the offsets of the first records of partitions."""
-        return await self._lookups.offsets({to_partition(each): EARLIEST for each in partitions})
+        wanted = {to_partition(partition): EARLIEST for partition in partitions}
+        return await self._lifecycle.opened.fetch.offset_lookups.offsets(wanted)
 
     async def end_offsets(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
         """Return where partitions end, one past their last record; None: those that are read.
 
         With `read_committed`, the end is the first offset of the first open transaction.
         """
-        wanted = self.assignment() if partitions is None else partitions
-        return await self._lookups.offsets({to_partition(each): LATEST for each in wanted})
+        named = self.assignment() if partitions is None else partitions
+        wanted = {to_partition(partition): LATEST for partition in named}
+        return await self._lifecycle.opened.fetch.offset_lookups.offsets(wanted)
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
@@ -339,7 +344,7 @@ class Consumer:
         for time in wanted.values():
             if time < 0:
                 raise ValueError(f"a timestamp cannot be {time}")
-        found = await self._lookups.by_time(wanted)
+        found = await self._lifecycle.opened.fetch.offset_lookups.by_time(wanted)
         return {partition: None if each.offset < 0 else each for partition, each in found.items()}
 
     # --- commits
@@ -351,13 +356,14 @@ class Consumer:
         partitions to others, and NoSuchPartitions at once for partitions that do not exist; offsets of the
         others are committed. An offset may carry metadata, as a pair or as OffsetAndMetadata.
         """
-        commits = self._lifecycle.need_group().commits
-        await commits.commit(self._to_commit(offsets))
+        wanted = self._to_commit(offsets)
+        await self._lifecycle.opened.need_group().commits.commit(wanted)
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> asyncio.Future[None]:
         """Commit without waiting; the future has the result, and need not be awaited."""
-        commits = self._lifecycle.need_group().commits
-        return commits.commit_nowait(self._to_commit(offsets), self._lifecycle.need_tasks())
+        wanted = self._to_commit(offsets)
+        opened = self._lifecycle.opened
+        return opened.need_group().commits.commit_nowait(wanted, opened.tasks)
 
     async def committed(self, partition: Partition) -> int | None:
         """Return the offset that the group committed for a partition; None if there is none."""
@@ -370,7 +376,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets with their metadata; partitions without one are left out."""
         wanted = [to_partition(each) for each in partitions]
-        return dict(await self._lifecycle.need_group().committed(wanted))
+        return dict(await self._lifecycle.opened.need_group().committed(wanted))
 
     def group_metadata(self) -> GroupMetadata:
         """Return the group metadata for a producer that commits offsets of the group in a transaction."""
@@ -389,29 +395,26 @@ class Consumer:
 
     async def partitions_for_topic(self, topic: str) -> set[int] | None:
         """Return the partition numbers of a topic; None if it does not exist."""
-        answer = await self._cluster.retry("finding a topic", lambda: self._cluster.refresh([topic]))
-        for each in answer.topics:
-            if each.name == topic:
-                if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    return None
-                if each.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-                    raise error_for(each.error_code, f"topic {topic!r}")
-                return {found.partition_index for found in each.partitions}
-        return None
+        found = await self._find_topic(topic)
+        if found is None or found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        if found.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+            raise error_for(found.error_code, f"topic {topic!r}")
+        return {partition.partition_index for partition in found.partitions}
 
     async def topic_id(self, topic: str) -> UUID | None:
         """Return the id of a topic; None if it does not exist, or if its brokers have no ids (before 2.8)."""
-        answer = await self._cluster.retry("finding a topic", lambda: self._cluster.refresh([topic]))
-        found = (each.topic_id for each in answer.topics if each.name == topic)
-        return next((each for each in found if each != ZERO_UUID), None)
+        found = await self._find_topic(topic)
+        return None if found is None or found.topic_id == ZERO_UUID else found.topic_id
 
     async def topics(self) -> set[str]:
         """Return the names of all topics; internal ones are left out if the configuration says so."""
-        answer = await self._cluster.retry("finding topics", lambda: self._cluster.refresh(None))
+        cluster = self._lifecycle.opened.cluster
+        answer = await cluster.retry("finding topics", lambda: cluster.refresh(None))
         return {
-            each.name or ""
-            for each in answer.topics
-            if not (each.is_internal and self.config.exclude_internal_topics)
+            topic.name or ""
+            for topic in answer.topics
+            if not (topic.is_internal and self.config.exclude_internal_topics)
         }
 
     @property
@@ -422,11 +425,20 @@ class Consumer:
     # --- inside
 
     def _named(self, partitions: Iterable[Partition]) -> list[TopicPartition]:
-        named = [to_partition(each) for each in partitions] or sorted(self.assignment())
-        for each in named:
-            if each not in self._positions:
-                raise NotAssigned(each)
+        positions = self._lifecycle.opened.fetch.positions
+        named = [to_partition(partition) for partition in partitions] or sorted(positions.assigned)
+        for partition in named:
+            if partition not in positions:
+                raise NotAssigned(partition)
         return named
+
+    async def _seek_times(self, times: Mapping[TopicPartition, int]) -> None:
+        await self._lifecycle.opened.fetch.position_operations.seek_times(times)
+
+    async def _find_topic(self, topic: str) -> MetadataResponseTopic | None:
+        cluster = self._lifecycle.opened.cluster
+        answer = await cluster.retry("finding a topic", lambda: cluster.refresh([topic]))
+        return next((found for found in answer.topics if found.name == topic), None)
 
     async def _is_read(self, until: Mapping[TopicPartition, int] | None) -> bool:
         if not until:

@@ -39,6 +39,15 @@ class NoOffset(ClientError):
         self.partition = partition
 
 
+class PositionNotFound(NoOffset):
+    """A position was not found in time: the partition does not exist, or its leader cannot be asked."""
+
+    def __init__(self, partition: TopicPartition, timeout_s: float, cause: Exception | None) -> None:
+        why = cause or "no broker answered"
+        Exception.__init__(self, f"the position of {partition} was not found within {timeout_s:g} s: {why}")
+        self.partition = partition
+
+
 class OffsetOutOfRange(NoOffset, errors.OffsetOutOfRange):
     """Positions are outside of the log, and `auto_offset_reset` is `none`."""
 

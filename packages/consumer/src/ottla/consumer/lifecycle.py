@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Self
 
 from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import OffsetAndMetadata
@@ -66,7 +67,7 @@ class ConsumerLifecycle:
 
         Raises what prevents the start: NoBrokerAvailable, NoSuchTopic, errors of authorization.
         """
-        if self._main is not None:
+        if self.usable._main is not None:
             raise ConsumerClosed("a consumer starts only once")
         started = asyncio.get_running_loop().create_future()
         self._main = asyncio.get_running_loop().create_task(self._run(started), name="ottla-consumer")
@@ -138,10 +139,7 @@ class ConsumerLifecycle:
 
     def check_open(self) -> None:
         """Raise what ended the consumer; ConsumerClosed before it starts; WrongMode if it reads nothing."""
-        if self._failure is not None:
-            raise self._failure
-        if self._tasks is None:
-            raise ConsumerClosed(_NOT_OPEN)
+        _ = self.opened
         self.subscriptions.check_chosen()
 
     def check_group(self) -> None:
@@ -159,10 +157,28 @@ class ConsumerLifecycle:
 
     # --- what the consumer asks for
 
-    def need_tasks(self) -> asyncio.TaskGroup:
-        """Return the task group. Raises ConsumerClosed unless the consumer is open."""
-        if self._tasks is None:
+    @property
+    def usable(self) -> Self:
+        """The consumer until it ends: topics may be chosen. Raises ConsumerStopped, or what ended it."""
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    @property
+    def opened(self) -> Self:
+        """The running consumer: requests may be sent. Raises as `usable`; ConsumerClosed before the start.
+
+        A request before or after that would wait for tasks that do not run, or open connections that nothing
+        closes.
+        """
+        if self.usable._tasks is None:
             raise ConsumerClosed(_NOT_OPEN)
+        return self
+
+    @property
+    def tasks(self) -> asyncio.TaskGroup:
+        """The task group of the running consumer."""
+        assert self._tasks is not None
         return self._tasks
 
     def need_group(self) -> ConsumerGroup:

@@ -11,6 +11,7 @@ from ottla.client.cluster import Cluster, Node, Topic
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection import Connection
 from ottla.client.errors import ConnectionClosed
+from ottla.consumer.errors import ConsumerClosed
 from ottla.consumer.fetch.decoding import decode
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.errors import ErrorCode, KafkaError, MessageTooLarge, UnknownTopicOrPartition, error_for
@@ -201,7 +202,7 @@ class SimpleConsumer:
     # --- requests
 
     def _cluster(self) -> Cluster:
-        return Cluster([str(self.address)], self.config)
+        return Cluster([str(self._opened.address)], self.config)
 
     async def _connected(self) -> Connection:
         connection = Connection(self.address, self.config)
@@ -209,10 +210,15 @@ class SimpleConsumer:
         return connection
 
     async def _open(self) -> Connection:
-        if self._connection is None:
-            raise ConnectionClosed(*self.address, "the consumer is not open; use it inside `async with`")
-        if not self._connection.is_open:
+        if not self._opened.is_open:
             self._connection = await self._connected()
+        return self._opened
+
+    @property
+    def _opened(self) -> Connection:
+        """The connection. Raises ConsumerClosed before `async with` and after it."""
+        if self._connection is None:
+            raise ConsumerClosed("the consumer is not open; use it inside `async with`")
         return self._connection
 
     async def _send(

@@ -31,11 +31,14 @@ def is_transient(error: Exception) -> bool:
 
 def fail(states: Iterable[PartitionState], error: Exception) -> None:
     """Raise an error to the application through the partitions, unless a retry may help."""
-    if is_transient(error):
+    is_retried = is_transient(error)
+    if is_retried:
         log.info("positions were not resolved", extra={"reason": str(error)})
-        return
     for state in states:
-        state.failure = error
+        if is_retried:
+            state.last_retried = error
+        else:
+            state.failure = error
 
 
 def settle(states: list[PartitionState], failed: Mapping[TopicPartition, Exception]) -> bool:

@@ -60,6 +60,7 @@ class PartitionState:
         "is_paused",
         "is_queued",
         "is_unassigned",
+        "last_retried",
         "last_stable_offset",
         "leader",
         "leader_epoch",
@@ -88,6 +89,7 @@ class PartitionState:
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
         self.failure: Exception | None = None
+        self.last_retried: Exception | None = None
         self.lookup_time: int | None = None
         self._position: int | None = None
 
@@ -155,7 +157,7 @@ class PartitionState:
         while self.buffered:
             self.buffered.pop().cursor.close()
         self.generation += 1
-        self.failure = self.lookup_time = None
+        self.failure = self.last_retried = self.lookup_time = None
         self.fetch_not_before_s = 0.0
 
     def add(self, fetched: FetchedData) -> None:

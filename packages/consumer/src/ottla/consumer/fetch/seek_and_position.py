@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from ottla.consumer.errors import NoOffset
+from ottla.consumer.errors import PositionNotFound
 from ottla.consumer.fetch.positions import NO_EPOCH, PartitionState, Positions
 from ottla.consumer.fetch.record_delivery import RecordDelivery
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
@@ -67,7 +67,7 @@ class PositionOperations:
         self._on_change()
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return a position, once it is resolved. Raises NoOffset after the timeout, and its failure."""
+        """Return a position once it is resolved. Raises its failure, PositionNotFound after the timeout."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         while (position := self._positions[partition].position) is None:
             self._check_open()
@@ -78,7 +78,8 @@ class PositionOperations:
                 raise failure
             self._on_change()
             if not await self._notifier.wait(deadline_s):
-                raise NoOffset(partition)
+                cause = self._positions[partition].last_retried
+                raise PositionNotFound(partition, self._timeout_s, cause) from cause
         return position
 
     def lag(self, state: PartitionState) -> int | None:

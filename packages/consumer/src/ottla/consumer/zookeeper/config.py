@@ -55,9 +55,9 @@ ALIASES: Mapping[str, Alias] = {
 class ZookeeperConsumerConfig:
     """Settings of the consumer. `from_properties` takes the dotted names of `consumer.properties`."""
 
-    group_id: str
+    group_id: str = ""
     """The group that shares the partitions."""
-    zookeeper_connect: str
+    zookeeper_connect: str = ""
     """The ZooKeeper servers and the chroot of the brokers: `host:2181,host:2181/kafka`."""
     consumer_id: str | None = None
     """The part after `group_` in the member's id. Default: host, time and a random part."""
@@ -118,6 +118,8 @@ class ZookeeperConsumerConfig:
 
     def __post_init__(self) -> None:
         validate(self)
+        if not self.group_id:
+            raise SettingError("group_id is missing; name the group that shares the partitions")
         for name in ("group_id", "client_id"):
             value = getattr(self, name)
             if value is not None and not _LEGAL.match(value):

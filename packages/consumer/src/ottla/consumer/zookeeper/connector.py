@@ -28,6 +28,7 @@ OpenSession = Callable[[ZookeeperConsumerConfig], AbstractAsyncContextManager[Se
 
 RECORDS_PER_CHUNK = 500
 STOP_S = 15.0
+_NOT_OPEN = "the connector is not open; use it inside `async with`"
 
 
 def new_consumer_id(group: str, name: str | None = None) -> str:
@@ -157,10 +158,13 @@ class ZookeeperConsumerConnector:
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit `offsets`; None commits after the last record delivered, finished or not.
 
-        Raises the errors of ZooKeeper and the brokers.
+        Raises ConsumerClosed unless the connector is open and has streams, and the errors of ZooKeeper and
+        the brokers.
         """
-        if self._member is not None:
-            await self._member.commits.now(offsets)
+        self._check_open()
+        if self._member is None:
+            raise ConsumerClosed("the connector has no streams yet; create them before committing")
+        await self._member.commits.now(offsets)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -179,25 +183,30 @@ class ZookeeperConsumerConnector:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         if self._tasks is None:
             work.close()
-            raise ConsumerClosed("the connector is not open")
+            raise ConsumerClosed(_NOT_OPEN)
         return self._tasks.create_task(work)
+
+    def _check_open(self) -> tuple[Session, asyncio.TaskGroup]:
+        """Return the session and the task group. Raises ConsumerClosed before the start and after the end."""
+        if self._session is None or self._tasks is None or self._ended:
+            raise ConsumerClosed(_NOT_OPEN)
+        return self._session, self._tasks
 
     async def _join(self, counts: Mapping[str, int], pattern: str, streams: Streams) -> None:
         if self._member is not None:
             raise MessageStreamsExist("a connector creates its streams once")
-        if self._session is None or self._tasks is None or self._ended:
-            raise ConsumerClosed("the connector is not open; use it inside `async with`")
+        session, tasks = self._check_open()
         registration = ConsumerRegistration(self.config.group_id, self.consumer_id, dict(counts), pattern, -1)
         member = self._member = GroupMembership(
             self.config,
-            self._session,
+            session,
             self._open_brokers,
             self._positions,
             registration,
             streams,
             self._listener,
         )
-        running = self._taking_part = self._tasks.create_task(self._take_part(member))
+        running = self._taking_part = tasks.create_task(self._take_part(member))
         try:
             await asyncio.wait([running, member.balanced], return_when=asyncio.FIRST_COMPLETED)
             if not member.balanced.done():
