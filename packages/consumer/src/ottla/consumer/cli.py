@@ -115,24 +115,28 @@ def consume(
     wanted = Range(tail, read_time(since) if since else None, read_time(until) if until else None)
     _check_range(wanted, from_beginning, offset, group)
     shown = partial(_show, template and _checked_template(template), as_json, null_marker)
-    client = load_config(properties)
+    config = partial(_config, group, from_beginning, isolation_level, load_config(properties))
+    printing = partial(_print, limit=max_messages, exit_at_end=exit_at_end or until is not None, show=shown)
+    _run(
+        config, bootstrap_server, partial(_consume, topics, partition, offset, wanted), printing, skip_corrupt
+    )
+
+
+def _run(
+    config: Callable[[], ConsumerConfig],
+    bootstrap_server: str,
+    consume: Callable[[Consumer, Callable[..., Awaitable[None]]], Awaitable[None]],
+    printing: Callable[..., Awaitable[None]],
+    skip_corrupt: bool,
+) -> None:
+    skipped = SkippedBatches()
 
     async def call() -> None:
         from ottla.consumer import Consumer
 
-        config = _config(group, from_beginning, isolation_level, client)
-        consumer = Consumer(bootstrap_servers=bootstrap_server, config=config)
-        ends = exit_at_end or until is not None
-        printing = partial(
-            _print,
-            limit=max_messages,
-            exit_at_end=ends,
-            show=shown,
-            poll=skipped.poll if skip_corrupt else _poll,
-        )
-        await _consume(consumer, topics, partition, offset, wanted, printing)
+        consumer = Consumer(bootstrap_servers=bootstrap_server, config=config())
+        await consume(consumer, partial(printing, poll=skipped.poll if skip_corrupt else _poll))
 
-    skipped = SkippedBatches()
     try:
         run(call)
     finally:
@@ -155,11 +159,11 @@ def _config(
 
 
 async def _consume(
-    consumer: Consumer,
     topics: tuple[str, ...],
     partition: int | None,
     offset: int | None,
     wanted: Range,
+    consumer: Consumer,
     printing: Callable[[Consumer, PrintedPositions, dict[TopicPartition, int]], Awaitable[None]],
 ) -> None:
     """Open a consumer of topics, or of one partition of each; print, and commit positions."""
