@@ -9,11 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
+from ottla.client.config import Address
+from ottla.client.connection import Connection
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from ottla.zookeeper import paths
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.session import NULL, NoNode
-from ottla.zookeeper.znodes import ControllerNode
+from ottla.zookeeper.znodes import ConfigEntity, ControllerNode, OttlaTopicSettings
 from peers.apache_kafka import ApacheKafka, ZooKeeper
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
@@ -72,6 +82,44 @@ async def test_apache_kafka_joins_a_cluster_and_takes_it_over(
             ottla.stop()
             async with asyncio.timeout(BOUND_S):
                 await until_controlled_by(session, 2)
+
+
+async def alter_through(servers: str, topic: str, key: str, value: str) -> int:
+    """Set a topic's key through the broker of that address; return the error code."""
+    change = AlterableConfig(name=key, config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    host, _, port = servers.partition(":")
+    async with asyncio.timeout(BOUND_S), Connection(Address(host, int(port))) as connection:
+        answer = await connection.send(request, IncrementalAlterConfigsResponse)
+    return answer.responses[0].error_code
+
+
+async def test_a_topic_with_a_key_of_ours_is_altered_through_an_apache_controller(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    connect, own = f"{zookeeper.connect_string}/own-keys", "flush.before.acknowledge"
+    kafka = {"broker.id": "2", "zookeeper.connect": connect, **LEVEL}
+    ours = {"broker.id": "1", "zookeeper.connect": connect}
+    with ApacheKafka(tmp_path / "kafka", kafka, zookeeper=zookeeper, heap="384m") as apache:
+        async with KazooSession(connect) as session, Admin(apache.bootstrap_servers) as admin:
+            assert await controller_of(session) == 2
+            await admin.topics.create("orders", partitions=1)
+            # As earlier versions stored it: beside Kafka's keys.
+            earlier = ConfigEntity("topics/orders", {own: "true"})
+            await session.set(earlier.path, earlier.encode())
+            refused = await alter_through(apache.bootstrap_servers, "orders", "retention.ms", "5000")
+            assert refused == ErrorCode.INVALID_CONFIG
+            with BrokerProcess(tmp_path / "ottla", ours) as ottla:
+                assert await alter_through(ottla.bootstrap_servers, "orders", own, "true") == 0
+
+                assert await alter_through(apache.bootstrap_servers, "orders", "retention.ms", "6000") == 0
+
+                data, _ = await session.get(earlier.path)
+                config = ConfigEntity.decode("topics/orders", data).config
+                assert config == {"retention.ms": "6000"}
+                data, _ = await session.get(paths.ottla_topic_settings("orders"))
+                assert OttlaTopicSettings.decode("orders", data).config == {own: "true"}
 
 
 async def controller_of(session: KazooSession) -> int | None:

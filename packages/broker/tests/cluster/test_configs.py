@@ -24,7 +24,7 @@ from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
-from ottla.zookeeper.znodes import ConfigChange, ConfigEntity
+from ottla.zookeeper.znodes import ConfigChange, ConfigEntity, OttlaTopicSettings
 
 STATIC = broker_config_from({"log.retention.hours": "24", "background.threads": "4"})
 
@@ -287,3 +287,65 @@ async def test_whether_topics_allow_unclean_elections_is_read_as_it_is_in_zookee
 
     await harness.configs.alter_broker("", lambda _: {"unclean.leader.election.enable": "true"})
     assert await harness.configs.read_unclean_topics({"orders", "other"}) == {"orders", "other"}
+
+
+async def stored(harness: Harness, topic: str = "orders") -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings in Kafka's znode of a topic and in ours."""
+    data, _ = await harness.session.get(paths.config_entity("topics", topic))
+    own, _ = await harness.session.get(paths.ottla_topic_settings(topic))
+    config = ConfigEntity.decode(f"topics/{topic}", data).config
+    return dict(config), dict(OttlaTopicSettings.decode(topic, own).config)
+
+
+async def test_keys_that_kafka_does_not_know_are_stored_in_a_znode_of_ours(harness: Harness) -> None:
+    await harness.topic(retention_ms="5")
+    own = {"flush.before.acknowledge": "true"}
+
+    await harness.configs.alter_topic("orders", lambda present: {**present, **own})
+
+    assert await stored(harness) == ({"retention.ms": "5"}, own)
+    assert harness.configs.log_config("orders").flush_before_acknowledge
+    assert harness.configs.log_config("orders").retention_ms == 5
+    await harness.configs.alter_topic("orders", lambda present: {})
+    assert await stored(harness) == ({}, {})
+    assert not harness.configs.log_config("orders").flush_before_acknowledge
+
+
+async def test_a_key_of_ours_that_an_earlier_version_wrote_beside_kafkas_is_read_and_moves(
+    harness: Harness,
+) -> None:
+    await harness.topic(flush_before_acknowledge="true", retention_ms="5")
+    await harness.configs.load()
+    assert harness.configs.log_config("orders").flush_before_acknowledge
+
+    await harness.configs.alter_topic("orders", lambda present: {**present, "retention.ms": "6"})
+
+    assert await stored(harness) == ({"retention.ms": "6"}, {"flush.before.acknowledge": "true"})
+    assert harness.configs.log_config("orders").flush_before_acknowledge
+
+
+async def test_settings_that_an_earlier_topic_of_the_name_left_are_not_read(harness: Harness) -> None:
+    await harness.topic()
+    left = OttlaTopicSettings("orders", UUID(int=7), {"flush.before.acknowledge": "true"})
+    await harness.session.create(left.path, left.encode(), make_parents=True)
+
+    await harness.configs.load()
+
+    assert not harness.configs.log_config("orders").flush_before_acknowledge
+    await harness.configs.alter_topic("orders", lambda present: {**present, "retention.ms": "6"})
+    assert await stored(harness) == ({"retention.ms": "6"}, {})
+
+
+async def test_two_changes_at_once_are_both_kept(harness: Harness) -> None:
+    await harness.topic()
+    changes = {"flush.before.acknowledge": "true", "retention.ms": "9", "segment.ms": "7"}
+
+    await asyncio.gather(
+        *(
+            harness.configs.alter_topic("orders", lambda present, key=key: {**present, key: changes[key]})  # type: ignore[misc]
+            for key in changes
+        )
+    )
+
+    own = {"flush.before.acknowledge": changes.pop("flush.before.acknowledge")}
+    assert await stored(harness) == (changes, own)

@@ -16,7 +16,7 @@ from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.znodes import PreferredReplicaElection, TopicAssignment
+from ottla.zookeeper.znodes import OttlaTopicSettings, PreferredReplicaElection, TopicAssignment
 
 Story = Callable[[ControllerCluster], Coroutine[Any, Any, None]]
 
@@ -152,11 +152,14 @@ def test_a_replica_out_of_sync_does_not_lead_unless_that_is_allowed() -> None:
 def test_a_deleted_topic_leaves_no_znode_and_no_data_and_can_be_created_again() -> None:
     async def story(cluster: ControllerCluster) -> None:
         await with_topic(cluster, (1, 2), (2, 1))
+        own = OttlaTopicSettings("orders", None, {"flush.before.acknowledge": "true"})
+        await cluster.brokers[1].session.create(own.path, own.encode(), make_parents=True)
 
         await cluster.delete_topic("orders")
         await cluster.until(lambda: not cluster.exists(paths.deleted_topic("orders")), "marker gone")
 
         assert not cluster.exists(paths.topic("orders"))
+        assert not cluster.exists(own.path)
         assert all(not b.data and not b.roles and not b.metadata for b in cluster.brokers.values())
         await with_topic(cluster, (2, 1))
 

@@ -35,6 +35,9 @@ KAFKA_ACL = "/kafka-acl"
 KAFKA_ACL_EXTENDED = "/kafka-acl-extended"
 KAFKA_ACL_CHANGES = "/kafka-acl-changes"
 DELEGATION_TOKEN = "/delegation_token"
+OTTLA = "/ottla"
+"""The root of what Apache Kafka has no znode for."""
+OTTLA_TOPIC_SETTINGS = "/ottla/config/topics"
 
 PERSISTENT_ROOTS = (
     CONSUMERS,
@@ -161,6 +164,11 @@ def config_entity(entity_type: str, name: str) -> str:
     if entity_type not in CONFIG_TYPES:
         raise IllegalName("", f"{entity_type!r} is not a type of configuration entity")
     return f"{CONFIG}/{entity_type}/{segment(name)}"
+
+
+def ottla_topic_settings(name: str) -> str:
+    """The overrides of a topic's keys that Apache Kafka does not know."""
+    return f"{OTTLA_TOPIC_SETTINGS}/{topic_segment(name)}"
 
 
 def user_client_config(user: str, client: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.cluster.topic_settings import TOPICS, alter_settings, read_entity, read_settings
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.config import (
     BrokerConfig,
@@ -47,7 +48,6 @@ DYNAMIC_DEFAULT_BROKER: Final = 3
 STATIC_BROKER: Final = 4
 DEFAULT: Final = 5
 
-TOPICS: Final = "topics"
 BROKERS: Final = "brokers"
 CLUSTER_DEFAULT: Final = "<default>"
 NOTIFICATION_LIFE_MS: Final = 15 * 60_000
@@ -232,31 +232,20 @@ class Configs:
         """
         await retrying(partial(self._session.sync, paths.CONFIG))
         names = sorted(topics)
-        stored = await asyncio.gather(*(retrying(partial(self._get, TOPICS, name)) for name in names))
+        stored = await asyncio.gather(
+            *(retrying(partial(read_entity, self._session, TOPICS, name)) for name in names)
+        )
         return frozenset(
             name
             for name, (settings, _) in zip(names, stored, strict=True)
-            if self._build_log_config(name, settings or {}).unclean_leader_election_enable
+            if self._build_log_config(name, settings).unclean_leader_election_enable
         )
 
     async def _read(self, kind: str, name: str) -> None:
-        settings, _ = await self._get(kind, name)
         if kind == TOPICS:
-            self._apply_topic(name, settings or {})
+            self._apply_topic(name, dict((await read_settings(self._session, name)).settings))
         elif name in (CLUSTER_DEFAULT, str(self._broker_id)):
-            self._apply_broker(name, settings or {})
-
-    async def _get(self, kind: str, name: str) -> tuple[dict[str, str] | None, int]:
-        """The settings of an entity and the version of its znode; (None, -1) without a znode."""
-        try:
-            data, stat = await self._session.get(paths.config_entity(kind, name))
-        except NoNode:
-            return None, -1
-        try:
-            return dict(ConfigEntity.decode(f"{kind}/{name}", data).config), stat.version
-        except MalformedZnode as error:
-            _log.error("settings ignored", extra={"entity": f"{kind}/{name}", "reason": str(error)})
-            return {}, stat.version
+            self._apply_broker(name, (await read_entity(self._session, kind, name))[0])
 
     def _apply_topic(self, topic: str, settings: dict[str, str]) -> None:
         if settings == self._topics.get(topic, {}):
@@ -392,7 +381,17 @@ class Configs:
         def check(settings: Mapping[str, str]) -> None:
             LogConfig.from_broker(self.broker).with_overrides(settings)
 
-        await self._alter(TOPICS, topic, change, check, validate_only=validate_only)
+        while True:
+            stored = await read_settings(self._session, topic)
+            settings = _checked(change(dict(stored.settings)), check)
+            if validate_only:
+                return
+            try:
+                await alter_settings(self._session, topic, settings, stored)
+            except (BadVersion, NodeExists):
+                continue
+            await self._read(TOPICS, topic)
+            return
 
     async def alter_broker(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool = False
@@ -406,33 +405,16 @@ class Configs:
             _check_dynamic(settings, per_broker=bool(name))
             self._with_dynamic({**self._brokers, entity: settings})
 
-        await self._alter(BROKERS, entity, change, check, validate_only=validate_only)
-
-    async def _alter(
-        self,
-        kind: str,
-        name: str,
-        change: Callable[[dict[str, str]], dict[str, str]],
-        check: Callable[[Mapping[str, str]], None],
-        *,
-        validate_only: bool,
-    ) -> None:
         while True:
-            present, version = await self._get(kind, name)
-            if kind == BROKERS and present:
-                present = changeable(present, per_broker=name != CLUSTER_DEFAULT)
-            settings = change(dict(present or {}))
-            try:
-                check(settings)
-            except ConfigError as error:
-                raise InvalidConfig(f"Invalid config value for resource: {error}") from None
+            present, version = await read_entity(self._session, BROKERS, entity)
+            settings = _checked(change(changeable(present, per_broker=bool(name))), check)
             if validate_only:
                 return
             try:
-                await self._write(ConfigEntity(f"{kind}/{name}", settings), version)
+                await self._write(ConfigEntity(f"{BROKERS}/{entity}", settings), version)
             except (BadVersion, NodeExists):
                 continue
-            await self._read(kind, name)
+            await self._read(BROKERS, entity)
             return
 
     async def _write(self, node: ConfigEntity, version: int) -> None:
@@ -442,6 +424,14 @@ class Configs:
         else:
             await self._session.set(node.path, node.encode(), version=version)
         await self._session.create(change.path, change.encode(), sequential=True, make_parents=True)
+
+
+def _checked(settings: dict[str, str], check: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
+    try:
+        check(settings)
+    except ConfigError as error:
+        raise InvalidConfig(f"Invalid config value for resource: {error}") from None
+    return settings
 
 
 def changeable(settings: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.cluster.large_assignments import BYTES_PER_PARTITION, encoded, for_bytes, for_partitions
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.cluster.topic_overrides import checked_overrides
+from ottla.broker.cluster.topic_settings import put_new_settings
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import (
@@ -45,7 +46,7 @@ from ottla.zookeeper.session import (
     OperationTimeout,
     ZooKeeperError,
 )
-from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
+from ottla.zookeeper.znodes import TopicAssignment
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
@@ -218,7 +219,7 @@ class Topics:
     async def _write(self, created: CreatedTopic, data: bytes, overrides: Mapping[str, str]) -> None:
         # The configuration first: once the assignment exists, brokers create logs with it.
         with zookeeper_errors(InvalidConfig):
-            await self._put_config(created.name, overrides)
+            await put_new_settings(self._session, created.name, created.id, overrides)
         path = paths.topic(created.name)
         try:
             await self._session.create(path, data, make_parents=True)
@@ -234,13 +235,6 @@ class Topics:
             node = await for_bytes(len(present), partial(TopicAssignment.decode, created.name, present))
             if node.topic_id != created.id:
                 raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
-
-    async def _put_config(self, topic: str, overrides: Mapping[str, str]) -> None:
-        node = ConfigEntity(f"topics/{topic}", dict(overrides))
-        try:
-            await self._session.create(node.path, node.encode(), make_parents=True)
-        except NodeExists:
-            await self._session.set(node.path, node.encode())
 
     # ---- automatic creation
 

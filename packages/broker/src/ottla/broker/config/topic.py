@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.compression import (
@@ -240,6 +240,9 @@ def _advice(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.strip().lower(), known, 1, 0.7)
     return f"; did you mean {near[0]}?" if near else ""
 
+
+OWN_TOPIC_KEYS: Final = frozenset({"flush.before.acknowledge"})
+"""Topic keys that Apache Kafka does not know; they are stored apart from Kafka's."""
 
 TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "cleanup.policy": ("log.cleanup.policy",),

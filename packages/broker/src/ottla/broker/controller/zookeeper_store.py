@@ -315,6 +315,7 @@ class Store:
         for path in reversed(tree):
             await self._fenced_quietly([Delete(path)])
         await self._fenced_quietly([Delete(paths.config_entity("topics", topic))])
+        await self._fenced_quietly([Delete(paths.ottla_topic_settings(topic))])
         await self.drop_marker(topic)
 
     async def drop_marker(self, topic: str) -> None:

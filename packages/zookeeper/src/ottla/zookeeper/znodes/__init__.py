@@ -14,7 +14,7 @@ from ottla.zookeeper.znodes.brokers import (
     FeatureNode,
     ProducerIdBlock,
 )
-from ottla.zookeeper.znodes.configuration import ConfigChange, ConfigEntity
+from ottla.zookeeper.znodes.configuration import ConfigChange, ConfigEntity, OttlaTopicSettings
 from ottla.zookeeper.znodes.controller import (
     ControllerEpoch,
     ControllerNode,
@@ -54,6 +54,7 @@ __all__ = [
     "FeatureNode",
     "IsrChange",
     "LogDirEvent",
+    "OttlaTopicSettings",
     "PartitionState",
     "PreferredReplicaElection",
     "ProducerIdBlock",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from ottla.zookeeper import paths
 from ottla.zookeeper._json import Fields, by_text, encode, parse, text, text_or_number
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
+from ottla.zookeeper.znodes.topics import decode_topic_id, encode_topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,37 @@ class ConfigEntity:
         fields = Fields.of(paths.config_of(entity_path), data)
         fields.version(1)
         return cls(entity_path, fields.required("config", by_text(text_or_number)))
+
+
+@dataclass(frozen=True, slots=True)
+class OttlaTopicSettings:
+    """`/ottla/config/topics/[topic]`: the overrides of a topic's keys that Apache Kafka does not know.
+
+    They stand apart from Kafka's: an Apache broker validates all of a topic's overrides when one is altered,
+    and refuses unknown keys. `topic_id` tells a topic from a later one of its name.
+    """
+
+    topic: str
+    topic_id: UUID | None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.ottla_topic_settings(self.topic)
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        topic_id = None if self.topic_id is None else encode_topic_id(self.topic_id)
+        return encode({"version": 1, "topic_id": topic_id, "config": dict(self.config)})
+
+    @classmethod
+    def decode(cls, topic: str, data: bytes) -> OttlaTopicSettings:
+        """Read the overrides."""
+        fields = Fields.of(paths.ottla_topic_settings(topic), data)
+        fields.version(1)
+        topic_id = fields.optional("topic_id", decode_topic_id, None)
+        return cls(topic, topic_id, fields.required("config", by_text(text_or_number)))
 
 
 @dataclass(frozen=True, slots=True)
