@@ -37,7 +37,7 @@ from rich.table import Table
 
 import flights_on_spark
 from ottla.broker.testing import BrokerProcess
-from ottla.pipeline.java import NoJava
+from ottla.pipeline.spark import NoJava
 
 TOPIC = "flights"
 PARTITIONS = 6

@@ -32,9 +32,7 @@ from ottla.pipeline.sink.exactly_once import (
     forget_tasks,
     write_exactly_once,
 )
-from ottla.pipeline.sink.sink_client import PendingTransaction
-from ottla.pipeline.sink.task_identity import TaskIdentity
-from ottla.pipeline.sink.task_result import TaskResult
+from ottla.pipeline.sink.tasks import PendingTransaction, TaskIdentity, TaskResult
 from ottla.producer import PreparedTransaction, Producer
 from ottla.protocol.errors import InvalidProducerIdMapping, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition

@@ -20,7 +20,7 @@ from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC, MappedSpan
 from ottla.pipeline.jobs.mirroring.offset_mapping_topic import read_mapping
 from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans
-from ottla.pipeline.jobs.query_status import SILENT_S, state_now
+from ottla.pipeline.jobs.progress_report import SILENT_S, state_now
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.state_files import StateFile
 from ottla.producer import SyncProducer

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline.jobs.alerting.alert_records import alert_record
-from ottla.pipeline.jobs.alerting.alert_state import AlertEvent
-from ottla.pipeline.jobs.alerting.rules import Anomaly, Rule
-from ottla.pipeline.jobs.alerting.series_state import SeriesState
-from ottla.pipeline.jobs.alerting.windows import Window, judge
+from ottla.pipeline.jobs.alerting.on_spark import alert_record
+from ottla.pipeline.jobs.alerting.rules import Anomaly, Rule, Window, judge
+from ottla.pipeline.jobs.alerting.series_state import AlertEvent, SeriesState
 from ottla.pipeline.jobs.alerts import Alerts
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.samples import sample_declaration

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.pipeline.jobs.database.gaps import SeenNumbers
 from ottla.pipeline.jobs.database.row_values import (
     bytes_of,
     key_of,
@@ -22,6 +21,7 @@ from ottla.pipeline.jobs.database.row_values import (
     text_of,
     timestamp_ms,
 )
+from ottla.pipeline.jobs.database.table_follower import SeenNumbers
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 

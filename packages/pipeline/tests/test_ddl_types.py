@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.pipeline.ddl_types import wrong_ddl
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import given_options
-from ottla.pipeline.values import RowOptions, value_format
+from ottla.pipeline.values import RowOptions, value_format, wrong_ddl
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.pipeline.jobs.declaration_lines import Path, PythonLines, TomlLines
+from ottla.pipeline.jobs.declaration_errors import SettingPath
+from ottla.pipeline.jobs.declaration_files import PythonLines, TomlLines
 
 TOML = '''# a comment
 kind = "logs"
@@ -55,7 +56,7 @@ limit = 2
         ((), 1),
     ],
 )
-def test_lines_of_toml(path: Path, line: int) -> None:
+def test_lines_of_toml(path: SettingPath, line: int) -> None:
     assert TomlLines(TOML).of(path) == line
 
 
@@ -85,7 +86,7 @@ pipeline = {
         (("missing",), 4),
     ],
 )
-def test_lines_of_python(path: Path, line: int) -> None:
+def test_lines_of_python(path: SettingPath, line: int) -> None:
     assert PythonLines(PYTHON, "pipeline").of(path) == line
 
 

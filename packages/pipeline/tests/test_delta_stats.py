@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from ottla.pipeline.jobs.delta_files import layout_of, write_rows
-from ottla.pipeline.jobs.delta_stats import TEXT, Stats
+from ottla.pipeline.jobs.delta_files import TEXT, Stats, layout_of, write_rows
 
 deltalake = pytest.importorskip("deltalake")
 

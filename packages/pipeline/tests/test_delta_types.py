@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from ottla.pipeline.jobs.delta_types import Shape, other_types, shape_of, shape_of_ddl, shapes_of
+from ottla.pipeline.jobs.delta_table import Shape, other_types, shape_of, shape_of_ddl, shapes_of
 
 deltalake = pytest.importorskip("deltalake")
 

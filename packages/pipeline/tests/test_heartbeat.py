@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ottla.pipeline.jobs.heartbeat import heartbeat
+from ottla.pipeline.jobs.run import heartbeat
 
 OFTEN_S = 0.005
 LONG_S = 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.pipeline.jobs.interval import Interval
+from ottla.pipeline.jobs.progress_report import Interval
 
 
 def test_the_first_action_is_due_at_once() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.java import NoJava, find_java, install_command, version_of
-from ottla.pipeline.spark import settings_for
+from ottla.pipeline.spark import NoJava, find_java, install_command, settings_for, version_of
 
 
 def _java(folder: Path) -> Path:

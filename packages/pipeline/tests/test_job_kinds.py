@@ -11,9 +11,9 @@ import pytest
 
 from ottla.pipeline.jobs.declaration_errors import DeclarationError
 from ottla.pipeline.jobs.declaration_files import read_job
-from ottla.pipeline.jobs.field_types import wrong_types
 from ottla.pipeline.jobs.job_kinds import about, job_class, kinds
 from ottla.pipeline.jobs.samples import sample_declaration, sample_kinds
+from ottla.pipeline.jobs.value_parsing import wrong_types
 
 
 def _said(folder: Path, kind: str, old: str, new: str) -> list[str]:

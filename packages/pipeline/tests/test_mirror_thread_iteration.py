@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from ottla.pipeline.jobs.mirroring.thread_iteration import iterate_in_thread
+from ottla.pipeline.jobs.mirroring.spark_task import iterate_in_thread
 
 LONG_S = 30
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from ottla.broker.testing import free_port
 from ottla.pipeline.cli import pipeline
+from ottla.pipeline.jobs.run import stop_on_signals
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.state_files import StateFile
-from ottla.pipeline.jobs.stop_signals import stop_on_signals
 
 OTTLA = "from ottla.client.cli import main; main()"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.errors import OptionError
-from ottla.pipeline.segments.errors import SegmentsChanged
+from ottla.pipeline.errors import OptionError, SegmentsChanged
 from ottla.pipeline.segments.log_directories import PartitionFolder, find_partitions
 from ottla.pipeline.source.config import TopicSelection
 from ottla.protocol.topics import TopicPartition

@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from ottla.pipeline.errors import DataLoss, NotSupported, OptionError
+from ottla.pipeline.errors import (
+    CorruptSegment,
+    DataLoss,
+    NotSupported,
+    OptionError,
+    SegmentsChanged,
+    UnreadableBatch,
+)
 from ottla.pipeline.segments import byte_ranges, segment_reading
 from ottla.pipeline.segments.byte_ranges import ByteRange
 from ottla.pipeline.segments.data_source import OttlaLogDataSource
-from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged, UnreadableBatch
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.values import ValueFormat
@@ -128,7 +134,7 @@ def test_times_say_from_where_to_where(writer: PartitionWriter, at: int) -> None
 
 def test_a_time_behind_all_is_an_error_or_the_end(writer: PartitionWriter) -> None:
     too_late = str(FIRST_MS + 5_000)
-    with pytest.raises(OptionError, match="orders-0 has no readable record at or after that time"):
+    with pytest.raises(OptionError, match="orders-0 has no record at or after that time"):
         rows_of(writer.log_dir, startingTimestamp=too_late)
     latest = {"startingOffsetsByTimestampStrategy": "latest"}
     assert rows_of(writer.log_dir, startingTimestamp=too_late, **latest) == []

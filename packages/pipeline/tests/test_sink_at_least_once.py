@@ -19,7 +19,7 @@ from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, RowsUnfit
 from ottla.pipeline.sink.exactly_once import write_exactly_once
-from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.pipeline.sink.tasks import TaskIdentity
 from ottla.protocol.errors import MessageTooLarge
 from peers.denied_transactions import denied_transactions
 

@@ -11,7 +11,7 @@ from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.sink_client import SinkClient
-from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.pipeline.sink.tasks import TaskIdentity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

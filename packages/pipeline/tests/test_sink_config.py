@@ -9,7 +9,7 @@ import pytest
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.sink.config import MARKERS_TOPIC, SinkConfig
 from ottla.pipeline.sink.errors import BrokersUnreachable
-from ottla.pipeline.sink.reachability import require_brokers
+from ottla.pipeline.sink.spark_writers import require_brokers
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ottla.pipeline.sink.errors import MarkersUnreadable, StaleBatch
 from ottla.pipeline.sink.markers import Marker, MarkerLog, decoded, is_begun, is_written, missing_task
-from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.pipeline.sink.tasks import TaskIdentity
 from ottla.protocol.records import BatchBuilder, ControlType, end_transaction_marker
 
 KEY = b"q/0"

@@ -12,11 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline.sink.equal_rows import EqualRowCounter
-from ottla.pipeline.sink.row_bytes import row_bytes
-from ottla.pipeline.sink.row_hashes import RowHashes
-from ottla.pipeline.sink.row_ids import RowIds
-from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.pipeline.sink.row_ids import EqualRowCounter, RowHashes, RowIds, row_bytes
+from ottla.pipeline.sink.tasks import TaskIdentity
 
 PLACE = TaskIdentity("q", 7, 3)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

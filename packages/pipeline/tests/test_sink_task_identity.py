@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.pipeline.errors import OptionError, PipelineError
-from ottla.pipeline.sink.task_identity import BATCH_ID, QUERY_ID, TaskIdentity, batch_task, stream_task
+from ottla.pipeline.sink.tasks import BATCH_ID, QUERY_ID, TaskIdentity, batch_task, stream_task
 
 NOWHERE: dict[str, str] = {}
 STREAM = {QUERY_ID: "q", BATCH_ID: "7"}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.pipeline.sink.errors import RowsCut
-from ottla.pipeline.sink.task_input import whole
+from ottla.pipeline.sink.tasks import whole
 
 END_OF_STREAM = (-4).to_bytes(4, "big", signed=True)
 WORKER = "def main(infile, read): return read(infile)"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.source.offset_json import (
+from ottla.pipeline.source.offsets import (
     INITIAL,
     Position,
     end_with_starts,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between, split
+from ottla.pipeline.source.offsets import OffsetRange, ranges_between, split
 from ottla.protocol.topics import TopicPartition
 
 ZERO, ONE, TWO = (TopicPartition("orders", number) for number in range(3))

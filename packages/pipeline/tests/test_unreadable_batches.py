@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerProcess
-from ottla.pipeline.errors import DataLoss
-from ottla.pipeline.segments.errors import UnreadableBatch
+from ottla.pipeline.errors import DataLoss, UnreadableBatch
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.offset_ranges import OffsetRange
+from ottla.pipeline.source.offsets import OffsetRange
 from ottla.pipeline.source.range_reader import SourceConsumer
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.values import ValueFormat

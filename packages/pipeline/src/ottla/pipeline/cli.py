@@ -43,8 +43,7 @@ def run(file: Path, once: bool, quiet: bool) -> None:
     """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all records are read."""
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.progress_display import ProgressDisplay
-    from ottla.pipeline.jobs.run import FINISH_S, Run
-    from ottla.pipeline.jobs.stop_signals import stop_on_signals
+    from ottla.pipeline.jobs.run import FINISH_S, Run, stop_on_signals
 
     job = _read(file)
     with ProgressDisplay(once=once, quiet=quiet) as shown:
@@ -186,8 +185,7 @@ def _show_status(job: Job, *, as_json: bool, clear: bool) -> None:
 
 
 def _status(job: Job) -> dict[str, object]:
-    from ottla.pipeline.jobs.progress_report import STATUS
-    from ottla.pipeline.jobs.query_status import state_now
+    from ottla.pipeline.jobs.progress_report import STATUS, state_now
     from ottla.pipeline.jobs.state_files import StateFile
 
     found = StateFile(Path(job.checkpoint) / STATUS).read()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from ottla.protocol.topics import TopicPartition
+
 log = logging.getLogger(__name__)
 
 
@@ -39,3 +41,32 @@ def report_loss(loss: DataLoss, *, fails: bool) -> None:
 
 class NotSupported(PipelineError, NotImplementedError):
     """A feature of Spark's own source that this one does not have."""
+
+
+class CorruptSegment(PipelineError):
+    """A segment whose content violates its format."""
+
+    def __init__(self, path: str, problem: object) -> None:
+        super().__init__(
+            f"{path} is damaged: {problem}. Take the file from another replica or a copy, or read "
+            'this partition through its broker: format("ottla")'
+        )
+
+
+class UnreadableBatch(DataLoss):
+    """A batch in a segment whose records cannot be read from some offset on."""
+
+    def __init__(self, path: str, partition: TopicPartition, offset: int, problem: object) -> None:
+        super().__init__(
+            f"{partition} at offset {offset}: {problem} (in {path})",
+            "Take the file from another replica or a copy, or read this partition through its broker. ",
+        )
+
+
+class SegmentsChanged(PipelineError):
+    """Files that the broker replaces or deletes during the read."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. Run the query again, or read a copy of the directory, which does not change"
+        )

@@ -14,16 +14,75 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.pipeline.decoded import Decoded, decode_each
+from ottla.pipeline.lazy import pa, pc
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Values as a column, and the reason for each that could not be decoded (None: all could)."""
+
+    values: pa.Array
+    errors: list[str | None] | None = None
+
+
+def decode_each(read: Callable[[bytes], Any], values: pa.Array, wanted: pa.DataType) -> Decoded:
+    """Decode values one by one; null stays null, and a malformed value becomes null."""
+    rows: list[Any] = []
+    errors: list[str | None] = []
+    for value in values.to_pylist():
+        row, error = _one(read, value)
+        rows.append(row)
+        errors.append(error)
+    _look_closer(rows, errors, wanted)
+    return Decoded(_array(rows, wanted), errors if any(errors) else None)
+
+
+def _one(read: Callable[[bytes], Any], value: bytes | None) -> tuple[Any, str | None]:
+    if value is None:
+        return None, None
+    try:
+        row = read(value)
+    except Exception as error:  # any error of a decoder concerns this one value
+        return None, _reason(error)
+    if not isinstance(row, dict):
+        return None, f"{type(row).__name__} where fields were expected"
+    return row, None
+
+
+def _look_closer(rows: list[Any], errors: list[str | None], wanted: pa.DataType) -> None:
+    """Record the reason for each row that does not fit; usually all rows fit, which one attempt shows."""
+    if _misfit(rows, wanted) is None:
+        return
+    for index, row in enumerate(rows):
+        reason = _misfit([row], wanted)
+        if reason is not None:
+            rows[index], errors[index] = None, reason
+
+
+def _misfit(rows: Sequence[Any], wanted: pa.DataType) -> str | None:
+    try:
+        _array(rows, wanted)
+    except (
+        Exception
+    ) as error:  # Arrow raises many types of errors for values that do not fit, also Python's own
+        return _reason(error)
+    return None
+
+
+def _array(rows: Sequence[Any], wanted: pa.DataType) -> pa.Array:
+    return pa.array(rows, wanted)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
 
 _FEW = 256
 """If Arrow does not accept this many values, they are decoded one by one."""
@@ -81,8 +140,6 @@ def _read(values: pa.Array, wanted: pa.StructType) -> Iterator[Decoded]:
 
 def _at_once(values: pa.Array, wanted: pa.StructType) -> pa.StructArray | None:
     """Decode values as lines of JSON; return None if Arrow does not accept all of them."""
-    import pyarrow as pa
-
     if not len(values):
         return pa.array([], wanted)
     try:
@@ -105,9 +162,6 @@ def _lines(values: pa.Array) -> pa.Buffer:
     would need a comma or a bracket before the next line, which begins with {. So if there are as many objects
     as lines, each line holds one.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     texts = values.cast(pa.string())  # raises for invalid UTF-8, which Arrow's reader would accept
     if len(texts) == 1:
         texts = pa.array([texts[0].as_py().strip()])
@@ -117,7 +171,6 @@ def _lines(values: pa.Array) -> pa.Buffer:
 
 
 def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
-    import pyarrow as pa
     from pyarrow import json as arrow_json
 
     text = pa.string()
@@ -133,8 +186,6 @@ def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
 
 
 def _joined(parts: list[Decoded], wanted: pa.StructType) -> Decoded:
-    import pyarrow as pa
-
     errors = [each for part in parts for each in (part.errors or [None] * len(part.values))]
     return Decoded(
         pa.concat_arrays([part.values.cast(wanted) for part in parts]), errors if any(errors) else None
@@ -143,8 +194,6 @@ def _joined(parts: list[Decoded], wanted: pa.StructType) -> Decoded:
 
 def _spread(found: Decoded, values: pa.Array) -> Decoded:
     """Insert nulls at their positions among the values."""
-    import pyarrow.compute as pc
-
     if not values.null_count:
         return found
     is_there = values.is_valid()

@@ -1,20 +1,187 @@
-"""Values of records as columns: JSON, MessagePack and Avro with a schema."""
+"""Values of records as columns: JSON, MessagePack and Avro with a schema.
+
+Columns are declared in Spark's DDL, which is looked at without Spark, so that an error names the option and
+the word. Only certain mistakes are reported: Spark's parser has the last word.
+"""
 
 from __future__ import annotations
 
+import difflib
+import io
+import json
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache
+from typing import Any, Literal
 
-from ottla.pipeline.avro_values import avro_columns, avro_reader
-from ottla.pipeline.ddl_types import wrong_ddl
-from ottla.pipeline.decoded import Decoded, decode_each
 from ottla.pipeline.errors import OptionError, PipelineError
-from ottla.pipeline.json_values import decode_json
+from ottla.pipeline.json_values import Decoded, decode_each, decode_json
+from ottla.pipeline.lazy import pa
 from ottla.pipeline.options import option, required
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+_TYPES = {
+    "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
+    "bytes": "BINARY", "string": "STRING",
+}  # fmt: skip
+_LOGICAL = {
+    ("int", "date"): "DATE",
+    ("long", "timestamp-millis"): "TIMESTAMP",
+    ("long", "timestamp-micros"): "TIMESTAMP",
+    ("long", "local-timestamp-millis"): "TIMESTAMP_NTZ",
+    ("long", "local-timestamp-micros"): "TIMESTAMP_NTZ",
+}
+_TEXTS = ("name", "namespace", "doc", "default", "symbols", "aliases")
+
+
+_DECIMAL = (("bytes", "decimal"), ("fixed", "decimal"))
+
+
+@cache
+def avro_reader(text: str) -> Callable[[bytes], Any]:
+    """Return a function that decodes one value written with a schema."""
+    fastavro = _fastavro()
+    parsed = fastavro.parse_schema(_plain(json.loads(text)))
+
+    def read(value: bytes) -> Any:
+        source = io.BytesIO(value)
+        row = fastavro.schemaless_reader(source, parsed)
+        if source.read(1):
+            raise ValueError("the value has extra bytes at its end")
+        return row
+
+    return read
+
+
+def avro_columns(text: str) -> str:
+    """Return the fields of an Avro record as Spark's DDL. Raises OptionError for another schema."""
+    return _fields(_schema(text))
+
+
+def _schema(text: str) -> dict[str, Any]:
+    fastavro = _fastavro()
+    try:
+        schema = _plain(json.loads(text))
+        # Expand types that are referenced by name.
+        expanded = fastavro.schema.expand_schema(schema)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"option 'value.schema' must be an Avro schema, as JSON: {error}") from None
+    except (fastavro.schema.SchemaParseException, LookupError, TypeError, ValueError) as error:
+        raise OptionError(f"option 'value.schema' is not an Avro schema: {error}") from None
+    if not isinstance(expanded, dict) or expanded.get("type") != "record":
+        raise OptionError("option 'value.schema' must be the Avro schema of a record")
+    return expanded
+
+
+def _plain(given: Any) -> Any:
+    """Replace logical types that Spark does not have by the types below them."""
+    if isinstance(given, list):
+        return [_plain(each) for each in given]
+    if not isinstance(given, dict):
+        return given
+    known = (given.get("type"), given.get("logicalType")) in (*_LOGICAL, *_DECIMAL)
+    return {
+        key: value if key in _TEXTS else _plain(value)
+        for key, value in given.items()
+        if known or key != "logicalType"
+    }
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    return ", ".join(f"`{each['name']}` {_type(each['type'])}" for each in schema["fields"])
+
+
+def _type(given: Any) -> str:
+    match given:
+        case str() if given in _TYPES:
+            return _TYPES[given]
+        case [*options] if len(rest := [each for each in options if each != "null"]) == 1:
+            return _type(rest[0])
+        case {"type": "record"}:
+            return f"STRUCT<{_fields(given)}>"
+        case {"type": "array"}:
+            return f"ARRAY<{_type(given['items'])}>"
+        case {"type": "map"}:
+            return f"MAP<STRING, {_type(given['values'])}>"
+        case {"type": "enum"}:
+            return "STRING"
+        case {"type": "bytes" | "fixed", "logicalType": "decimal"}:
+            return f"DECIMAL({given['precision']}, {given.get('scale', 0)})"
+        case {"type": "fixed"}:
+            return "BINARY"
+        case {"type": str(kind), "logicalType": str(logical)} if (kind, logical) in _LOGICAL:
+            return _LOGICAL[kind, logical]
+        case {"type": inner}:
+            return _type(inner)
+    raise OptionError(f"option 'value.schema': Spark has no type for Avro's {given!r}")
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise OptionError("value.format=avro needs fastavro: pip install 'ottla-pipeline[avro]'") from error
+    return fastavro
+
+
+_NAMES = frozenset(
+    (
+        "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "BYTE", "CHAR", "CHARACTER", "DATE", "DEC", "DECIMAL",
+        "DOUBLE", "FLOAT", "GEOGRAPHY", "GEOMETRY", "INT", "INTEGER", "INTERVAL", "LONG", "MAP", "NUMERIC",
+        "REAL", "SHORT", "SMALLINT", "STRING", "STRUCT", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
+        "TIMESTAMP_NTZ", "TINYINT", "VARCHAR", "VARIANT", "VOID",
+    )
+)  # fmt: skip
+_FIELD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`]+))\s*:?\s*(.*)", re.DOTALL)
+_TYPE = re.compile(r"\s*(\w+)\s*(?:<(.*)>)?", re.DOTALL)
+_OPENING, _CLOSING = "<(", ">)"
+
+
+def wrong_ddl(columns: str) -> Iterator[str]:
+    """Yield what is wrong in columns such as `drink STRING, price DOUBLE`."""
+    for part in _parts(columns):
+        found = _FIELD.fullmatch(part)
+        if found is None:
+            yield f"{columns!r} has an empty place between two commas, or names no column"
+            continue
+        name = found[1] or found[2]
+        if not found[3].strip():
+            yield f"{name!r} has no type: {name} STRING"
+        else:
+            yield from (f"{said} (of {name!r})" for said in _wrong_type(found[3]))
+
+
+def _wrong_type(text: str) -> Iterator[str]:
+    found = _TYPE.match(text)
+    if found is None:
+        yield f"{text.strip()!r} is not a type"
+        return
+    word, inner = found[1], found[2]
+    if word.upper() not in _NAMES:
+        near = difflib.get_close_matches(word.upper(), _NAMES, 1)
+        yield f"{word!r} is not a type" + (f"; did you mean {near[0]}?" if near else "")
+    elif inner is not None and word.upper() == "STRUCT":
+        yield from wrong_ddl(inner)
+    elif inner is not None:
+        for part in _parts(inner):
+            yield from _wrong_type(part)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield the parts between commas that are in no brackets and no quotes."""
+    depth, begin, quote = 0, 0, ""
+    for at, each in enumerate(text):
+        if quote:
+            quote = "" if each == quote else quote
+        elif each in "`'\"":
+            quote = each
+        elif each == "," and not depth:
+            yield text[begin:at]
+            begin = at + 1
+        else:
+            depth += (each in _OPENING) - (each in _CLOSING)
+    yield text[begin:]
+
 
 Kind = Literal["raw", "json", "msgpack", "avro"]
 Mode = Literal["permissive", "dropmalformed", "failfast"]

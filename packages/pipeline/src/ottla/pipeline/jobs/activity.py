@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.jobs.dead_letters import dead_letters
+from ottla.pipeline.jobs.dead_letters import dropped_by_watermark, send_dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.lake import Lake
-from ottla.pipeline.jobs.late_rows import dropped_by_watermark
 from ottla.pipeline.jobs.topic_sink import TopicSink
 from ottla.pipeline.jobs.value_parsing import REASON, ROW, Parse
+from ottla.pipeline.lazy import functions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -123,7 +123,7 @@ class Activity(Job):
             frame = self._windows(self._events(run), self.windows)
             run.stream(frame, self._append(run, self.windows.lake, "windows"), "windows")
         bad = self._parsed(run).where(f"{REASON} IS NOT NULL")
-        run.stream(bad, self._bury(run), "dead-letters")
+        run.stream(bad, self._send_dead, "dead-letters")
         run.wait()
 
     def _parsed(self, run: Run) -> DataFrame:
@@ -134,8 +134,6 @@ class Activity(Job):
 
     def _events(self, run: Run) -> DataFrame:
         """Return each event once. The operator that drops repeated events also drops single late ones."""
-        from pyspark.sql import functions
-
         # This starts Spark; before that there are no columns.
         good = self._parsed(run).where(f"{REASON} IS NULL")
         columns = {name: functions.col(ROW)[name] for name in (self.windows.by if self.windows else ())}
@@ -149,16 +147,12 @@ class Activity(Job):
         return events.withWatermark(_TIME, late).dropDuplicatesWithinWatermark([_ID])
 
     def _id(self) -> Column:
-        from pyspark.sql import functions
-
         place = functions.concat_ws("-", "topic", "partition", "offset")
         if self.events.id is None:
             return place
         return functions.coalesce(functions.col(ROW)[self.events.id].cast("string"), place)
 
     def _sessions(self, events: DataFrame, wanted: Sessions) -> DataFrame:
-        from pyspark.sql import functions
-
         gap = f"{int(wanted.gap * 1_000)} milliseconds"
         found = events.groupBy(functions.session_window(_TIME, gap).alias(_WINDOW), _USER).agg(
             functions.max(_TIME).alias("ended"), functions.count("*").alias("events")
@@ -170,8 +164,6 @@ class Activity(Job):
         )  # fmt: skip
 
     def _windows(self, events: DataFrame, wanted: Windows) -> DataFrame:
-        from pyspark.sql import functions
-
         length, slide = (
             f"{int(each * 1_000)} milliseconds" for each in (wanted.length, wanted.slide or wanted.length)
         )
@@ -191,13 +183,5 @@ class Activity(Job):
 
         return each
 
-    def _bury(self, run: Run) -> EachBatch:
-        from pyspark.sql import Observation, functions
-
-        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
-            seen = Observation()
-            letters = dead_letters(batch.observe(seen, functions.count("*").alias("dead")), self.name)
-            self.dead_letters.write(letters, self.source, "dead-letters")
-            return {"dead": int(seen.get["dead"])}
-
-        return each
+    def _send_dead(self, batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+        return send_dead_letters(batch, self.dead_letters, self.source, self.name)

@@ -10,12 +10,12 @@ from pydantic import Field
 from ottla.pipeline.jobs.alerting.metrics import Metrics
 from ottla.pipeline.jobs.alerting.on_spark import AlertEvaluator, need_pandas
 from ottla.pipeline.jobs.alerting.rules import Rule
-from ottla.pipeline.jobs.dead_letters import dead_letters
+from ottla.pipeline.jobs.dead_letters import dropped_by_watermark, send_dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.declaration_errors import within
-from ottla.pipeline.jobs.late_rows import dropped_by_watermark
 from ottla.pipeline.jobs.topic_sink import TopicSink
 from ottla.pipeline.jobs.value_parsing import REASON
+from ottla.pipeline.lazy import functions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,14 +57,14 @@ class Alerts(Job):
         judging = AlertEvaluator(self.name, tuple(self.rules), round(self.metrics.forget_after * 1_000))
         good = self._read(run).where(f"{REASON} IS NULL")
         run.stream(judging.alerts(good, self.metrics.late_after), self._send(run))
-        run.stream(self._read(run).where(f"{REASON} IS NOT NULL"), self._bury(), "dead-letters")
+        run.stream(self._read(run).where(f"{REASON} IS NOT NULL"), self._send_dead, "dead-letters")
         run.wait()
 
     def _read(self, run: Run) -> DataFrame:
         return self.metrics.add_to(self.source.stream(run.spark, {"includeHeaders": "true"}))
 
     def _send(self, run: Run) -> EachBatch:
-        from pyspark.sql import Observation, functions
+        from pyspark.sql import Observation
 
         def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
             seen = Observation()
@@ -75,22 +75,12 @@ class Alerts(Job):
 
         return each
 
-    def _bury(self) -> EachBatch:
-        from pyspark.sql import Observation, functions
-
-        def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
-            seen = Observation()
-            letters = dead_letters(batch.observe(seen, functions.count("*").alias("dead")), self.name)
-            self.dead_letters.write(letters, self.source, "dead-letters")
-            return {"dead": int(seen.get["dead"])}
-
-        return each
+    def _send_dead(self, batch: DataFrame, batch_id: int) -> Mapping[str, int]:
+        return send_dead_letters(batch, self.dead_letters, self.source, self.name)
 
 
 def _records(alerts: DataFrame) -> DataFrame:
     """Return the records in a fixed order, so that a repeated batch sends the same rows in the same tasks."""
-    from pyspark.sql import functions
-
     said = {"alert-id": functions.col("id"), "alert-state": functions.col("state")}
     headers = [
         functions.struct(functions.lit(name).alias("key"), value.cast("binary").alias("value"))

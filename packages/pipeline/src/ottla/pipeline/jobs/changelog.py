@@ -6,17 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.changes.change_format import Changes
-from ottla.pipeline.jobs.changes.change_reader import IGNORED, ChangeReader
+from ottla.pipeline.jobs.changes.change_reader import IGNORED, ChangeReader, Changes
 from ottla.pipeline.jobs.changes.delta_merge import Merged, newest
 from ottla.pipeline.jobs.dead_letters import dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.topic_sink import TopicSink
 from ottla.pipeline.jobs.value_parsing import REASON
+from ottla.pipeline.lazy import functions, pa
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from ottla.pipeline.jobs.run import Run
@@ -77,7 +76,7 @@ class Changelog(Job):
 
     def _newest(self, read: DataFrame) -> tuple[pa.Table, dict[str, int]]:
         """Return the last change of each row and the number of malformed records, in one pass."""
-        from pyspark.sql import Observation, functions
+        from pyspark.sql import Observation
 
         seen = Observation()
         is_dead = functions.col(REASON).isNotNull()

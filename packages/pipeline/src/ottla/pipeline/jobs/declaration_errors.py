@@ -10,14 +10,16 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.declaration_lines import Path
+
+SettingPath = tuple[str | int, ...]
+"""The path to a value: keys of tables and indexes of lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """A mistake, and the path of the setting that it concerns."""
 
-    path: Path
+    path: SettingPath
     message: str
 
     @property
@@ -57,11 +59,11 @@ def within(step: str | int, mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
 def mistakes_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Mistake]:
     """Yield pydantic's errors in our words."""
     for found in error.errors(include_url=False):
-        path: Path = tuple(found["loc"])
+        path: SettingPath = tuple(found["loc"])
         yield Mistake(path, _said(found, path, model))
 
 
-def _said(found: Mapping[str, Any], path: Path, model: type[BaseModel]) -> str:
+def _said(found: Mapping[str, Any], path: SettingPath, model: type[BaseModel]) -> str:
     kind, limits = found["type"], found.get("ctx", {})
     if kind == "missing":
         return f"is missing{_example(model, path)}"
@@ -102,7 +104,7 @@ def _shown(value: Any) -> str:
     return "a table" if isinstance(value, Mapping) else repr(value)
 
 
-def _example(model: type[BaseModel], path: Path) -> str:
+def _example(model: type[BaseModel], path: SettingPath) -> str:
     field = _fields(model, path[:-1]).get(str(path[-1]))
     if field is None or not field.examples:
         return ""
@@ -115,7 +117,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _near(model: type[BaseModel], path: Path) -> str:
+def _near(model: type[BaseModel], path: SettingPath) -> str:
     known = sorted(_fields(model, path[:-1]))
     near = difflib.get_close_matches(str(path[-1]), known, 1)
     if near:
@@ -123,7 +125,7 @@ def _near(model: type[BaseModel], path: Path) -> str:
     return f"; there are {', '.join(known)}" if known else ""
 
 
-def _fields(model: type[BaseModel], path: Path) -> dict[str, Any]:
+def _fields(model: type[BaseModel], path: SettingPath) -> dict[str, Any]:
     """Return the fields of the table at a path; none if there is no such table."""
     found: type[BaseModel] | None = model
     for step in path:

@@ -11,8 +11,9 @@ from pydantic import Field
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs import delta_table
 from ottla.pipeline.jobs.declaration import Mistake, Names, PathOrUrl, Table
-from ottla.pipeline.jobs.delta_types import shape_of_ddl
+from ottla.pipeline.jobs.delta_table import shape_of_ddl
 from ottla.pipeline.jobs.state_files import BatchKey, StateFile
+from ottla.pipeline.lazy import functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -122,8 +123,6 @@ class Lake(Table):
             before()
 
     def _write_parquet(self, batch: DataFrame, key: BatchKey) -> None:
-        from pyspark.sql import functions
-
         # The mode is set here too: with Spark's default, `overwrite` would remove all existing rows.
         marked = batch.withColumn(BATCH, functions.lit(str(key)))
         writer = marked.write.partitionBy(*self.partition_by, BATCH).mode("overwrite")

@@ -12,6 +12,7 @@ from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.lake import Lake
 from ottla.pipeline.jobs.topic_sink import TopicSink
 from ottla.pipeline.jobs.value_parsing import REASON, ROW, Parse
+from ottla.pipeline.lazy import functions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,7 @@ class Logs(Job):
 
         Good and malformed rows are counted in the same pass, so a few malformed ones cost little.
         """
-        from pyspark.sql import Observation, functions
+        from pyspark.sql import Observation
 
         seen = Observation()
         is_good = functions.col(REASON).isNull()
@@ -111,8 +112,6 @@ class Logs(Job):
             self.dead_letters.write(letters, self.source, f"dead-letters-{at}" if at else "dead-letters")
 
     def _rows(self, good: DataFrame) -> DataFrame:
-        from pyspark.sql import functions
-
         time = self._time()
         derived = [
             functions.date_format(time, _DERIVED[name]).alias(name)
@@ -123,8 +122,6 @@ class Logs(Job):
 
     def _time(self) -> Column:
         """Return the timestamp of a line, or of its record if the line has none."""
-        from pyspark.sql import functions
-
         record = functions.col("timestamp")
         named = next((name for name in self.parse.names() if self.parse.is_time(name)), None)
         return record if named is None else functions.coalesce(functions.col(ROW)[named], record)

@@ -1,15 +1,17 @@
-"""A run of a pipeline: its Spark session, its queries, and its checkpoint."""
+"""A run of a pipeline: its Spark session, its queries, its checkpoint, and the signals that stop it."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,9 +20,14 @@ from filelock import FileLock, Timeout
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.failure_messages import JavaGone, cause, is_java_gone, is_slow_start, one_line
-from ottla.pipeline.jobs.heartbeat import heartbeat
-from ottla.pipeline.jobs.progress_report import WRITE_INTERVAL_S, ProgressReport, ReportedJob, StatusListener
-from ottla.pipeline.jobs.query_status import Batch, batch_of
+from ottla.pipeline.jobs.progress_report import (
+    WRITE_INTERVAL_S,
+    Batch,
+    ProgressReport,
+    ReportedJob,
+    StatusListener,
+    batch_of,
+)
 from ottla.pipeline.jobs.state_files import BatchKey, StateFile
 
 if TYPE_CHECKING:
@@ -28,6 +35,57 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 log = logging.getLogger(__name__)
+
+_END_S = 30.0
+"""How long the last beat may take; it writes a small file."""
+
+
+@contextmanager
+def heartbeat(beat: Callable[[], None], every_s: float) -> Iterator[threading.Thread]:
+    """Within this context, call `beat` at an interval on a thread, which is returned.
+
+    The thread ends when the calling thread leaves the context or ends in any other way, and stops if the
+    process is stopped. After an OSError it continues with the next beat.
+    """
+    owner, ended = threading.current_thread(), threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(every_s) and owner.is_alive():
+            try:
+                beat()
+            except OSError as error:
+                log.warning("cannot write the heartbeat: %s", error)
+
+    thread = threading.Thread(target=go_on, name=f"heartbeat of {owner.name}", daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        ended.set()
+        thread.join(_END_S)
+
+
+@contextmanager
+def stop_on_signals(stopping: threading.Event, said: str = "") -> Iterator[None]:
+    """Within this context, SIGTERM and a first Ctrl+C request a stop; a second Ctrl+C exits at once.
+
+    `said` is printed at the request.
+    """
+
+    def ask(number: int, frame: Any) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+        with suppress(OSError):  # stderr may be closed
+            os.write(2, said.encode())  # the interrupted code may hold the lock of the buffered stream
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
 
 EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
 """Processes a batch with its id and returns counts. It may be called twice for one id.

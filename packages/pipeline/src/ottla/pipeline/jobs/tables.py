@@ -12,16 +12,15 @@ from pydantic import Field
 
 from ottla.pipeline.jobs.database.connection import Database, DatabaseFailed, reflected
 from ottla.pipeline.jobs.database.outbox import Outbox, PendingEvents
-from ottla.pipeline.jobs.database.record import Record
+from ottla.pipeline.jobs.database.row_values import Record
 from ottla.pipeline.jobs.database.table_follower import FollowedTable, Follower, now_utc
 from ottla.pipeline.jobs.declaration import Job, Mistake, Seconds
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.target_cluster import Target, cluster_errors
+from ottla.pipeline.lazy import sa
 from ottla.producer import SyncProducer
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from ottla.pipeline.jobs.run import Run
 
 log = logging.getLogger(__name__)
@@ -61,8 +60,6 @@ class Tables(Job):
 
     def run(self, run: Run) -> None:
         """Send new rows, until there are none (`run.once`) or `run.stopping`."""
-        import sqlalchemy as sa
-
         while True:
             try:
                 self._run(run)

@@ -2,18 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import BeforeValidator
 from pydantic import Field as Setting
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.declaration import Mistake, Names, Table
-from ottla.pipeline.jobs.field_types import Types, time_typed, wrong_types
 from ottla.pipeline.jobs.log_formats import Field, LineFormat, apache_format, nginx_format, regex_format
+from ottla.pipeline.lazy import functions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+_SIMPLE = (
+    "STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BINARY", "DATE",
+    "TIMESTAMP", "TIMESTAMP_NTZ",
+)  # fmt: skip
+_OTHER_NAMES = {"INTEGER": "INT", "LONG": "BIGINT", "SHORT": "SMALLINT", "BYTE": "TINYINT", "REAL": "FLOAT"}
+_NESTED = re.compile(
+    r"(ARRAY|MAP|STRUCT)\s*<.+>|DECIMAL\s*\(\s*\d+\s*(,\s*\d+\s*)?\)", re.IGNORECASE | re.DOTALL
+)
+
+
+def _upper(given: Any) -> Any:
+    return {name: _named(kind) for name, kind in given.items()} if isinstance(given, Mapping) else given
+
+
+def _named(kind: Any) -> Any:
+    if not isinstance(kind, str) or _NESTED.fullmatch(kind.strip()):
+        return kind
+    name = kind.strip().upper()
+    return _OTHER_NAMES.get(name, name)
+
+
+Types = Annotated[dict[str, str], BeforeValidator(_upper)]
+"""Columns and their types, in Spark's DDL."""
+
+
+def wrong_types(types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the columns with invalid types, and the error of each."""
+    for name, kind in types.items():
+        if kind not in _SIMPLE and not _NESTED.fullmatch(kind.strip()):
+            yield (
+                name,
+                (
+                    f"{kind!r} is not a type; the types are {', '.join(_SIMPLE)}, ARRAY<>, MAP<>, "
+                    "STRUCT<>, DECIMAL()"
+                ),
+            )
+        elif not _is_balanced(kind):
+            yield name, f"{kind!r} has unbalanced brackets"
+
+
+def _is_balanced(kind: str) -> bool:
+    return kind.count("<") == kind.count(">") and kind.count("(") == kind.count(")")
+
+
+def time_typed(kind: str) -> bool:
+    """Whether values of a type have a date and a time."""
+    return kind in ("TIMESTAMP", "TIMESTAMP_NTZ")
+
 
 ROW, REASON = "_row", "_reason"
 """Columns that parsing adds: the fields, and the reason if there are none."""
@@ -86,15 +137,11 @@ class Parse(Table):
 
     def add_to(self, frame: DataFrame) -> DataFrame:
         """Return the records with the columns ROW and REASON; the reason is null if there is a row."""
-        from pyspark.sql import functions
-
         text = functions.rtrim(functions.col("value").cast("string"), functions.lit("\r\n"))
         parsed = self._json(frame, text) if self.format == "json" else self._lines(frame, text)
         return parsed.withColumn(REASON, self._reason())
 
     def _json(self, frame: DataFrame, text: Column) -> DataFrame:
-        from pyspark.sql import functions
-
         ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.fields.items())
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
         options |= {} if self.time_format is None else {"timestampFormat": self.time_format}
@@ -107,8 +154,6 @@ class Parse(Table):
         return frame.withColumn(_BROKEN, broken).withColumn(ROW, row)
 
     def _lines(self, frame: DataFrame, text: Column) -> DataFrame:
-        from pyspark.sql import functions
-
         line = self._line()
         replaced = functions.regexp_replace(
             text, functions.lit(rf"\A(?:{line.pattern})\z"), functions.lit(_replacement(len(line.fields)))
@@ -133,8 +178,6 @@ class Parse(Table):
         )
 
     def _reason(self) -> Column:
-        from pyspark.sql import functions
-
         absent = [
             functions.when(functions.col(ROW)[name].isNull(), f"has no {name}") for name in self.required
         ]
@@ -160,14 +203,10 @@ def _replacement(groups: int) -> str:
 
 def _some(text: Column) -> Column:
     """Return null for empty text and for the placeholder that web servers write."""
-    from pyspark.sql import functions
-
     return functions.when(~text.isin("", "-"), text)
 
 
 def _typed(field: Field, text: Column) -> Column:
-    from pyspark.sql import functions
-
     if field.type == "TIMESTAMP":
         given = () if field.time_format is None else (functions.lit(field.time_format),)
         return functions.try_to_timestamp(text, *given)
@@ -175,8 +214,6 @@ def _typed(field: Field, text: Column) -> Column:
 
 
 def _no_value(field: Field, text: Column) -> Column:
-    from pyspark.sql import functions
-
     return functions.concat(
         functions.lit(f"{field.name} is no {field.type}: "), functions.substring(text, 1, 80)
     )

@@ -10,7 +10,7 @@ from ottla.pipeline.segments.log_directories import Segment
 from ottla.pipeline.segments.readable_logs import ReadableLog
 from ottla.pipeline.segments.segment_files import open_segment
 from ottla.pipeline.segments.transaction_outcomes import Aborted
-from ottla.pipeline.source.offset_ranges import OffsetRange
+from ottla.pipeline.source.offsets import OffsetRange
 from ottla.protocol.topics import TopicPartition
 
 WORTH_A_TASK = 16 * 1024 * 1024

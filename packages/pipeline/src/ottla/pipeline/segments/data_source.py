@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ottla.pipeline.errors import NotSupported
+from ottla.pipeline.lazy import pa
 from ottla.pipeline.segments.byte_ranges import (
     WORTH_A_TASK,
     ByteRange,
@@ -18,14 +19,12 @@ from ottla.pipeline.segments.byte_ranges import (
     split_range,
 )
 from ottla.pipeline.segments.config import SegmentsConfig
-from ottla.pipeline.segments.read_plan import plan
-from ottla.pipeline.segments.readable_logs import ReadableLogs
+from ottla.pipeline.segments.readable_logs import ReadableLogs, plan
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked, columns_of
 from ottla.pipeline.spark_workers import message_first
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ottla.pipeline.errors import OptionError
-from ottla.pipeline.segments.errors import SegmentsChanged
+from ottla.pipeline.errors import OptionError, SegmentsChanged
 from ottla.pipeline.source.config import TopicSelection
-from ottla.pipeline.source.offset_json import partition_names
+from ottla.pipeline.source.offsets import partition_names
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import (
     HIGH_WATERMARKS_FILE,

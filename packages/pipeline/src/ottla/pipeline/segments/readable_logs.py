@@ -1,22 +1,20 @@
-"""The readable part of each log under the paths of a query, and lookups of its offsets."""
+"""The readable part of each log under the paths of a query, and the offset ranges to read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ottla.pipeline.errors import DataLoss, report_loss
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.log_directories import PartitionFolder, Segment, find_partitions
 from ottla.pipeline.segments.segment_files import open_segment, snapshot_of_active
 from ottla.pipeline.segments.transaction_outcomes import Outcome, outcome
-from ottla.pipeline.source.offset_bounds import Edge
-from ottla.pipeline.source.offset_json import Offsets
+from ottla.pipeline.source.offset_bounds import Edge, OffsetLookup, ranges_of
+from ottla.pipeline.source.offsets import OffsetRange, Offsets
 from ottla.protocol.topics import TopicPartition
 
 _EVERYTHING = 2**63 - 1
-
-Found = dict[TopicPartition, int | None]
-"""Offsets by partition; None if no record is late enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,8 @@ class ReadableLog:
         return self.start if edge is Edge.EARLIEST else self.end
 
 
-class ReadableLogs:
-    """Looks up offsets in files as `BrokerTopicOffsets` does at brokers, in the state of its creation."""
+class ReadableLogs(OffsetLookup):
+    """Looks up offsets in files, in the state of its creation."""
 
     def __init__(self, config: SegmentsConfig) -> None:
         found = find_partitions(config.paths, config.wanted)
@@ -53,7 +51,7 @@ class ReadableLogs:
         """Return start or end offsets."""
         return {each: self._logs[each].at(edge) for each in partitions}
 
-    def by_time(self, times: Mapping[TopicPartition, int]) -> Found:
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
         return {each: _first_at(self._logs[each], time) for each, time in times.items()}
 
@@ -90,3 +88,31 @@ def _first_at(readable: ReadableLog, time_ms: int) -> int | None:
         if found is not None:
             return found if found < readable.end else None
     return None
+
+
+def plan(logs: ReadableLogs, config: SegmentsConfig) -> list[OffsetRange]:
+    """Return the offset ranges to read. Raises OptionError, and DataLoss for missing offsets."""
+    every = logs.partitions()
+    start = _not_before(logs, config, logs.first_offsets(config.starting, every, config.when_no_offset))
+    end = _not_behind(logs, config, logs.last_offsets(config.ending, every))
+    return ranges_of(config.starting, config.ending, start, end)
+
+
+def _not_before(logs: ReadableLogs, config: SegmentsConfig, start: Offsets) -> Offsets:
+    for partition, offset in sorted(start.items()):
+        first = logs[partition].start
+        if offset < first:
+            _lost(config, f"{partition} begins at {first}, and should be read from {offset}")
+    return {each: max(offset, logs[each].start) for each, offset in start.items()}
+
+
+def _not_behind(logs: ReadableLogs, config: SegmentsConfig, end: Offsets) -> Offsets:
+    for partition, offset in sorted(end.items()):
+        readable = logs[partition]
+        if offset > readable.end:
+            _lost(config, f"{partition} can be read up to {readable.end}{readable.why}, not up to {offset}")
+    return {each: min(offset, logs[each].end) for each, offset in end.items()}
+
+
+def _lost(config: SegmentsConfig, what: str) -> None:
+    report_loss(DataLoss(what), fails=config.fail_on_data_loss)

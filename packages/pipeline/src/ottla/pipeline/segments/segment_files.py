@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged
+from ottla.pipeline.errors import CorruptSegment, SegmentsChanged
+from ottla.pipeline.lazy import pa, pc
 from ottla.pipeline.segments.log_directories import Segment
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
@@ -198,9 +199,6 @@ def _entry(head: bytes, position: int) -> Entry:
 
 def _first_at(entry: bytes, time_ms: int, since_offset: int) -> int | None:
     """Return the offset of an entry's first record that is late enough; control records do not count."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     builder = ColumnBuilder(("offset", "timestamp"))
     following = builder.add("", 0, entry, since_offset)
     rows = pa.record_batch(builder.finish())

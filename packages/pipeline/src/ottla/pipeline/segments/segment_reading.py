@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from io import FileIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ottla.pipeline.errors import DataLoss, report_loss
+from ottla.pipeline.errors import CorruptSegment, DataLoss, SegmentsChanged, UnreadableBatch, report_loss
+from ottla.pipeline.lazy import pa
 from ottla.pipeline.segments.byte_ranges import ByteRange
-from ottla.pipeline.segments.errors import CorruptSegment, SegmentsChanged, UnreadableBatch
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import CorruptRecords, split_batches
 from ottla.protocol.records.arrow import ColumnBuilder
 from ottla.protocol.storage.segments import DELETED_SUFFIX
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """The bytes that are read from a file at once."""
@@ -112,8 +109,6 @@ class ByteRangeReader:
         self._buffer = memoryview(bytearray(size))
 
     def _decoded(self, group: Group, chunk: memoryview) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         byte_range = self._byte_range
         if group.first >= byte_range.end or group.end <= byte_range.first:
             return

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.pipeline.segments.errors import CorruptSegment
+from ottla.pipeline.errors import CorruptSegment
 from ottla.pipeline.segments.log_directories import PartitionFolder
 from ottla.pipeline.segments.segment_files import Entry, SegmentReader, open_segment, snapshot_of_active
 from ottla.protocol.records import BatchHeader, ControlType, read_end_transaction_marker

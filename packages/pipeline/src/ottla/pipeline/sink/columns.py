@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.pipeline.lazy import pa, pc
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import RowsUnfit
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 _TYPES = {
@@ -82,8 +82,6 @@ def _listed(types: dict[str, str]) -> str:
 
 
 def _cut(records: pa.RecordBatch, topics: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
-    import pyarrow.compute as pc
-
     if topics.null_count:
         raise RowsUnfit(
             f"{topics.null_count} rows have a null in column 'topic', so no topic is known for them; "

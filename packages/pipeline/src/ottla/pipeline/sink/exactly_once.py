@@ -25,24 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from ottla.pipeline.sink.at_least_once import put_all
+from ottla.pipeline.lazy import pa
+from ottla.pipeline.sink.at_least_once import RowSender, put_all
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import ReplayChanged, WaitedTooLong
 from ottla.pipeline.sink.marker_topic import PARTITION
 from ottla.pipeline.sink.markers import Marker, Markers, is_begun, is_written, missing_task
-from ottla.pipeline.sink.row_sender import RowSender
-from ottla.pipeline.sink.sink_client import PendingTransaction, SinkClient, sink_client_for
-from ottla.pipeline.sink.task_identity import TaskIdentity
-from ottla.pipeline.sink.task_result import TaskResult
+from ottla.pipeline.sink.sink_client import SinkClient, sink_client_for
+from ottla.pipeline.sink.tasks import PendingTransaction, TaskIdentity, TaskResult
 from ottla.producer import Producer
 from ottla.protocol.errors import InvalidTxnState
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # --- in tasks
 

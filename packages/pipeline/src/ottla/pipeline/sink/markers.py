@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from ottla.pipeline.sink.errors import MarkersUnreadable, StaleBatch
-from ottla.pipeline.sink.task_identity import TaskIdentity
+from ottla.pipeline.sink.tasks import TaskIdentity
 from ottla.protocol.records import (
     Buffer,
     ControlType,

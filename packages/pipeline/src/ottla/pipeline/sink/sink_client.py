@@ -18,8 +18,8 @@ from ottla.pipeline.sink.config import WAITING_TIMEOUT_MS, SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, TransactionFenced, WaitedTooLong
 from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
 from ottla.pipeline.sink.markers import Markers
-from ottla.pipeline.sink.task_identity import TaskIdentity
-from ottla.producer import PreparedTransaction, Producer, ProducerLost, TransactionFailed, end_prepared
+from ottla.pipeline.sink.tasks import PendingTransaction, TaskIdentity
+from ottla.producer import Producer, ProducerLost, TransactionFailed, end_prepared
 from ottla.producer.config import ProducerConfig
 from ottla.protocol.errors import (
     InvalidProducerEpoch,
@@ -37,15 +37,6 @@ T = TypeVar("T")
 
 STOP_TIMEOUT_S = 10.0
 """The time limit for closing a producer after a failure, its abort included."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingTransaction:
-    """A transaction that a task has written and the driver ends."""
-
-    transaction: PreparedTransaction
-    timeout_ms: int
-    """Brokers keep the transaction open for this long after its start."""
 
 
 @dataclass(frozen=True, slots=True)

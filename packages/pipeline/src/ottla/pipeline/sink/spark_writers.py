@@ -6,6 +6,7 @@ markers, are imported only where delivery is exactly once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,19 +20,20 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from ottla.client.cluster import Cluster
+from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError
 from ottla.pipeline.errors import NotSupported
+from ottla.pipeline.lazy import pa
 from ottla.pipeline.sink.at_least_once import write_rows
 from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
-from ottla.pipeline.sink.task_identity import TaskIdentity, batch_task, stream_task
-from ottla.pipeline.sink.task_input import whole
-from ottla.pipeline.sink.task_result import TaskResult
+from ottla.pipeline.sink.errors import BrokersUnreachable
+from ottla.pipeline.sink.tasks import TaskIdentity, TaskResult, batch_task, stream_task, whole
 from ottla.pipeline.spark_workers import exclude_modules_from_collections, message_first
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
@@ -147,3 +149,17 @@ def _task() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "Spark writes in tasks"
     return context
+
+
+def require_brokers(config: SinkConfig) -> None:
+    """Reach a broker of the cluster, within `kafka.bootstrap.timeout.ms`. Raises BrokersUnreachable."""
+    client = config.producer_config().client
+    try:
+        asyncio.run(_reach(client))
+    except ClientError as error:
+        raise BrokersUnreachable(config.producer["bootstrap.servers"], error) from error
+
+
+async def _reach(client: ClientConfig) -> None:
+    async with Cluster(client.bootstrap_servers, client):
+        pass

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ottla.client.errors import ClientError
-from ottla.pipeline.errors import DataLoss, OptionError, report_loss
+from ottla.pipeline.errors import DataLoss, report_loss
+from ottla.pipeline.lazy import pa
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.offset_bounds import Bound, Edge
-from ottla.pipeline.source.offset_json import Offsets, TopicIds, partition_names
-from ottla.pipeline.source.offset_ranges import OffsetRange, ranges_between, split
+from ottla.pipeline.source.offset_bounds import Edge, ranges_of
+from ottla.pipeline.source.offsets import (
+    OffsetRange,
+    Offsets,
+    TopicIds,
+    split,
+)
 from ottla.pipeline.source.range_reader import FetchTimedOut, consumer_for, forget_consumer
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked
 from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, TopicOffsets
@@ -22,7 +27,6 @@ from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
@@ -83,30 +87,9 @@ def read_task(
 
 def plan(lookup: TopicOffsets, config: SourceConfig, every: frozenset[TopicPartition]) -> list[OffsetRange]:
     """Return the offset ranges to read."""
-    start = first_offsets(lookup, config, every)
-    end = check_end_offsets(lookup, config, last_offsets(lookup, config.ending, every))
-    _refuse_backwards(config, start, end)
-    return ranges_between(start, end)
-
-
-def first_offsets(
-    lookup: TopicOffsets, config: SourceConfig, partitions: Iterable[TopicPartition]
-) -> Offsets:
-    """Return the starting offsets. Raises OptionError for a timestamp after all records."""
-    found = lookup.resolve(config.starting, partitions)
-    without = [each for each, offset in found.items() if offset is None]
-    if without and config.when_no_offset == "error":
-        raise OptionError(
-            f"option {config.starting.option!r}: {partition_names(without)} has no record at or after that "
-            "time; with option startingOffsetsByTimestampStrategy=latest it starts at its end"
-        )
-    return _or_end(lookup, found, without)
-
-
-def last_offsets(lookup: TopicOffsets, ending: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
-    """Return the ending offsets; a timestamp after all records means the end of the partition."""
-    found = lookup.resolve(ending, partitions)
-    return _or_end(lookup, found, [each for each, offset in found.items() if offset is None])
+    start = lookup.first_offsets(config.starting, every, config.when_no_offset)
+    end = check_end_offsets(lookup, config, lookup.last_offsets(config.ending, every))
+    return ranges_of(config.starting, config.ending, start, end)
 
 
 def check_end_offsets(lookup: TopicOffsets, config: SourceConfig, end: Offsets) -> Offsets:
@@ -120,20 +103,3 @@ def check_end_offsets(lookup: TopicOffsets, config: SourceConfig, end: Offsets) 
                 fails=config.fail_on_data_loss,
             )
     return end | {each: min(offset, there[each]) for each, offset in asked.items()}
-
-
-def _refuse_backwards(config: SourceConfig, start: Offsets, end: Offsets) -> None:
-    for partition in sorted(end):
-        if start[partition] > end[partition]:
-            raise OptionError(
-                f"{partition} should be read from {start[partition]} (option "
-                f"{config.starting.option!r}), which is behind its end {end[partition]} (option "
-                f"{config.ending.option!r})"
-            )
-
-
-def _or_end(
-    lookup: TopicOffsets, found: Mapping[TopicPartition, int | None], without: Iterable[TopicPartition]
-) -> Offsets:
-    ends = lookup.offsets(Edge.LATEST, without)
-    return {each: ends[each] if offset is None else offset for each, offset in found.items()}

@@ -13,7 +13,7 @@ from ottla.consumer.config import ConsumerConfig
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import client_settings, given_options, option, options_of
 from ottla.pipeline.source.offset_bounds import STARTING_OFFSETS, Bound, BoundOptions, Edge, ending, starting
-from ottla.pipeline.source.offset_json import parse_partitions
+from ottla.pipeline.source.offsets import parse_partitions
 from ottla.pipeline.values import ValueFormat, value_format
 from ottla.protocol.topics import TopicPartition
 

@@ -56,8 +56,7 @@ class OttlaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the batch writer. Raises BrokersUnreachable, instead of each task."""
-        from ottla.pipeline.sink.reachability import require_brokers
-        from ottla.pipeline.sink.spark_writers import BatchWriter
+        from ottla.pipeline.sink.spark_writers import BatchWriter, require_brokers
 
         writer = BatchWriter(self.options, schema, overwrite=overwrite)
         require_brokers(writer.config)
@@ -69,8 +68,7 @@ class OttlaDataSource(DataSource):
 
         Spark asks for one before the tasks of each batch. Raises BrokersUnreachable, instead of each task.
         """
-        from ottla.pipeline.sink.reachability import require_brokers
-        from ottla.pipeline.sink.spark_writers import StreamWriter
+        from ottla.pipeline.sink.spark_writers import StreamWriter, require_brokers
 
         writer = StreamWriter(self.options, schema)
         require_brokers(writer.config)

@@ -1,7 +1,8 @@
-"""The options for starting and ending offsets. Pure."""
+"""The options for starting and ending offsets, and their resolution. Pure."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,7 +10,15 @@ from typing import Literal
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import option
-from ottla.pipeline.source.offset_json import EARLIEST, LATEST, Offsets, parse_offsets, partition_names
+from ottla.pipeline.source.offsets import (
+    EARLIEST,
+    LATEST,
+    OffsetRange,
+    Offsets,
+    parse_offsets,
+    partition_names,
+    ranges_between,
+)
 from ottla.pipeline.values import RowOptions
 from ottla.protocol.topics import TopicPartition
 
@@ -68,6 +77,63 @@ class Bound:
             raise OptionError(
                 f"option {self.option!r} names {partition_names(others)}, which the query does not read"
             )
+
+
+class OffsetLookup(ABC):
+    """Looks up offsets, at brokers or in files, and resolves bounds by them."""
+
+    @abstractmethod
+    def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return start or end offsets; the end depends on `isolation.level`."""
+
+    @abstractmethod
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
+
+    def first_offsets(
+        self, bound: Bound, partitions: Iterable[TopicPartition], when_no_offset: Literal["error", "latest"]
+    ) -> Offsets:
+        """Return the starting offsets. Raises OptionError for a timestamp after all records."""
+        found = self._resolve(bound, partitions)
+        without = [partition for partition, offset in found.items() if offset is None]
+        if without and when_no_offset == "error":
+            raise OptionError(
+                f"option {bound.option!r}: {partition_names(without)} has no record at or after that time; "
+                "with option startingOffsetsByTimestampStrategy=latest it starts at its end"
+            )
+        return self._or_end(found)
+
+    def last_offsets(self, bound: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return the ending offsets; a timestamp after all records means the end of the partition."""
+        return self._or_end(self._resolve(bound, partitions))
+
+    def _resolve(
+        self, bound: Bound, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """Resolve a bound to offsets; None if no record is late enough."""
+        needed = bound.needs(partitions)
+        found: dict[TopicPartition, int | None] = dict(bound.known())
+        for edge in Edge:
+            found |= self.offsets(edge, [partition for partition, wanted in needed.items() if wanted is edge])
+        times = {partition: wanted for partition, wanted in needed.items() if not isinstance(wanted, Edge)}
+        return found | self.by_time(times)
+
+    def _or_end(self, found: Mapping[TopicPartition, int | None]) -> Offsets:
+        ends = self.offsets(Edge.LATEST, [partition for partition, offset in found.items() if offset is None])
+        return {
+            partition: ends[partition] if offset is None else offset for partition, offset in found.items()
+        }
+
+
+def ranges_of(starting: Bound, ending: Bound, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    """Return the non-empty ranges between resolved bounds. Raises OptionError for a start behind its end."""
+    for partition in sorted(end):
+        if start[partition] > end[partition]:
+            raise OptionError(
+                f"{partition} should be read from {start[partition]} (option {starting.option!r}), which is "
+                f"behind its end {end[partition]} (option {ending.option!r})"
+            )
+    return ranges_between(start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ottla.client.blocking import Call, LoopThread, NotRunning
 from ottla.consumer import Consumer
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import OffsetOutOfRange, UnreadableBatch
 from ottla.pipeline.errors import DataLoss, PipelineError, report_loss
+from ottla.pipeline.lazy import pa, pc
 from ottla.pipeline.process_cache import ProcessCache
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.offset_ranges import OffsetRange
+from ottla.pipeline.source.offsets import OffsetRange
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.protocol.storage.uuids import encode_uuid
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 BATCH_BYTES = 4 * 1024 * 1024
 """The approximate number of fetched bytes in one batch."""
@@ -188,8 +185,6 @@ def unreadable(error: UnreadableBatch) -> DataLoss:
 
 def _below(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
     """Return the part of a batch with offsets below `end`, without a copy."""
-    import pyarrow.compute as pc
-
     offsets = batch.column("offset")
     if offsets[batch.num_rows - 1].as_py() < end:
         return batch

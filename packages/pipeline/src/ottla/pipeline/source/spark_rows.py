@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.pipeline.errors import OptionError
+from ottla.pipeline.lazy import pa, pc
 from ottla.pipeline.options import given_options
 from ottla.pipeline.values import RowOptions, ValueFormat, ValueMalformed, decode, value_format
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 READ_COLUMNS = ("key", "value", "offset", "timestamp", "timestamp_type")
@@ -82,8 +82,6 @@ class Rows:
 
     def of(self, batch: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
         """Return the rows of a batch."""
-        import pyarrow as pa
-
         found = self._values(batch.column("value"))
         keep = found.pop("_keep", None)
         found |= {
@@ -101,8 +99,6 @@ class Rows:
         return rows if keep is None else rows.filter(keep)
 
     def _values(self, values: pa.Array) -> dict[str, Any]:
-        import pyarrow as pa
-
         if self._value.kind == "raw":
             return {"value": values}
         decoded = decode(self._value, values, self._schema.field("value").type)
@@ -116,9 +112,6 @@ class Rows:
 
 def _wrong(values: pa.Array, errors: list[str | None] | None) -> dict[str, Any]:
     """Return the columns about malformed values."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if errors is None:
         count = len(values)
         return {"value_raw": pa.nulls(count, pa.binary()), "value_error": pa.nulls(count, pa.string())}
@@ -128,9 +121,6 @@ def _wrong(values: pa.Array, errors: list[str | None] | None) -> dict[str, Any]:
 
 def _null_where_empty(headers: pa.Array) -> pa.Array:
     """Return the headers as Spark's own source has them: null instead of an empty list."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     is_empty = pc.equal(pc.list_value_length(headers), 0)
     return pc.if_else(is_empty, pa.scalar(None, headers.type), headers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -15,11 +16,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ottla.pipeline.errors import DataLoss, report_loss
+from ottla.pipeline.lazy import pa
 from ottla.pipeline.source.batch_reader import read_task, tasks
-from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.end_offsets import TO_READ, WAS_READ, EndOffsets
-from ottla.pipeline.source.offset_json import (
+from ottla.pipeline.source.offsets import (
     INITIAL,
     Nested,
     Offsets,
@@ -27,17 +27,56 @@ from ottla.pipeline.source.offset_json import (
     end_with_starts,
     nested,
     position_in,
+    ranges_between,
 )
-from ottla.pipeline.source.offset_ranges import ranges_between
 from ottla.pipeline.source.spark_rows import checked
-from ottla.pipeline.source.start_offsets import StartOffsets
+from ottla.pipeline.source.stream_offsets import TO_READ, WAS_READ, Clock, EndOffsets, StartOffsets
 from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets, TopicOffsets
-from ottla.pipeline.source.trigger_limits import TriggerDelay, limit_batch, new_offsets
 from ottla.pipeline.spark_workers import message_first
+from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+def new_offsets(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
+    """Return the number of offsets between two sets of offsets."""
+    return sum(max(0, offset - start.get(partition, 0)) for partition, offset in end.items())
+
+
+def limit_batch(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int) -> Offsets:
+    """Return the end of a batch of at most `most` offsets.
+
+    Each partition gets a share in proportion to its lag, and at least one offset if it has any. So, as in
+    Spark, the limit may be exceeded by less than one offset for each partition.
+    """
+    behind = {partition: max(0, offset - start.get(partition, 0)) for partition, offset in end.items()}
+    total = sum(behind.values())
+    if total <= most:
+        return dict(end)
+    return {
+        partition: start.get(partition, 0) + max(1, most * size // total) if size else end[partition]
+        for partition, size in behind.items()
+    }
+
+
+class TriggerDelay:
+    """Delays a trigger until there are enough new offsets; the first one is never delayed."""
+
+    def __init__(self, least: int | None, longest_ms: int) -> None:
+        self._least = least
+        self._longest_ms = longest_ms
+        self._last_ms = -inf
+
+    def is_too_early(self, new: int, now_ms: float) -> bool:
+        """Whether the trigger should still wait, with `new` offsets available."""
+        if self._least is None:
+            return False
+        if new >= self._least or now_ms - self._last_ms >= self._longest_ms:
+            self._last_ms = now_ms
+            return False
+        return True
+
 
 IDLE_S = 0.05
 """The pause after a lookup without new records, because Spark asks again at once."""

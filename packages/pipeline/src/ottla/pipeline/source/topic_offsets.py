@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from ottla.client.errors import ClientError
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, NOT_FOUND, OffsetLookups
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.offset_bounds import Bound, Edge
-from ottla.pipeline.source.offset_json import Offsets, TopicIds, partition_names
+from ottla.pipeline.source.offset_bounds import Edge, OffsetLookup
+from ottla.pipeline.source.offsets import Offsets, TopicIds, partition_names
 from ottla.protocol.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.primitives import ZERO_UUID
@@ -60,7 +60,7 @@ class Selected(NamedTuple):
     ids: TopicIds
 
 
-class TopicOffsets(ABC):
+class TopicOffsets(OffsetLookup):
     """Partitions and their start and end offsets."""
 
     @abstractmethod
@@ -69,14 +69,6 @@ class TopicOffsets(ABC):
 
         Topics given by name and assigned partitions must exist, unless `all_there` is false.
         """
-
-    @abstractmethod
-    def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Return start or end offsets; the end depends on `isolation.level`."""
-
-    @abstractmethod
-    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
 
     @abstractmethod
     def agreed_ids(self, topics: frozenset[str]) -> dict[str, str | None] | None:
@@ -88,15 +80,6 @@ class TopicOffsets(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connections; the next lookup opens them again."""
-
-    def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Resolve a bound to offsets; None if no record is late enough."""
-        needed = bound.needs(partitions)
-        found: dict[TopicPartition, int | None] = dict(bound.known())
-        for edge in Edge:
-            found |= self.offsets(edge, [each for each, wanted in needed.items() if wanted is edge])
-        times = {each: wanted for each, wanted in needed.items() if not isinstance(wanted, Edge)}
-        return found | self.by_time(times)
 
 
 class BrokerTopicOffsets(TopicOffsets):

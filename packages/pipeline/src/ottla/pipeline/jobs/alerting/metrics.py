@@ -9,6 +9,7 @@ from pydantic import Field
 
 from ottla.pipeline.jobs.declaration import Mistake, Names, Seconds, Table
 from ottla.pipeline.jobs.value_parsing import REASON
+from ottla.pipeline.lazy import functions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -58,8 +59,6 @@ class Metrics(Table):
 
     def add_to(self, records: DataFrame) -> DataFrame:
         """Add METRIC, LABELS, TIME and VALUE, and REASON for records that are not samples."""
-        from pyspark.sql import functions
-
         text = functions.col("value").cast("string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
         read = records.withColumn(_READ, functions.from_json(text, self._ddl(), options))
@@ -80,8 +79,6 @@ class Metrics(Table):
 
     def _labels(self) -> Column:
         """Return labels as text that is equal for equal labels."""
-        from pyspark.sql import functions
-
         read = functions.col(_READ)
         if self.labels is None:
             entries = functions.map_entries(read["labels"])
@@ -96,8 +93,6 @@ class Metrics(Table):
         return functions.coalesce(text, functions.lit("{}"))
 
     def _time(self) -> Column:
-        from pyspark.sql import functions
-
         given = functions.col(_READ)[self.time]
         if self.time_unit == "iso":
             return functions.try_to_timestamp(given)
@@ -107,8 +102,6 @@ class Metrics(Table):
         return functions.when(is_known, functions.timestamp_micros(micros))
 
     def _reason(self) -> Column:
-        from pyspark.sql import functions
-
         read = functions.col(_READ)
         is_broken = read.isNull() | read[_BROKEN].isNotNull()
         latest = functions.col("timestamp") + functions.make_dt_interval(

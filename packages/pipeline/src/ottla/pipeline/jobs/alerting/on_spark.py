@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.alerting.alert_records import COLUMNS, alert_record
 from ottla.pipeline.jobs.alerting.metrics import LABELS, METRIC, TIME, VALUE
 from ottla.pipeline.jobs.alerting.rules import Rule
-from ottla.pipeline.jobs.alerting.series_state import SeriesState
+from ottla.pipeline.jobs.alerting.series_state import AlertEvent, SeriesState
+from ottla.pipeline.lazy import functions, pd
 from ottla.pipeline.spark import pandas_of_any_age
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
     Judge = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]
+
+COLUMNS = "at_ms LONG, id STRING, state STRING, key STRING, value STRING"
+
+
+def alert_record(
+    pipeline: str, rule: Rule | None, event: AlertEvent, metric: str, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return an alert event as a row of COLUMNS; a repeated event has the same id."""
+    about = {"pipeline": pipeline, "rule": event.rule, "metric": metric, "labels": dict(labels)}
+    said = {
+        "state": event.state,
+        "why": event.why,
+        "value": event.value,
+        "since": _iso(event.since_ms),
+        "at": _iso(event.at_ms),
+        "number": event.number,
+        "severity": None if rule is None else rule.severity,
+    }
+    key = _text(about)
+    unique = _text([about, event.state, event.since_ms, event.number])
+    id_ = hashlib.sha256(unique.encode()).hexdigest()[:32]
+    value = _text({"id": id_} | about | said)
+    return {"at_ms": event.at_ms, "id": id_, "state": event.state, "key": key, "value": value}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
 
 _AT = "_at_ms"
 
@@ -37,8 +70,6 @@ class AlertEvaluator:
 
         Spark drops late samples one by one.
         """
-        from pyspark.sql import functions
-
         need_pandas()
         metrics = sorted({rule.metric for rule in self.rules})
         late = f"{int(late_after_s * 1_000)} milliseconds"
@@ -57,8 +88,6 @@ class AlertEvaluator:
         def judge(
             key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
         ) -> Iterator[pd.DataFrame]:
-            import pandas as pd
-
             pairs = [pair for frame in frames for pair in zip(frame[_AT], frame[VALUE], strict=True)]
             until_ms = state.getCurrentWatermarkMs()
             series = SeriesState.of(state.get[0]) if state.exists else SeriesState()

@@ -1,16 +1,91 @@
-"""Reads records of a change log: the key, the new row, or a deletion. Spark expressions."""
+"""The format of a change log, and its records as keys, new rows and deletions. Spark expressions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
 
-from ottla.pipeline.jobs.value_parsing import REASON
+from pydantic import Field
+
+from ottla.pipeline.jobs.declaration import Mistake, Names, Table
+from ottla.pipeline.jobs.value_parsing import REASON, Types, wrong_types
+from ottla.pipeline.lazy import functions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from ottla.pipeline.jobs.changes.change_format import Changes
+Form = Literal["rows", "flat", "debezium", "maxwell"]
+
+_NO_KEYS = {
+    "FLOAT": "equal floating-point values may differ in their last digits",
+    "DOUBLE": "equal floating-point values may differ in their last digits",
+    "ARRAY": "use its parts as columns",
+    "MAP": "use its parts as columns",
+    "STRUCT": "use its parts as columns",
+}
+"""Types of columns that cannot identify rows."""
+
+
+class Changes(Table):
+    """The format of changes."""
+
+    form: Form = "rows"
+    """rows: the value is the row. flat: the value is the row with a field for the operation. debezium and
+    maxwell: the envelopes of these tools."""
+    key: Types = Field(examples=[{"id": "BIGINT"}], min_length=1)
+    """The columns that identify a row, with their types."""
+    columns: Types = Field(default_factory=dict, examples=[{"name": "STRING"}])
+    """The other columns."""
+    key_from: Literal["key", "value"] = "key"
+    """Where the key columns are: in the record's key, or among the others in its value."""
+    operation: str = "op"
+    """The field with the operation, for the form flat."""
+    deletes: Names = Field(default_factory=lambda: ["d", "D", "delete", "DELETE"])
+    """The operations that delete a row; with any other one the row exists."""
+    table: str | None = Field(default=None, examples=["shop.orders"])
+    """For a topic with changes of many tables: the table to apply, as database.table or schema.table."""
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield mistakes; paths are within this table."""
+        for where, types in (("key", self.key), ("columns", self.columns)):
+            for name, said in (*wrong_types(types), *_wrong_names(types)):
+                yield Mistake((where, name), said)
+        yield from self._inspect_key()
+        yield from self._inspect_form()
+
+    def _inspect_key(self) -> Iterator[Mistake]:
+        for name, kind in self.key.items():
+            why = _NO_KEYS.get(kind.upper().split("<")[0].strip())
+            if why is not None:
+                yield Mistake(("key", name), f"must not be {kind}: {why}")
+        taken = {name.lower() for name in self.key}
+        for name in self.columns:
+            if name.lower() in taken:
+                yield Mistake(("columns", name), "exists already (Spark does not distinguish A and a)")
+            taken.add(name.lower())
+
+    def _inspect_form(self) -> Iterator[Mistake]:
+        if self.form != "flat":
+            for name in ("operation", "deletes"):
+                if name in self.model_fields_set:
+                    yield Mistake((name,), f"is for the form flat; {self.form} has its own operations")
+        if self.table is not None and self.form not in ("debezium", "maxwell"):
+            yield Mistake(("table",), f"is for debezium and maxwell; {self.form} does not name the table")
+        if self.table is not None and "." not in self.table:
+            yield Mistake(("table",), f"must be database.table or schema.table, not {self.table!r}")
+
+    def names(self) -> tuple[str, ...]:
+        """Return the columns of the table."""
+        return (*self.key, *self.columns)
+
+
+def _wrong_names(types: Types) -> Iterator[tuple[str, str]]:
+    for name in types:
+        if name.startswith("_"):
+            yield name, "must not begin with _, which is reserved for the pipeline"
+        elif "`" in name or '"' in name:
+            yield name, "must not contain quotes"
+
 
 SAID = "_said"
 """The changes of a record: a list of structs of ROW and DELETED, mostly with one item."""
@@ -48,8 +123,6 @@ class ChangeReader:
 
     def add_to(self, records: DataFrame) -> DataFrame:
         """Add SAID, IGNORED, and REASON for malformed records."""
-        from pyspark.sql import functions
-
         read = records.withColumn(_READ, self._read_value()).withColumn(_KEY, self._read_key())
         is_deleted = self._is_deleted()
         key = self._key_of(is_deleted)
@@ -66,8 +139,6 @@ class ChangeReader:
     # --- the value
 
     def _read_value(self) -> Column:
-        from pyspark.sql import functions
-
         text = functions.col("value").cast("string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _WRONG}
         return functions.from_json(text, f"{self._value_ddl()}, {_WRONG} STRING", options)
@@ -88,14 +159,10 @@ class ChangeReader:
 
     def _of_debezium(self, field: str) -> Column:
         """Return a field of an envelope, which may be nested in `payload`, beside its schema."""
-        from pyspark.sql import functions
-
         read = functions.col(_READ)
         return functions.coalesce(read["payload"][field], read[field])
 
     def _operation(self) -> Column:
-        from pyspark.sql import functions
-
         match self._form:
             case "debezium":
                 return self._of_debezium("op")
@@ -106,8 +173,6 @@ class ChangeReader:
         return functions.lit(None).cast("string")
 
     def _after(self) -> Column:
-        from pyspark.sql import functions
-
         if self._form == "debezium":
             return self._of_debezium("after")
         read = functions.col(_READ)
@@ -121,8 +186,6 @@ class ChangeReader:
 
     def _read_key(self) -> Column:
         """Read the key of a record: an object, maybe with Debezium's schema, or a single value as text."""
-        from pyspark.sql import functions
-
         if self._changes.key_from == "value":
             return functions.lit(None).cast("string")
         text = functions.col("key").cast("string")
@@ -145,15 +208,11 @@ class ChangeReader:
         return f"`payload` STRUCT<{_ddl(own)}>, {_ddl(own)}" if self._form == "debezium" else _ddl(own)
 
     def _part_of_key(self, read: Column, name: str) -> Column:
-        from pyspark.sql import functions
-
         if self._form == "debezium":
             return functions.coalesce(read["payload"][name], read[name])
         return read[f"pk.{name}"] if self._form == "maxwell" else read[name]
 
     def _key_of(self, is_deleted: Column) -> Column:
-        from pyspark.sql import functions
-
         if self._changes.key_from == "key":
             return functions.col(_KEY)
         if self._form != "debezium":
@@ -163,8 +222,6 @@ class ChangeReader:
 
     def _left_behind(self, key: Column) -> list[Column]:
         """Return the old row of a changed key: Debezium deletes it itself, Maxwell has it in `old`."""
-        from pyspark.sql import functions
-
         if self._form != "maxwell":
             return []
         old = functions.col(_READ)["old"]
@@ -186,8 +243,6 @@ class ChangeReader:
         return silent | self._is_of_another_table()
 
     def _is_of_another_table(self) -> Column:
-        from pyspark.sql import functions
-
         wanted = self._changes.table
         if wanted is None:
             return functions.lit(False)
@@ -205,8 +260,6 @@ class ChangeReader:
         return is_named & ~is_it
 
     def _reason(self, key: Column, is_deleted: Column) -> Column:
-        from pyspark.sql import functions
-
         read, has_value = functions.col(_READ), ~_is_tombstone()
         is_wrong = read.isNull() | read[_WRONG].isNotNull()
         reason = functions.when(functions.col(IGNORED), None)
@@ -225,34 +278,24 @@ class ChangeReader:
 
 
 def _said(row: Column, is_deleted: Column) -> Column:
-    from pyspark.sql import functions
-
     return functions.struct(row.alias(ROW), is_deleted.alias(DELETED))
 
 
 def _is_tombstone() -> Column:
-    from pyspark.sql import functions
-
     return functions.col("value").isNull()
 
 
 def _is_among(operation: Column, these: Iterable[str]) -> Column:
-    from pyspark.sql import functions
-
     names = tuple(these)
     return functions.coalesce(operation.isin(*names), functions.lit(False)) if names else functions.lit(False)
 
 
 def _full_name(of: Column, table: Column) -> Column:
-    from pyspark.sql import functions
-
     return functions.concat(of, functions.lit("."), table)
 
 
 def _plain(text: Column, kind: str) -> Column:
     """Return a key that is a single value: plain text or a JSON string."""
-    from pyspark.sql import functions
-
     wrapped = functions.concat(functions.lit('{"is":'), text, functions.lit("}"))
     unquoted = functions.when(text.startswith('"'), functions.from_json(wrapped, "`is` STRING")["is"])
     plain = functions.coalesce(unquoted, text)

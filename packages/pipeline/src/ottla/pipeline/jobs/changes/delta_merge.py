@@ -9,12 +9,11 @@ from pydantic import Field
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.changes.change_reader import DELETED, ROW, SAID
-from ottla.pipeline.jobs.delta_table import column_clashes, need_delta
-from ottla.pipeline.jobs.delta_types import shapes_of
+from ottla.pipeline.jobs.delta_table import column_clashes, need_delta, shapes_of
 from ottla.pipeline.jobs.lake import Lake
+from ottla.pipeline.lazy import functions, pa
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
     from pyspark.sql import DataFrame
 
@@ -83,8 +82,6 @@ def newest(records: DataFrame, keys: Sequence[str]) -> DataFrame:
     Within a partition, offsets define the order. If a row has changes in several partitions, for example
     after partitions were added, timestamps do.
     """
-    from pyspark.sql import functions
-
     place = ("timestamp", "topic", "partition")
     changes = records.select(functions.explode(SAID).alias("_what"), *place, "offset")
     row = functions.col("_what")[ROW]

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration import Mistake, PathOrUrl, Table
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
+from ottla.pipeline.lazy import sa
 
 _SECRET = re.compile(r"\$\{(\w+)\}")
 _SQLITE = "sqlite:///"
@@ -53,8 +51,6 @@ class Database(Table):
         if find_spec("sqlalchemy") is None:
             yield Mistake(("url",), "databases need SQLAlchemy: pip install 'ottla-pipeline[sql]'")
             return
-        import sqlalchemy as sa
-
         try:
             url = sa.make_url(self.url)
             url.get_dialect().import_dbapi()
@@ -69,8 +65,6 @@ class Database(Table):
     @contextmanager
     def connect(self) -> Iterator[sa.Engine]:
         """Open connections on demand and close them at the end. Raises DatabaseFailed."""
-        import sqlalchemy as sa
-
         url = sa.make_url(_SECRET.sub(_secret, self.url))
         _refuse_missing(url)
         engine = sa.create_engine(url, pool_pre_ping=True)
@@ -107,8 +101,6 @@ def _secret(found: re.Match[str]) -> str:
 
 def reflected(engine: sa.Engine, name: str) -> sa.Table:
     """Return a table or view with its columns; `schema.table` names the schema. Raises DatabaseFailed."""
-    import sqlalchemy as sa
-
     schema, _, table = name.rpartition(".")
     try:
         return sa.Table(table, sa.MetaData(), autoload_with=engine, schema=schema or None)

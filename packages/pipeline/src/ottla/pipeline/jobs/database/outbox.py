@@ -8,18 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from ottla.pipeline.jobs.database.connection import DatabaseFailed, column_of
-from ottla.pipeline.jobs.database.record import Record
-from ottla.pipeline.jobs.database.record_times import RecordTimes
-from ottla.pipeline.jobs.database.row_values import bytes_of, text_of
+from ottla.pipeline.jobs.database.row_values import Record, RecordTimes, bytes_of, text_of
 from ottla.pipeline.jobs.declaration import Mistake, Names, Table
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
+from ottla.pipeline.lazy import sa
 
 _COLUMN = re.compile(r"\{(\w+)\}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -73,8 +69,6 @@ class PendingEvents:
 
     def statement(self) -> sa.Select[Any]:
         """Return the query for the next events."""
-        import sqlalchemy as sa
-
         return (
             sa.select(self._table).where(*self._conditions())
             .order_by(self._id).limit(self._declared.rows_per_batch)
@@ -82,14 +76,10 @@ class PendingEvents:
 
     def left(self) -> sa.Select[Any]:
         """Return the query for the number of pending events."""
-        import sqlalchemy as sa
-
         return sa.select(sa.func.count()).select_from(self._table).where(*self._conditions())
 
     def sent(self, rows: Sequence[Mapping[str, Any]], now: datetime) -> sa.Delete | sa.Update:
         """Return the statement that records events as sent."""
-        import sqlalchemy as sa
-
         ids = [row[self._declared.id] for row in rows]
         if self._declared.after == "delete":
             return sa.delete(self._table).where(self._id.in_(ids))

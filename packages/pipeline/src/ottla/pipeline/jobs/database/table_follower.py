@@ -1,19 +1,24 @@
-"""A followed table: its new rows become records, in the order of the columns by which it is followed."""
+"""A followed table: its new rows become records, in the order of the columns by which it is followed.
+
+Databases assign ids before transactions commit, so row 5 may become visible after row 6. A reader that only
+asks for ids above 6 never sees it. So ids below the position that were not seen are queried again while they
+are near. Most of them belong to transactions that were rolled back, and never appear.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from ottla.pipeline.jobs.database.connection import DatabaseFailed, column_of
-from ottla.pipeline.jobs.database.gaps import SeenNumbers
-from ottla.pipeline.jobs.database.record import Record
-from ottla.pipeline.jobs.database.record_times import RecordTimes
 from ottla.pipeline.jobs.database.row_values import (
     Position,
+    Record,
+    RecordTimes,
     key_of,
     position_from,
     position_json,
@@ -21,9 +26,29 @@ from ottla.pipeline.jobs.database.row_values import (
     text_of,
 )
 from ottla.pipeline.jobs.declaration import Mistake, Names, Seconds, Table
+from ottla.pipeline.lazy import sa
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
+
+@dataclass(frozen=True, slots=True)
+class SeenNumbers:
+    """The last id that was seen, and the gaps below it."""
+
+    last: int | None = None
+    gaps: tuple[int, ...] = ()
+    """Ids below `last` that were not seen, ascending."""
+
+    def after(self, seen: Iterable[int], overlap: int) -> SeenNumbers:
+        """Return the state after these ids were seen too; drop gaps more than `overlap` below the last id."""
+        numbers = sorted(set(seen))
+        if not numbers:
+            return self
+        last = numbers[-1] if self.last is None else max(self.last, numbers[-1])
+        # The first row that is seen may have been overtaken too; databases count from 1.
+        begin = min(1, numbers[0]) if self.last is None else self.last + 1
+        lowest = last - overlap
+        new = set(range(max(begin, lowest), last)) if overlap else set()
+        left = (new | set(self.gaps)) - set(numbers)
+        return SeenNumbers(last, tuple(sorted(each for each in left if each >= lowest)))
 
 
 class FollowedTable(Table):
@@ -94,15 +119,11 @@ class Follower:
 
     def statement(self, now: datetime) -> sa.Select[Any]:
         """Return the query for the next rows."""
-        import sqlalchemy as sa
-
         found = sa.select(self._table).order_by(*self._follow).limit(self._declared.rows_per_batch)
         return found.where(*self._conditions(now))
 
     def left(self, now: datetime) -> sa.Select[Any]:
         """Return the query for the number of remaining rows."""
-        import sqlalchemy as sa
-
         return sa.select(sa.func.count()).select_from(self._table).where(*self._conditions(now))
 
     def records(self, rows: Sequence[Mapping[str, Any]], prefix: str) -> list[Record]:
@@ -122,8 +143,6 @@ class Follower:
             self._position = positions[-1]
 
     def _conditions(self, now: datetime) -> Iterator[sa.ColumnElement[bool] | sa.TextClause]:
-        import sqlalchemy as sa
-
         if self._position is not None:
             later = _later(self._follow, self._position)
             yield sa.or_(later, self._follow[0].in_(self._gaps)) if self._gaps else later
@@ -197,8 +216,6 @@ def _type(column: sa.Column[Any]) -> type | None:
 
 def _later(columns: Sequence[sa.Column[Any]], position: Position) -> sa.ColumnElement[bool]:
     """Return the condition for rows behind a position, spelled out since not all databases compare tuples."""
-    import sqlalchemy as sa
-
     first, value = columns[0], position[0]
     greater: sa.ColumnElement[bool] = first > value
     if len(columns) == 1:

@@ -8,11 +8,19 @@ from typing import Literal
 
 from pydantic import Field
 
-from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
+from ottla.pipeline.jobs.declaration import (
+    Job,
+    Mistake,
+    Names,
+    Seconds,
+    Table,
+    Topics,
+    has_backreference,
+    whole_name_pattern,
+)
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
 from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC
-from ottla.pipeline.jobs.name_patterns import has_backreference, whole_name_pattern
 from ottla.pipeline.jobs.target_cluster import Target
 from ottla.protocol.topics import INTERNAL_TOPICS
 

@@ -13,7 +13,6 @@ from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.client.cluster import NoSuchTopic, Topic
 from ottla.client.config import ClientConfig
 from ottla.pipeline.errors import NotSupported
-from ottla.pipeline.jobs.interval import Interval
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
 from ottla.pipeline.jobs.mirroring.offset_mapping import Found, MappingWriter, OffsetMapping, Origin
 from ottla.pipeline.jobs.mirroring.offset_mapping_topic import (
@@ -23,8 +22,16 @@ from ottla.pipeline.jobs.mirroring.offset_mapping_topic import (
 )
 from ottla.pipeline.jobs.mirroring.offset_spans import Span
 from ottla.pipeline.jobs.mirroring.record_copier import fence, require_coordinator
-from ottla.pipeline.jobs.mirroring.replication_cycles import ReplicationCycle, circular_topics, origins_of
-from ottla.pipeline.jobs.mirroring.topics_and_groups import cluster_id, make_copy, move_groups, wanted_topics
+from ottla.pipeline.jobs.mirroring.topics_and_groups import (
+    ReplicationCycle,
+    circular_topics,
+    cluster_id,
+    make_copy,
+    move_groups,
+    origins_of,
+    wanted_topics,
+)
+from ottla.pipeline.jobs.progress_report import Interval
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 

@@ -10,6 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ottla.pipeline.lazy import np
+
 MOST = 10_000
 """The minimum number of spans of a partition that are kept; at twice as many, every second older one is
 removed."""
@@ -119,8 +121,6 @@ class Spans:
 
 def spans_of(offsets: Sequence[int], first_target: int) -> list[Span]:
     """Return the spans of ascending offsets that were written one after another."""
-    import numpy as np
-
     if not len(offsets):
         return []
     of = np.asarray(offsets, np.int64)

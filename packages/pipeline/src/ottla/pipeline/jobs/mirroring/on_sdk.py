@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from ottla.consumer import Consumer, OffsetOutOfRange
 from ottla.pipeline.errors import DataLoss, report_loss
-from ottla.pipeline.jobs.interval import Interval
 from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, open_session
 from ottla.pipeline.jobs.mirroring.partition_copy import COLUMNS, OriginalLost
 from ottla.pipeline.jobs.mirroring.record_copier import RecordCopier, open_copier
+from ottla.pipeline.jobs.progress_report import Interval
+from ottla.pipeline.lazy import pa
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ottla.pipeline.jobs.mirroring.mirror_declaration import MirrorDeclaration
     from ottla.pipeline.jobs.run import Run
 

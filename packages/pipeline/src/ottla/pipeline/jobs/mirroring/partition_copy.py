@@ -8,15 +8,11 @@ how much was written, whatever has happened to the original since.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans, spans_of
+from ottla.pipeline.lazy import np, pa, pc
 from ottla.protocol.topics import TopicPartition
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 COLUMNS = ("key", "value", "timestamp", "headers")
 """The columns of a record that are copied."""
@@ -91,8 +87,6 @@ class RecoveredCopy:
 
         Records that either side has lost since are ignored. Raises ForeignRecords.
         """
-        import numpy as np
-
         places = theirs.column("offset").to_numpy()
         if not len(places):
             return
@@ -124,8 +118,6 @@ def recover_copy(copy: TopicPartition, spans: Spans, sure: int | None, end: int)
 
 def _targets(offsets: np.ndarray, spans: tuple[Span, ...]) -> np.ndarray:
     """Return the offsets in the copy for offsets of the original; -1 for those outside of all spans."""
-    import numpy as np
-
     found = np.full(len(offsets), -1, np.int64)
     for span in spans:
         inside = (offsets >= span.source) & (offsets < span.next_source)
@@ -143,8 +135,6 @@ class PartitionCopy:
 
     def left(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are not copied yet, because a batch may be repeated."""
-        import pyarrow.compute as pc
-
         done: int = pc.sum(pc.less(rows.column("offset"), self.next_source)).as_py() or 0
         return rows.slice(done)
 
@@ -171,8 +161,6 @@ class PartitionCopy:
 
 def with_partition(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     """Return the records with their partition, for the producer."""
-    import pyarrow as pa
-
     same = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
     return pa.RecordBatch.from_arrays(
         [*(rows.column(name) for name in COLUMNS), same], names=[*COLUMNS, "partition"]
@@ -181,8 +169,6 @@ def with_partition(rows: pa.RecordBatch, partition: int) -> pa.RecordBatch:
 
 def by_partition(rows: pa.RecordBatch) -> dict[TopicPartition, pa.RecordBatch]:
     """Return the rows of each partition, in order."""
-    import pyarrow as pa
-
     found: dict[TopicPartition, list[pa.RecordBatch]] = {}
     for partition, some in _cut(rows) if rows.num_rows else ():
         found.setdefault(partition, []).append(some)
@@ -193,8 +179,6 @@ def by_partition(rows: pa.RecordBatch) -> dict[TopicPartition, pa.RecordBatch]:
 
 def _cut(rows: pa.RecordBatch) -> list[tuple[TopicPartition, pa.RecordBatch]]:
     """Split rows where the partition changes."""
-    import numpy as np
-
     topics = rows.column("topic")
     encoded = topics if hasattr(topics, "indices") else topics.dictionary_encode()
     names = encoded.indices.to_numpy(zero_copy_only=False)

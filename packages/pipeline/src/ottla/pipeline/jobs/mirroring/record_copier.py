@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 from ottla.admin import LATEST, Admin
 from ottla.client.cluster import TRANSACTION, Cluster
@@ -26,6 +25,7 @@ from ottla.pipeline.jobs.mirroring.partition_copy import (
     recover_copy,
     with_partition,
 )
+from ottla.pipeline.lazy import pa, pc
 from ottla.producer import Producer, ProducerConfig, ProducerLost
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
@@ -35,9 +35,6 @@ from ottla.protocol.errors import (
     UnsupportedVersion,
 )
 from ottla.protocol.topics import TopicPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -226,8 +223,6 @@ async def fence(config: ProducerConfig) -> bool:
 
 async def _all(consumer: Consumer, partition: TopicPartition, begin: int, end: int) -> pa.RecordBatch | None:
     """Return the existing records between two offsets; None if there are none."""
-    import pyarrow as pa
-
     found: list[pa.RecordBatch] = []
     async with asyncio.timeout(READ_TIMEOUT_S):
         await _go_to(consumer, partition, begin)
@@ -255,8 +250,6 @@ async def _go_to(consumer: Consumer, partition: TopicPartition, offset: int) -> 
 
 
 async def _some(consumer: Consumer, partition: TopicPartition, end: int) -> pa.RecordBatch:
-    import pyarrow.compute as pc
-
     rows = await consumer.fetch_arrow(
         timeout_ms=_WAIT_MS, columns=("offset", *COLUMNS), until={partition: end}
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
@@ -19,14 +19,24 @@ from ottla.pipeline.jobs.mirroring.offset_mapping import OffsetMapping
 from ottla.pipeline.jobs.mirroring.offset_mapping_topic import mapping_reader
 from ottla.pipeline.jobs.mirroring.partition_copy import by_partition
 from ottla.pipeline.jobs.mirroring.record_copier import RecordCopier, open_copier
-from ottla.pipeline.jobs.mirroring.thread_iteration import iterate_in_thread
 from ottla.pipeline.jobs.state_files import StateFile
+from ottla.pipeline.lazy import pa
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+T = TypeVar("T")
+
+_NO_MORE = object()
+
+
+async def iterate_in_thread(things: Iterable[T]) -> AsyncIterator[T]:
+    """Yield items; the event loop continues during the wait, because connections need it."""
+    waiting = iter(things)
+    while (thing := await asyncio.to_thread(next, waiting, _NO_MORE)) is not _NO_MORE:
+        yield cast("T", thing)
 
 
 @dataclass(frozen=True)

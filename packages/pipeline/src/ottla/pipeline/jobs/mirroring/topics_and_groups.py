@@ -1,4 +1,4 @@
-"""Topics and groups of a mirror's clusters."""
+"""Topics and groups of a mirror's clusters: copies, offsets of groups, and cycles of mirrors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,42 @@ from contextlib import suppress
 from ottla.admin import LATEST, TOPIC, Admin
 from ottla.client.cluster import NoSuchTopic, Topic
 from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.mirroring.offset_mapping import Origin
 from ottla.pipeline.jobs.mirroring.offset_spans import Spans
 from ottla.protocol.errors import GroupIdNotFound, NonEmptyGroup, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+class ReplicationCycle(PipelineError):
+    """Records would be copied between clusters without end."""
+
+    def __init__(self, topic: str, mirror: str) -> None:
+        super().__init__(
+            f"topic {topic!r} is itself a copy that mirror {mirror!r} makes, of records that come "
+            "from the target: they would be copied without end. If clusters are mirrored in both "
+            'directions, rename the copies (rename = "north.{topic}")'
+        )
+
+
+def circular_topics(topics: Iterable[str], known: Mapping[str, Origin], target: str) -> dict[str, Origin]:
+    """Return the topics whose records came from the target cluster, directly or through others.
+
+    `known` are the origins of the copies in the source cluster.
+    """
+    return {topic: known[topic] for topic in topics if topic in known and target in known[topic].clusters}
+
+
+def origins_of(
+    copies: Mapping[str, str], known: Mapping[str, Origin], mirror: str, source: str
+) -> dict[str, Origin]:
+    """Return the origins of copies by name; `copies` has their names by those of the originals."""
+    return {
+        copy: Origin(mirror, (*(known[topic].clusters if topic in known else ()), source))
+        for topic, copy in copies.items()
+    }
+
 
 _OWN = (
     "message.timestamp.type", "min.insync.replicas", "leader.replication.throttled.replicas",

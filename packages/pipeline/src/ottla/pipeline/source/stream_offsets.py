@@ -1,4 +1,4 @@
-"""The end offsets of topics, with protection against stale answers.
+"""The offsets of a stream's batches: where they start and end, with protection against stale answers.
 
 A broker that has just started knows no topics for a moment, and a broker that lags behind reports old end
 offsets. If a query accepted such an answer, its checkpoint would permanently record a smaller offset than was
@@ -7,16 +7,74 @@ read. There is no wait where all brokers, each with a controller, confirm that a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from ottla.pipeline.errors import DataLoss, report_loss
-from ottla.pipeline.source.clock import Clock
 from ottla.pipeline.source.config import SourceConfig, TopicSelection
 from ottla.pipeline.source.offset_bounds import Edge
-from ottla.pipeline.source.offset_json import Position, partition_names
+from ottla.pipeline.source.offsets import (
+    INITIAL,
+    Nested,
+    Offsets,
+    Position,
+    flat,
+    partition_names,
+    position_in,
+    starts_in,
+)
 from ottla.pipeline.source.topic_offsets import TopicOffsets
 from ottla.protocol.topics import TopicPartition
+
+
+class Clock:
+    """Reads the time and waits; tests replace it with a clock that does not wait."""
+
+    def now_ms(self) -> float:
+        """Return a monotonic time."""
+        return time.monotonic() * 1_000
+
+    def wait(self, seconds: float) -> None:
+        """Sleep for this time."""
+        time.sleep(seconds)
+
+
+class StartOffsets:
+    """Looks up starting offsets: of a query from the options, of a batch from the end of the previous one.
+
+    A new partition starts at its first record.
+    """
+
+    def __init__(self, lookup: TopicOffsets, config: SourceConfig) -> None:
+        self._lookup = lookup
+        self._config = config
+        self._of_query: Position | None = None
+
+    def of_query(self) -> Position:
+        """Return the starting offsets of a new query. Resolved once, because `latest` moves."""
+        if self._of_query is None:
+            selected = self._lookup.selected()
+            offsets = self._lookup.first_offsets(
+                self._config.starting, selected.partitions, self._config.when_no_offset
+            )
+            self._of_query = Position(offsets, selected.ids)
+        return self._of_query
+
+    def of_batch(self, start: Nested, end: Nested) -> Position:
+        """Return the starting offsets of a batch in the checkpoint, without partitions that are new in it."""
+        if start != INITIAL:
+            return position_in(start)
+        if (found := starts_in(end)) or not end:
+            return Position(found, position_in(end).ids)
+        # An old release wrote checkpoints without starting offsets: resolve the options again.
+        until, (offsets, ids) = flat(end), self.of_query()
+        return Position({each: offset for each, offset in offsets.items() if each in until}, ids)
+
+    def of_new(self, known: Offsets, end: Offsets) -> Offsets:
+        """Return the starting offsets of partitions that are not known yet: their first records."""
+        return self._lookup.offsets(Edge.EARLIEST, end.keys() - known.keys())
+
 
 BELIEVED_AFTER_MS = 10_000
 """How long brokers are asked again before an end offset below the offset that was read is accepted."""
