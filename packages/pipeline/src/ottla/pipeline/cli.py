@@ -203,7 +203,7 @@ def _declarations(places: tuple[Path, ...]) -> Iterator[Path]:
         if place.is_file():
             yield place
         else:
-            yield from sorted(each for each in place.iterdir() if each.suffix in (".toml", ".py"))
+            yield from sorted(file for file in place.iterdir() if file.suffix in (".toml", ".py"))
 
 
 def _row(file: Path) -> tuple[object, ...] | None:

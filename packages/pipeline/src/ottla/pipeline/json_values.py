@@ -4,7 +4,7 @@ One rule decides about each value, whichever fields stand beside it: `_fit`, in 
 the types of all fields it decodes whole columns at once, six times as fast; its answer counts only if it
 accepts all of them, for it accepts less than the rule, and never anything else.
 
-The rule is that of Spark's from_json, except that text and numbers are told apart and a repeated field is
+The rule is that of Spark's from_json, except that text and numbers are distinguished and a repeated field is
 malformed: decimals are rounded half up to the digits of their column, digits behind microseconds are cut.
 """
 
@@ -174,7 +174,7 @@ def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
     from pyarrow import json as arrow_json
 
     text = pa.string()
-    fields = [each.with_type(text) if pa.types.is_date32(each.type) else each for each in wanted]
+    fields = [field.with_type(text) if pa.types.is_date32(field.type) else field for field in wanted]
     return arrow_json.read_json(
         pa.BufferReader(lines),
         # One block, because an object must not span two.
@@ -186,7 +186,7 @@ def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
 
 
 def _joined(parts: list[Decoded], wanted: pa.StructType) -> Decoded:
-    errors = [each for part in parts for each in (part.errors or [None] * len(part.values))]
+    errors = [error for part in parts for error in (part.errors or [None] * len(part.values))]
     return Decoded(
         pa.concat_arrays([part.values.cast(wanted) for part in parts]), errors if any(errors) else None
     )

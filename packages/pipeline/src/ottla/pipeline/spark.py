@@ -106,7 +106,7 @@ def version_of(program: Path) -> int | None:
 
 
 def _advice(tried: list[Tried]) -> str:
-    said = "; ".join(f"{each.program} {_why(each)}" for each in tried) or "none was found"
+    said = "; ".join(f"{java.program} {_why(java)}" for java in tried) or "none was found"
     install = install_command(platform.system(), _distribution())
     return f"Spark needs Java {LEAST} or newer ({said}): {install}, or set JAVA_HOME to one"
 

@@ -76,7 +76,7 @@ def _schema(text: str) -> dict[str, Any]:
 def _plain(given: Any) -> Any:
     """Replace logical types that Spark does not have by the types below them."""
     if isinstance(given, list):
-        return [_plain(each) for each in given]
+        return [_plain(item) for item in given]
     if not isinstance(given, dict):
         return given
     known = (given.get("type"), given.get("logicalType")) in (*_LOGICAL, *_DECIMAL)
@@ -88,14 +88,16 @@ def _plain(given: Any) -> Any:
 
 
 def _fields(schema: dict[str, Any]) -> str:
-    return ", ".join(f"`{each['name']}` {_type(each['type'])}" for each in schema["fields"])
+    return ", ".join(f"`{field['name']}` {_type(field['type'])}" for field in schema["fields"])
 
 
 def _type(given: Any) -> str:
+    # One case for each form that a schema may give a type: a name, a union with null, a complex type, a
+    # logical type, or one of these once more inside {"type": ...}. The order decides: the last case unwraps.
     match given:
         case str() if given in _TYPES:
             return _TYPES[given]
-        case [*options] if len(rest := [each for each in options if each != "null"]) == 1:
+        case [*options] if len(rest := [option for option in options if option != "null"]) == 1:
             return _type(rest[0])
         case {"type": "record"}:
             return f"STRUCT<{_fields(given)}>"
@@ -138,7 +140,7 @@ _OPENING, _CLOSING = "<(", ">)"
 
 
 def wrong_ddl(columns: str) -> Iterator[str]:
-    """Yield what is wrong in columns such as `drink STRING, price DOUBLE`."""
+    """Yield the mistakes in columns such as `drink STRING, price DOUBLE`."""
     for part in _parts(columns):
         found = _FIELD.fullmatch(part)
         if found is None:
@@ -170,16 +172,16 @@ def _wrong_type(text: str) -> Iterator[str]:
 def _parts(text: str) -> Iterator[str]:
     """Yield the parts between commas that are in no brackets and no quotes."""
     depth, begin, quote = 0, 0, ""
-    for at, each in enumerate(text):
+    for at, character in enumerate(text):
         if quote:
-            quote = "" if each == quote else quote
-        elif each in "`'\"":
-            quote = each
-        elif each == "," and not depth:
+            quote = "" if character == quote else quote
+        elif character in "`'\"":
+            quote = character
+        elif character == "," and not depth:
             yield text[begin:at]
             begin = at + 1
         else:
-            depth += (each in _OPENING) - (each in _CLOSING)
+            depth += (character in _OPENING) - (character in _CLOSING)
     yield text[begin:]
 
 

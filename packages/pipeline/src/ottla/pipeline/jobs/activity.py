@@ -165,7 +165,7 @@ class Activity(Job):
 
     def _windows(self, events: DataFrame, wanted: Windows) -> DataFrame:
         length, slide = (
-            f"{int(each * 1_000)} milliseconds" for each in (wanted.length, wanted.slide or wanted.length)
+            f"{int(length * 1_000)} milliseconds" for length in (wanted.length, wanted.slide or wanted.length)
         )
         window = functions.window(_TIME, length, slide).alias(_WINDOW)
         found = events.groupBy(window, *wanted.by).agg(

@@ -68,7 +68,7 @@ class Alerts(Job):
 
         def each(batch: DataFrame, batch_id: int) -> Mapping[str, int]:
             seen = Observation()
-            counted = [functions.count_if(functions.col("state") == each).alias(each) for each in _STATES]
+            counted = [functions.count_if(functions.col("state") == state).alias(state) for state in _STATES]
             self.alerts.write(_records(batch.observe(seen, *counted)), self.source, "alerts")
             counts = {name: int(count) for name, count in seen.get.items()}
             return counts | {"late": dropped_by_watermark(run.spark, run.query_name("main"))}

@@ -59,10 +59,14 @@ def parses_for_dead_letters(begun: StateFile, batch_id: int, parse: Parse, *, ha
     because the sink knows only for a task as a whole, by its number of rows, that they are sent.
     """
     found = begun.read()
-    declared = [Parse(**each) for each in found["parse"]] if found.get("batch") == batch_id else []
+    declared = (
+        [Parse(**declared_parse) for declared_parse in found["parse"]]
+        if found.get("batch") == batch_id
+        else []
+    )
     if has_dead and parse not in declared:
         declared.append(parse)
-        begun.write({"batch": batch_id, "parse": [each.model_dump() for each in declared]})
+        begun.write({"batch": batch_id, "parse": [parse.model_dump() for parse in declared]})
     return declared
 
 

@@ -169,7 +169,7 @@ class Topics(Table):
     """Any other option of the data source `ottla`, including `kafka.*` for the client."""
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what the data source would reject; paths are within this table."""
+        """Yield the mistakes that the data source would reject; paths are within this table."""
         if bool(self.topics) == (self.pattern is not None):
             yield Mistake(("topics",), 'needs topics = ["orders"] or a pattern, but not both')
             return

@@ -45,15 +45,15 @@ class DeclarationError(PipelineError, ValueError):
     """An invalid declaration, with all mistakes in it."""
 
     def __init__(self, file: str, located: list[Located]) -> None:
-        super().__init__("\n".join(f"{file}: {each}" for each in located))
+        super().__init__("\n".join(f"{file}: {mistake}" for mistake in located))
         self.file = file
         self.located = located
 
 
 def within(step: str | int, mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
     """Yield the mistakes of a nested table, `step` in front of their paths."""
-    for each in mistakes:
-        yield Mistake((step, *each.path), each.message)
+    for mistake in mistakes:
+        yield Mistake((step, *mistake.path), mistake.message)
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Mistake]:

@@ -118,9 +118,9 @@ def _assignment(module: ast.Module, variable: str) -> tuple[int, ast.expr | None
 def _inside(value: ast.expr | None, step: str | int) -> tuple[int, ast.expr] | None:
     match value:
         case ast.Dict(keys=keys, values=values):
-            for key, each in zip(keys, values, strict=True):
+            for key, item in zip(keys, values, strict=True):
                 if isinstance(key, ast.Constant) and key.value == step:
-                    return key.lineno, each
+                    return key.lineno, item
         case ast.Call(keywords=keywords):
             for keyword in keywords:
                 if keyword.arg == step:
@@ -204,7 +204,9 @@ def _read_python(file: Path, text: str) -> Job:
 
 
 def _raised_at(error: BaseException, file: Path) -> int:
-    places = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
+    places = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
+    ]
     return places[-1] or 1 if places else 1
 
 
@@ -244,10 +246,10 @@ def _class_of(file: Path, values: Mapping[str, Any], lines: Lines) -> type[Job]:
 
 
 def _refuse(file: Path, mistakes: Iterable[Mistake], lines: Lines) -> None:
-    located = [Located(lines.of(each.path), each) for each in mistakes]
+    located = [Located(lines.of(mistake.path), mistake) for mistake in mistakes]
     if located:
         raise DeclarationError(str(file), sorted(located, key=lambda each: each.line))
 
 
 def _error(file: Path, line: int, *mistakes: Mistake) -> DeclarationError:
-    return DeclarationError(str(file), [Located(line, each) for each in mistakes])
+    return DeclarationError(str(file), [Located(line, mistake) for mistake in mistakes])

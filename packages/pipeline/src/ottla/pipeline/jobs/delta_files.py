@@ -39,9 +39,9 @@ class Stats:
 
     def __init__(self, columns: pa.Schema) -> None:
         self._rows = 0
-        self._nulls = {each.name: 0 for each in columns if not pa.types.is_nested(each.type)}
+        self._nulls = {field.name: 0 for field in columns if not pa.types.is_nested(field.type)}
         self._bounded = [name for name in self._nulls if not _is_binary(columns.field(name).type)]
-        structs = [each.name for each in columns if pa.types.is_struct(each.type)]
+        structs = [field.name for field in columns if pa.types.is_struct(field.type)]
         self._least: dict[str, Any] = {name: {} for name in structs}
         self._most: dict[str, Any] = {name: {} for name in structs}
         self._is_bounded = True
@@ -119,7 +119,7 @@ def _json(value: Any) -> str:
     """
     match value:
         case dict():
-            named = ", ".join(f"{_json(name)}: {_json(each)}" for name, each in value.items())
+            named = ", ".join(f"{_json(name)}: {_json(item)}" for name, item in value.items())
             return f"{{{named}}}"
         case Decimal():
             return format(value, "f")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.pipeline.jobs.state_files import BatchKey
 
 Shape = str | tuple[Any, ...]
-"""A Delta type without what rows may leave open: whether elements and fields may be null."""
+"""A Delta type without the facts that rows leave open: whether elements and fields may be null."""
 
 _OF_DDL = {
     "STRING": "string", "BOOLEAN": "boolean", "TINYINT": "byte", "SMALLINT": "short", "INT": "integer",
@@ -57,7 +57,7 @@ def shape_of_ddl(kind: str) -> Shape | None:
 
 
 def other_types(there: Mapping[str, Shape], given: Mapping[str, Shape | None]) -> Iterator[tuple[str, str]]:
-    """Yield the columns that have another type in the table, and what to say. None: the type is unknown."""
+    """Yield the columns that have another type in the table, and the mistake. None: the type is unknown."""
     for name, shape in given.items():
         if shape is not None and name in there and there[name] != shape:
             yield name, f"has {name!r} as {_shown(there[name])}, and the rows have it as {_shown(shape)}"
@@ -118,10 +118,12 @@ def table_for(
     rows = need_delta().Schema.from_arrow(arrow)
     for said in reasons_against(table, shapes_of(rows), partition_by, adds_columns=adds_columns):
         raise PipelineError(f"the Delta table {path} {said}")
-    if new := missing_columns(table, [each.name for each in rows.fields]):
-        fields = [each for each in rows.fields if each.name in new]
+    if new := missing_columns(table, [field.name for field in rows.fields]):
+        fields = [field for field in rows.fields if field.name in new]
         # Rows that are there already have no value.
-        table.alter.add_columns([need_delta().Field(each.name, each.type, nullable=True) for each in fields])
+        table.alter.add_columns(
+            [need_delta().Field(field.name, field.type, nullable=True) for field in fields]
+        )
     return table
 
 
@@ -150,7 +152,7 @@ def reasons_against(
 def column_clashes(
     table: DeltaTable, columns: Mapping[str, Shape | None], *, adds_columns: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the columns that a table lacks or has with another type, and what to say: no value is cast."""
+    """Yield the columns that a table lacks or has with another type, and the mistake: no value is cast."""
     there = shapes_of(table.schema())
     if not adds_columns:
         for name in missing_columns(table, columns):
@@ -178,13 +180,13 @@ def has_batch(table: DeltaTable | None, key: BatchKey) -> bool:
 
 
 def written(batch: DataFrame, table: DeltaTable, path: str) -> list[AddAction]:
-    """Let tasks write rows into files, and return the files: the rows never reach the driver."""
+    """Write rows into files in tasks, and return the files: the rows never reach the driver."""
     from ottla.pipeline.jobs.delta_files import FILES, file_writing_task, layout_of
 
     layout = layout_of(table, path)
     rows = _by_partition(batch, layout.partition_by)
     with pandas_of_any_age():
-        return [_added(each) for each in rows.mapInArrow(file_writing_task(layout), FILES).collect()]
+        return [_added(file) for file in rows.mapInArrow(file_writing_task(layout), FILES).collect()]
 
 
 def _by_partition(batch: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -41,7 +41,7 @@ class JavaGone(PipelineError):
 
 def is_java_gone(error: BaseException) -> bool:
     """Whether Java itself failed, as opposed to an error that it reports with a stack trace."""
-    names = {each.__name__ for each in type(error).__mro__}
+    names = {kind.__name__ for kind in type(error).__mro__}
     return "Py4JError" in names and "Py4JJavaError" not in names and "Trace:" not in str(error)
 
 

@@ -34,7 +34,7 @@ class UnknownKind(PipelineError, ValueError):
 
 def kinds() -> list[str]:
     """Return the names of all kinds, built-in ones first."""
-    return [*_OURS, *(each.name for each in _others())]
+    return [*_OURS, *(entry.name for entry in _others())]
 
 
 def job_class(kind: object) -> type[Job]:
@@ -43,7 +43,7 @@ def job_class(kind: object) -> type[Job]:
         module, _, name = _OURS[kind].partition(":")
         found = getattr(import_module(module), name)
     else:
-        entry = next((each for each in _others() if each.name == kind), None)
+        entry = next((entry for entry in _others() if entry.name == kind), None)
         if entry is None:
             raise UnknownKind(kind, kinds())
         found = entry.load()
@@ -58,4 +58,4 @@ def about(kind: str) -> str:
 
 
 def _others() -> Iterator[EntryPoint]:
-    return (each for each in entry_points(group=ENTRY_POINTS) if each.name not in _OURS)
+    return (entry for entry in entry_points(group=ENTRY_POINTS) if entry.name not in _OURS)

@@ -129,7 +129,7 @@ class Lake(Table):
         writer.option("partitionOverwriteMode", "dynamic").parquet(self.path)
 
     def _remove(self, spark: SparkSession, key: BatchKey) -> None:
-        """Remove what a batch wrote in Parquet: its rows may belong in other folders now.
+        """Remove the Parquet files of a batch: its rows may belong in other folders now.
 
         Delta files without a commit are invisible. Raises PipelineError for a folder that cannot be removed.
         """
@@ -143,10 +143,10 @@ def remove(spark: SparkSession, pattern: str) -> None:
     # Only Hadoop supports all storage that Spark writes to, and PySpark has no API for it.
     path = spark._jvm.org.apache.hadoop.fs.Path(pattern)
     store = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    for each in store.globStatus(path) or ():
-        if not store.delete(each.getPath(), True) and store.exists(each.getPath()):
+    for status in store.globStatus(path) or ():
+        if not store.delete(status.getPath(), True) and store.exists(status.getPath()):
             raise PipelineError(
-                f"{each.getPath()} was written by a batch that is repeated now, and cannot be removed: "
+                f"{status.getPath()} was written by a batch that is repeated now, and cannot be removed: "
                 "remove it"
             )
 

@@ -55,7 +55,7 @@ class ProgressDisplay:
 def running_line(status: Mapping[str, Any]) -> str:
     """Return a line about a running pipeline, which may wait for Spark's start or for records."""
     queries = status.get("queries", {}).values()
-    if any(each["batches"] for each in queries):
+    if any(query["batches"] for query in queries):
         return summary_line(status)
     return "no batch is complete yet" if queries else "starting"
 
@@ -73,7 +73,7 @@ def _bar(once: bool) -> Progress:
 def rows_and_lag(status: Mapping[str, Any]) -> tuple[int, int | None]:
     """Return the rows read and the rows left; queries over the same topics count once."""
     queries = status.get("queries", {}).values()
-    lags = [each["lag"] for each in queries if each["lag"] is not None]
+    lags = [query["lag"] for query in queries if query["lag"] is not None]
     return int(_together(status, "rows")), int(_of_all(status)(lags)) if lags else None
 
 
@@ -93,7 +93,7 @@ def rate(status: Mapping[str, Any]) -> float:
 
 
 def _together(status: Mapping[str, Any], what: str) -> float:
-    found = [float(each[what]) for each in status.get("queries", {}).values()]
+    found = [float(query[what]) for query in status.get("queries", {}).values()]
     return _of_all(status)(found) if found else 0.0
 
 
@@ -104,15 +104,15 @@ def _of_all(status: Mapping[str, Any]) -> Callable[[list[float]], float]:
 def counts(status: Mapping[str, Any]) -> dict[str, int]:
     """Return the counts since the first run of the pipeline: the maximum of each over all queries."""
     found: dict[str, int] = {}
-    for each in status.get("queries", {}).values():
-        for name, count in each["counts"].items():
+    for query in status.get("queries", {}).values():
+        for name, count in query["counts"].items():
             found[name] = max(count, found.get(name, 0))
     return found
 
 
 def status_rows(status: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """Return the output of `status`: columns, and a row for each query."""
-    return COLUMNS, [_row(name, each) for name, each in status.get("queries", {}).items()]
+    return COLUMNS, [_row(name, query) for name, query in status.get("queries", {}).items()]
 
 
 def _row(name: str, query: Mapping[str, Any]) -> tuple[object, ...]:

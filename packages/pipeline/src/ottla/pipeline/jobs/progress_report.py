@@ -64,15 +64,15 @@ def batch_of(progress: Mapping[str, Any]) -> Batch | None:
         float(times.get("triggerExecution", times["addBatch"])),
         lag(progress),
         (progress.get("eventTime") or {}).get("watermark"),
-        sum(int(each.get("numRowsTotal") or 0) for each in progress.get("stateOperators") or ()),
+        sum(int(operator.get("numRowsTotal") or 0) for operator in progress.get("stateOperators") or ()),
     )
 
 
 def _rows(progress: Mapping[str, Any]) -> int:
     """Return the records of a batch. Spark counts a record each time that the batch reads it."""
     seen = int(progress.get("numInputRows") or 0)
-    spans = [_span(each) for each in progress.get("sources") or ()]
-    return min(seen, sum(each for each in spans if each is not None)) if None not in spans and spans else seen
+    spans = [_span(source) for source in progress.get("sources") or ()]
+    return min(seen, sum(span for span in spans if span is not None)) if None not in spans and spans else seen
 
 
 def _span(source: Mapping[str, Any]) -> int | None:
@@ -91,8 +91,8 @@ def _between(begun: Mapping[str, Mapping[str, int]], ends: Mapping[str, Mapping[
 
 def lag(progress: Mapping[str, Any]) -> int | None:
     """Return the number of offsets that are not read yet; None if no source reports them."""
-    found = [_lag_of(each) for each in progress.get("sources") or ()]
-    known = [each for each in found if each is not None]
+    found = [_lag_of(source) for source in progress.get("sources") or ()]
+    known = [lag for lag in found if lag is not None]
     return sum(known) if known else None
 
 
@@ -146,12 +146,12 @@ class QueryStatus:
     @property
     def rows_per_s(self) -> float:
         """Rows per second of processing time, over recent batches."""
-        spent = sum(each.ms for each in self.recent)
-        return sum(each.rows for each in self.recent) * 1_000 / spent if spent else 0.0
+        spent = sum(batch.ms for batch in self.recent)
+        return sum(batch.rows for batch in self.recent) * 1_000 / spent if spent else 0.0
 
     def summary(self) -> dict[str, Any]:
         """Return it as JSON."""
-        times = sorted(each.ms for each in self.recent)
+        times = sorted(batch.ms for batch in self.recent)
         return {
             **self._place(),
             "batches": self.batches,
@@ -284,7 +284,7 @@ class ProgressReport:
             "error": error,
             "begun_s": self._begun,
             "updated_s": time.time(),
-            "queries": {name: each.summary() for name, each in self._statuses.items()},
+            "queries": {name: status.summary() for name, status in self._statuses.items()},
         }
 
 

@@ -79,12 +79,12 @@ def stop_on_signals(stopping: threading.Event, said: str = "") -> Iterator[None]
         with suppress(OSError):  # stderr may be closed
             os.write(2, said.encode())  # the interrupted code may hold the lock of the buffered stream
 
-    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
@@ -254,7 +254,7 @@ class Run:
         return not (was_active or self._is_active())
 
     def _is_active(self) -> bool:
-        return any(each.isActive for each in self._running.values())
+        return any(query.isActive for query in self._running.values())
 
     # --- without Spark
 

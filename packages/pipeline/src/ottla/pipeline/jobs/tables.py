@@ -52,9 +52,9 @@ class Tables(Job):
         yield from self._named_twice()
 
     def _named_twice(self) -> Iterator[Mistake]:
-        names = [*(each.table for each in self.tables), *(each.table for each in self.outboxes)]
-        for index, each in enumerate(self.tables):
-            if names.count(each.table) > 1:
+        names = [*(table.table for table in self.tables), *(outbox.table for outbox in self.outboxes)]
+        for index, table in enumerate(self.tables):
+            if names.count(table.table) > 1:
                 twice = "is named twice, and a pipeline has only one position in each table"
                 yield Mistake(("tables", index, "table"), twice)
 
@@ -77,7 +77,7 @@ class Tables(Job):
         with cluster_errors(), ExitStack() as stack:
             engine = stack.enter_context(self.database.connect())
             producer = stack.enter_context(SyncProducer(config=self.target.producer_config()))
-            feeds = [Feed(each, engine, producer, run) for each in self._row_sources(engine, run)]
+            feeds = [Feed(source, engine, producer, run) for source in self._row_sources(engine, run)]
             while not run.stopping.is_set():
                 moved = sum([feed.step() for feed in feeds])
                 if not moved and (run.once or run.stopping.wait(self.trigger)):
@@ -124,7 +124,7 @@ class Feed:
         """Send the next rows, if any; return their number."""
         begun = time.monotonic()
         with self._engine.connect() as connection:
-            rows: Rows = [dict(each) for each in connection.execute(self._source.statement()).mappings()]
+            rows: Rows = [dict(row) for row in connection.execute(self._source.statement()).mappings()]
             if rows and not self._left:
                 self._left = int(connection.execute(self._source.left()).scalar_one())
         if not rows:
@@ -137,12 +137,16 @@ class Feed:
     def _send(self, records: Sequence[Record]) -> None:
         acknowledgements = [
             self._producer.send(
-                each.topic, each.value, each.key, timestamp_ms=each.timestamp_ms, headers=each.all_headers()
+                record.topic,
+                record.value,
+                record.key,
+                timestamp_ms=record.timestamp_ms,
+                headers=record.all_headers(),
             )
-            for each in records
+            for record in records
         ]
-        for each in acknowledgements:
-            each.result()
+        for acknowledgement in acknowledgements:
+            acknowledgement.result()
 
     def _report(self, rows: int, begun: float) -> None:
         batch = int(self._batches.read().get("next", 0))

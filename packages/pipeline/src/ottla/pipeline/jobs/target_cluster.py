@@ -36,7 +36,7 @@ class Target(Table):
             raise OptionError(str(error)) from None
 
     def inspect(self) -> Iterator[Mistake]:
-        """Yield what a producer would reject; paths are within this table."""
+        """Yield the mistakes that a producer would reject; paths are within this table."""
         for name in self.options:
             if not name.lower().startswith("kafka."):
                 yield Mistake(("options", name), f"must begin with kafka.: kafka.{name}")

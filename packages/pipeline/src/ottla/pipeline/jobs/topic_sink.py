@@ -35,7 +35,7 @@ class TopicSink(Table):
     """Any other option of the sink `ottla`, including `kafka.*` for the producer."""
 
     def inspect(self, source: Topics) -> Iterator[Mistake]:
-        """Yield what the sink would reject, and a topic that feeds its own source.
+        """Yield the mistakes that the sink would reject, and a topic that feeds its own source.
 
         Paths are within this table.
         """

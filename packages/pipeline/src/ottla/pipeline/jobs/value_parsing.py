@@ -120,20 +120,22 @@ class Parse(Table):
     def names(self) -> tuple[str, ...]:
         """Return the columns. Raises OptionError for an invalid pattern."""
         return (
-            tuple(self.fields) if self.format == "json" else tuple(each.name for each in self._line().fields)
+            tuple(self.fields)
+            if self.format == "json"
+            else tuple(field.name for field in self._line().fields)
         )
 
     def types(self) -> dict[str, str]:
         """Return the columns and their types. Raises OptionError for an invalid pattern."""
         if self.format == "json":
             return dict(self.fields)
-        return {each.name: each.type for each in self._line().fields}
+        return {field.name: field.type for field in self._line().fields}
 
     def is_time(self, name: str) -> bool:
         """Whether a column is a timestamp."""
         if self.format == "json":
             return time_typed(self.fields.get(name, ""))
-        return any(each.name == name and time_typed(each.type) for each in self._line().fields)
+        return any(field.name == name and time_typed(field.type) for field in self._line().fields)
 
     def add_to(self, frame: DataFrame) -> DataFrame:
         """Return the records with the columns ROW and REASON; the reason is null if there is a row."""
@@ -192,7 +194,8 @@ class Parse(Table):
         known = apache_format if self.format == "apache" else nginx_format
         line = known(self.pattern or "combined")
         own = tuple(
-            Field(each.name, self.fields.get(each.name, each.type), each.time_format) for each in line.fields
+            Field(field.name, self.fields.get(field.name, field.type), field.time_format)
+            for field in line.fields
         )
         return LineFormat(line.pattern, own)
 

@@ -64,9 +64,11 @@ def split_range(whole: ByteRange, segment: Segment, most: int) -> list[ByteRange
     if not wanted:
         return [whole]
     with open_segment(segment) as reader:
-        boundaries = [each for each in reader.boundaries(wanted) if whole.begin < each < whole.stop]
+        boundaries = [
+            boundary for boundary in reader.boundaries(wanted) if whole.begin < boundary < whole.stop
+        ]
     edges = [whole.begin, *dict.fromkeys(boundaries), whole.stop]
-    return [replace(whole, begin=one, stop=other) for one, other in pairwise(edges)]
+    return [replace(whole, begin=begin, stop=stop) for begin, stop in pairwise(edges)]
 
 
 def pack_tasks(pieces: Iterable[ByteRange], most: int) -> list[tuple[ByteRange, ...]]:

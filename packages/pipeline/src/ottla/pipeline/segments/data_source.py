@@ -45,7 +45,7 @@ class SegmentsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions of the read, one for each task."""
-        return [Task(each) for each in tasks(self._config)]
+        return [Task(ranges) for ranges in tasks(self._config)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
@@ -59,7 +59,9 @@ def tasks(config: SegmentsConfig) -> list[tuple[ByteRange, ...]]:
     """Return the byte ranges of each task. Raises OptionError, DataLoss, CorruptSegment, SegmentsChanged."""
     logs = ReadableLogs(config)
     ranges = plan(logs, config)
-    whole = [found for each in ranges for found in byte_ranges(logs[each.partition], each)]
+    whole = [
+        found for offset_range in ranges for found in byte_ranges(logs[offset_range.partition], offset_range)
+    ]
     most = max_task_bytes(
         sum(len(byte_range) for byte_range, _ in whole), config.most_bytes, config.min_partitions
     )

@@ -73,7 +73,7 @@ class PartitionFolder:
     @cached_property
     def closed(self) -> tuple[Segment, ...]:
         """The selected segments that do not grow any more."""
-        return tuple(each for each in self.every[:-1] if self.chooses(each))
+        return tuple(segment for segment in self.every[:-1] if self.chooses(segment))
 
     def chooses(self, segment: Segment) -> bool:
         """Whether the paths select a segment."""
@@ -118,7 +118,7 @@ def _is_wanted(wanted: TopicSelection, partition: TopicPartition) -> bool:
 
 def _refuse_missing(wanted: TopicSelection, found: Iterable[TopicPartition]) -> None:
     there = frozenset(found)
-    if missing := (wanted.names or frozenset()) - {each.topic for each in there}:
+    if missing := (wanted.names or frozenset()) - {partition.topic for partition in there}:
         raise OptionError(f"option 'path': no path contains topic {', '.join(map(repr, sorted(missing)))}")
     if lacking := wanted.partitions - there:
         raise OptionError(f"option 'assign': no path contains {partition_names(lacking)}")
@@ -128,11 +128,11 @@ def _folders(paths: Iterable[str]) -> dict[Path, frozenset[int] | None]:
     """Return partition directories, with base offsets where the paths name single segments."""
     found: dict[Path, frozenset[int] | None] = {}
     for path in paths:
-        roots = [Path(each).absolute() for each in sorted(glob.glob(path))] or [Path(path).absolute()]
+        roots = [Path(match).absolute() for match in sorted(glob.glob(path))] or [Path(path).absolute()]
         before = len(found)
         for root in roots:
             _add(found, root)
-        if len(found) == before and not any(each in found or each.parent in found for each in roots):
+        if len(found) == before and not any(folder in found or folder.parent in found for folder in roots):
             raise OptionError(f"option 'path': {path!r} contains no log segments")
     return found
 
@@ -147,9 +147,13 @@ def _add(found: dict[Path, frozenset[int] | None], place: Path) -> None:
         # The name of a log directory may look like a partition's, for example kafka-logs-1: its content
         # decides.
         inside = (
-            [place] if _has_segments(place) else sorted(each for each in place.iterdir() if each.is_dir())
+            [place]
+            if _has_segments(place)
+            else sorted(folder for folder in place.iterdir() if folder.is_dir())
         )
-        found |= {each: None for each in inside if _partition(each) is not None and _has_segments(each)}
+        found |= {
+            folder: None for folder in inside if _partition(folder) is not None and _has_segments(folder)
+        }
 
 
 def _has_segments(folder: Path) -> bool:
@@ -186,15 +190,15 @@ def _segments(folder: Path) -> tuple[Segment, ...]:
 def _segments_now(folder: Path) -> dict[int, int] | None:
     """Return base offsets and sizes; None while segments are being replaced."""
     found = {}
-    for each in os.listdir(folder):
-        name = parse_file_name(each)
+    for entry in os.listdir(folder):
+        name = parse_file_name(entry)
         if name is None or name.kind is not SegmentFile.LOG:
             continue
         if name.suffix == SWAP_SUFFIX:
             return None
         if not name.suffix:
             try:
-                found[name.base_offset] = (folder / each).stat().st_size
+                found[name.base_offset] = (folder / entry).stat().st_size
             except FileNotFoundError:
                 return None
     return found or None

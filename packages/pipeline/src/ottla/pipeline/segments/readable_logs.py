@@ -49,11 +49,11 @@ class ReadableLogs(OffsetLookup):
 
     def offsets(self, edge: Edge, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return start or end offsets."""
-        return {each: self._logs[each].at(edge) for each in partitions}
+        return {partition: self._logs[partition].at(edge) for partition in partitions}
 
     def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each timestamp in ms; None if no record is late enough."""
-        return {each: _first_at(self._logs[each], time) for each, time in times.items()}
+        return {partition: _first_at(self._logs[partition], time) for partition, time in times.items()}
 
 
 def _readable_log(folder: PartitionFolder, config: SegmentsConfig) -> ReadableLog:
@@ -103,7 +103,7 @@ def _not_before(logs: ReadableLogs, config: SegmentsConfig, start: Offsets) -> O
         first = logs[partition].start
         if offset < first:
             _lost(config, f"{partition} begins at {first}, and should be read from {offset}")
-    return {each: max(offset, logs[each].start) for each, offset in start.items()}
+    return {partition: max(offset, logs[partition].start) for partition, offset in start.items()}
 
 
 def _not_behind(logs: ReadableLogs, config: SegmentsConfig, end: Offsets) -> Offsets:
@@ -111,7 +111,7 @@ def _not_behind(logs: ReadableLogs, config: SegmentsConfig, end: Offsets) -> Off
         readable = logs[partition]
         if offset > readable.end:
             _lost(config, f"{partition} can be read up to {readable.end}{readable.why}, not up to {offset}")
-    return {each: min(offset, logs[each].end) for each, offset in end.items()}
+    return {partition: min(offset, logs[partition].end) for partition, offset in end.items()}
 
 
 def _lost(config: SegmentsConfig, what: str) -> None:

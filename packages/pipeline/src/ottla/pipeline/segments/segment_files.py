@@ -111,7 +111,7 @@ class SegmentReader:
         if not len(index):
             return _near(wanted, (entry.position for entry in self.entries()))
         found = (index.at_position(position) for position in wanted)
-        whole = {each.position for each in found if each is not None and self.is_batch(each)}
+        whole = {position.position for position in found if position is not None and self.is_batch(position)}
         return sorted(whole)
 
     def is_batch(self, place: OffsetEntry) -> bool:
@@ -234,7 +234,7 @@ def _near(wanted: list[int], positions: Iterator[int]) -> list[int]:
     for position in positions:
         if waiting and position >= waiting[0]:
             found.append(position)
-            waiting = [each for each in waiting if each > position]
+            waiting = [wanted_position for wanted_position in waiting if wanted_position > position]
     return found
 
 

@@ -113,10 +113,10 @@ class ByteRangeReader:
         if group.first >= byte_range.end or group.end <= byte_range.first:
             return
         aborted = [
-            (each.first_offset, each.producer_id)
+            (transaction.first_offset, transaction.producer_id)
             # A transaction that ended before must not hide later records of its producer.
-            for each in byte_range.aborted
-            if each.first_offset < group.end and each.last_offset >= group.first
+            for transaction in byte_range.aborted
+            if transaction.first_offset < group.end and transaction.last_offset >= group.first
         ]
         following, left = byte_range.first, chunk[group.start : group.stop]
         # One iteration, unless a column reaches 2 GiB or a batch cannot be read.

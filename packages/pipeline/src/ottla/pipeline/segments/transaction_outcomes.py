@@ -58,7 +58,11 @@ class Outcome:
 
     def aborted_between(self, start: int, end: int) -> tuple[Aborted, ...]:
         """Return the aborted transactions that have records between two offsets."""
-        return tuple(each for each in self.aborted if each.first_offset < end and each.last_offset >= start)
+        return tuple(
+            transaction
+            for transaction in self.aborted
+            if transaction.first_offset < end and transaction.last_offset >= start
+        )
 
 
 def outcome(of: PartitionFolder, end: int) -> Outcome:
@@ -67,7 +71,7 @@ def outcome(of: PartitionFolder, end: int) -> Outcome:
     The broker stores them beside the log, in producer snapshots and transaction indexes. If a log was copied
     without these files, all of it is scanned.
     """
-    if not all(each.path(SegmentFile.OFFSET_INDEX).exists() for each in of.every[:-1]):
+    if not all(segment.path(SegmentFile.OFFSET_INDEX).exists() for segment in of.every[:-1]):
         tracker = _walked(of, TransactionTracker(), of.every[0].base_offset, end)
         return Outcome(tracker.last_stable(end), tuple(tracker.aborted))
     since, known = _snapshot(of, end)
@@ -77,18 +81,18 @@ def outcome(of: PartitionFolder, end: int) -> Outcome:
 
 def _snapshot(of: PartitionFolder, end: int) -> tuple[int, dict[int, int]]:
     """Return the newest offset with a producer snapshot, and the transactions that are open there."""
-    names = (parse_file_name(each.name) for each in of.folder.iterdir())
+    names = (parse_file_name(file.name) for file in of.folder.iterdir())
     offsets = [
         name.base_offset
         for name in names
         if name is not None and name.kind is SegmentFile.PRODUCER_SNAPSHOT and not name.suffix
     ]
-    for offset in sorted((each for each in offsets if each <= end), reverse=True):
+    for offset in sorted((known for known in offsets if known <= end), reverse=True):
         with suppress(CorruptStorage, FileNotFoundError):
             entries = decode_producer_snapshot(
                 (of.folder / f"{offset:020d}{SegmentFile.PRODUCER_SNAPSHOT}").read_bytes()
             )
-            begun = {each.producer_id: each.current_transaction_first_offset for each in entries}
+            begun = {entry.producer_id: entry.current_transaction_first_offset for entry in entries}
             return offset, {producer: first for producer, first in begun.items() if first >= 0}
     return of.every[0].base_offset, {}
 
@@ -126,7 +130,7 @@ def _indexed(of: PartitionFolder) -> Iterator[Aborted]:
         if not path.exists():
             continue
         try:
-            for each in decode_aborted_transactions(path.read_bytes()):
-                yield Aborted(each.first_offset, each.last_offset, each.producer_id)
+            for transaction in decode_aborted_transactions(path.read_bytes()):
+                yield Aborted(transaction.first_offset, transaction.last_offset, transaction.producer_id)
         except CorruptStorage as error:
             raise CorruptSegment(str(path), error) from error

@@ -95,7 +95,7 @@ def _cut(records: pa.RecordBatch, topics: pa.Array) -> Iterator[tuple[str, pa.Re
     # Sorting by topic keeps the order within a topic and puts the rows of each topic into one slice.
     order = pc.array_sort_indices(encoded.indices)
     ordered, start = records.take(order), 0
-    counts = {each["values"]: each["counts"] for each in encoded.indices.value_counts().to_pylist()}
+    counts = {entry["values"]: entry["counts"] for entry in encoded.indices.value_counts().to_pylist()}
     for index, name in enumerate(names):
         yield name, ordered.slice(start, counts[index])
         start += counts[index]

@@ -145,7 +145,7 @@ def _compare(
 ) -> None:
     """Count the replayed rows. Raises ReplayChanged if the count differs from the marker."""
     if config.fail_on_changed_replay:
-        count = sum(each.num_rows for each in rows or ())
+        count = sum(batch.num_rows for batch in rows or ())
         if count != known.rows:
             raise ReplayChanged(str(task), known.rows, f"with {count} rows")
 
@@ -159,7 +159,7 @@ def commit_all(done: list[TaskResult], config: SinkConfig) -> None:
     Raises ReplayChanged if a task of an earlier run is missing. Tries to commit all, then raises the first
     error: WaitedTooLong, or an error of the producer.
     """
-    if not any(each.is_replay for each in done):
+    if not any(result.is_replay for result in done):
         return
     with sink_client_for(config) as client:
         if config.fail_on_changed_replay:
@@ -175,7 +175,7 @@ def commit_all(done: list[TaskResult], config: SinkConfig) -> None:
 def _refuse_fewer_tasks(client: SinkClient, done: list[TaskResult]) -> None:
     query, batch = done[0].task.query, done[0].task.batch
     known = client.markers(query)
-    missing = missing_task(known, batch, {each.task.partition for each in done})
+    missing = missing_task(known, batch, {result.task.partition for result in done})
     if missing is not None:
         now = f"in {len(done)} tasks, without this one"
         raise ReplayChanged(str(TaskIdentity(query, batch, missing)), known[missing].rows, now)
@@ -198,7 +198,7 @@ def abort_all(done: list[TaskResult], config: SinkConfig) -> None:
 
 
 def _pending(done: Sequence[TaskResult]) -> list[PendingTransaction]:
-    return [each.pending for each in done if each.pending is not None]
+    return [result.pending for result in done if result.pending is not None]
 
 
 def forget_tasks(tasks: Iterable[TaskIdentity], config: SinkConfig) -> None:

@@ -165,7 +165,7 @@ class MarkerTopic:
             entries = await Configs(self._cluster).describe(TOPIC, self._place.topic)
         except NoSuchTopic as error:  # it was created a moment ago, and this broker does not know it yet
             raise UnknownTopicOrPartition(str(error)) from None
-        return next((each.value or "" for each in entries if each.name == "cleanup.policy"), "")
+        return next((entry.value or "" for entry in entries if entry.name == "cleanup.policy"), "")
 
 
 def _raise(code: int, partition: TopicPartition) -> None:

@@ -61,7 +61,7 @@ Markers = Mapping[int, Marker]
 
 def is_written(known: Markers, task: TaskIdentity) -> bool:
     """Whether the rows of a task are written. Raises StaleBatch if a later batch of the query has begun."""
-    later = max((each.batch for each in known.values()), default=task.batch)
+    later = max((marker.batch for marker in known.values()), default=task.batch)
     if later > task.batch:
         raise StaleBatch(str(task), later)
     own = known.get(task.partition)
@@ -70,12 +70,12 @@ def is_written(known: Markers, task: TaskIdentity) -> bool:
 
 def is_begun(known: Markers, batch: int, run: str) -> bool:
     """Whether an earlier run wrote part of a batch."""
-    return any(each.batch == batch and each.run != run for each in known.values())
+    return any(marker.batch == batch and marker.run != run for marker in known.values())
 
 
 def missing_task(known: Markers, batch: int, tasks: Container[int]) -> int | None:
     """Return a task that wrote rows of a batch but is missing in this run; None if there is none."""
-    return next((task for task, each in known.items() if each.batch == batch and task not in tasks), None)
+    return next((task for task, marker in known.items() if marker.batch == batch and task not in tasks), None)
 
 
 class MarkerLog:

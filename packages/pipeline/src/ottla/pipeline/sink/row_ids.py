@@ -34,7 +34,9 @@ def row_bytes(rows: pa.RecordBatch) -> pa.Array:
         else:
             texts.append(column.cast(pa.binary()))
             front.append(_lengths(texts[-1]))
-    padding = -sum((np.maximum(each, 0) for each in map(_lengths, texts)), np.zeros(rows.num_rows, np.int32))
+    padding = -sum(
+        (np.maximum(length, 0) for length in map(_lengths, texts)), np.zeros(rows.num_rows, np.int32)
+    )
     return _joined([_packed(front), *texts, _zeros(padding % WORD)])
 
 
@@ -69,7 +71,7 @@ def _packed(numbers: list[np.ndarray[Any, Any]]) -> pa.Array:
 
 
 def _zeros(lengths: np.ndarray[Any, Any]) -> pa.Array:
-    return pa.array([b"\0" * each for each in range(WORD)], pa.binary()).take(pa.array(lengths))
+    return pa.array([b"\0" * size for size in range(WORD)], pa.binary()).take(pa.array(lengths))
 
 
 def _joined(columns: list[pa.Array]) -> pa.Array:

@@ -77,7 +77,7 @@ class SinkClient:
         async def ended() -> list[Exception | None]:
             # All at once, so that an unresponsive coordinator costs one timeout and not one for each
             # transaction.
-            return await asyncio.gather(*(_ended(cluster, each, committed) for each in pending))
+            return await asyncio.gather(*(_ended(cluster, transaction, committed) for transaction in pending))
 
         return [error for error in self.thread.call(ended) if error is not None]
 
@@ -171,7 +171,7 @@ async def _begun(config: ProducerConfig) -> Producer:
 
 
 async def _have_transactions(config: ProducerConfig) -> bool:
-    """Whether a broker can end transactions, whoever may use them."""
+    """Whether a broker can end transactions, apart from the rights of users."""
     async with Cluster(config.client.bootstrap_servers, config.client) as cluster:
         connection = await cluster.connection(min(cluster.nodes))
         return EndTxnRequest.API_KEY in connection.versions

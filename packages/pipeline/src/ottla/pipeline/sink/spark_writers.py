@@ -76,7 +76,7 @@ class BatchWriter(DataSourceArrowWriter):
 
         done = _done(messages)
         commit_all(done, self.config)
-        tasks = [each.task for each in done if each.rows and each.task.query == self._run]
+        tasks = [result.task for result in done if result.rows and result.task.query == self._run]
         try:
             forget_tasks(tasks, self.config)
         except (ClientError, KafkaError, TimeoutError) as error:
@@ -131,7 +131,7 @@ def _write(
 
 
 def _done(messages: list[WriterCommitMessage | None]) -> list[TaskResult]:
-    return [each.done for each in messages if isinstance(each, Written)]
+    return [message.done for message in messages if isinstance(message, Written)]
 
 
 def _abort(messages: list[WriterCommitMessage | None], config: SinkConfig) -> None:

@@ -68,7 +68,7 @@ class BatchReader(DataSourceReader):
 def tasks(config: SourceConfig, ranges: Iterable[OffsetRange], ids: TopicIds) -> Sequence[InputPartition]:
     """Return the tasks that read ranges."""
     pieces = split(ranges, config.min_partitions, config.max_records_per_partition)
-    return [ReadTask(each, ids.get(each.partition.topic)) for each in pieces]
+    return [ReadTask(piece, ids.get(piece.partition.topic)) for piece in pieces]
 
 
 def read_task(
@@ -94,7 +94,7 @@ def plan(lookup: TopicOffsets, config: SourceConfig, every: frozenset[TopicParti
 
 def check_end_offsets(lookup: TopicOffsets, config: SourceConfig, end: Offsets) -> Offsets:
     """Check the ending offsets against the log. Raises DataLoss for one behind its partition's end."""
-    asked = {each: end[each] for each in config.ending.known()}
+    asked = {partition: end[partition] for partition in config.ending.known()}
     there = lookup.offsets(Edge.LATEST, asked)
     for partition, offset in asked.items():
         if offset > there[partition]:
@@ -102,4 +102,4 @@ def check_end_offsets(lookup: TopicOffsets, config: SourceConfig, end: Offsets) 
                 DataLoss(f"{partition} ends at {there[partition]}, and should be read up to {offset}"),
                 fails=config.fail_on_data_loss,
             )
-    return end | {each: min(offset, there[each]) for each, offset in asked.items()}
+    return end | {partition: min(offset, there[partition]) for partition, offset in asked.items()}

@@ -46,7 +46,11 @@ class Position(NamedTuple):
 
     def kept(self, ids: TopicIds) -> Offsets:
         """Return the offsets of the topics that were not created again, by their ids now."""
-        return {each: offset for each, offset in self.offsets.items() if not self.is_recreated(each, ids)}
+        return {
+            partition: offset
+            for partition, offset in self.offsets.items()
+            if not self.is_recreated(partition, ids)
+        }
 
     def is_recreated(self, partition: TopicPartition, ids: TopicIds) -> bool:
         """Whether the topic of a partition has another id now."""
@@ -55,7 +59,7 @@ class Position(NamedTuple):
 
     def nested(self) -> Nested:
         """Return the form of a checkpoint."""
-        topics = {each.topic for each in self.offsets}
+        topics = {partition.topic for partition in self.offsets}
         ids = {topic: self.ids[topic] for topic in sorted(self.ids) if topic in topics}
         return nested(self.offsets) | ({IDS: ids} if ids else {})
 
@@ -176,7 +180,7 @@ def ranges_between(
 ) -> list[OffsetRange]:
     """Return the non-empty ranges between two sets of offsets, in order."""
     found = (OffsetRange(partition, start[partition], end[partition]) for partition in sorted(end))
-    return [each for each in found if len(each)]
+    return [offset_range for offset_range in found if len(offset_range)]
 
 
 def split(
@@ -186,15 +190,22 @@ def split(
 
     There are fewer pieces if there are fewer offsets.
     """
-    whole = [each for each in ranges if len(each)]
-    pieces = [piece for each in whole for piece in _cut(each, _count(len(each), longest))]
+    whole = [offset_range for offset_range in ranges if len(offset_range)]
+    pieces = [
+        piece for offset_range in whole for piece in _cut(offset_range, _count(len(offset_range), longest))
+    ]
     if least is None or len(pieces) >= least:
         return pieces
-    total = sum(len(each) for each in whole)
+    total = sum(len(offset_range) for offset_range in whole)
     counts = [
-        max(_count(len(each), longest), -(-least * len(each) // total)) for each in whole
+        max(_count(len(offset_range), longest), -(-least * len(offset_range) // total))
+        for offset_range in whole
     ]  # rounded up, so that there are never fewer than requested
-    return [piece for each, count in zip(whole, counts, strict=True) for piece in _cut(each, count)]
+    return [
+        piece
+        for offset_range, count in zip(whole, counts, strict=True)
+        for piece in _cut(offset_range, count)
+    ]
 
 
 def _count(size: int, longest: int | None) -> int:

@@ -94,7 +94,7 @@ class Rows:
         }
         if self._has_headers:
             found["headers"] = _null_where_empty(batch.column("headers"))
-        arrays = [_as(found[each.name], each.type) for each in self._schema]
+        arrays = [_as(found[field.name], field.type) for field in self._schema]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return rows if keep is None else rows.filter(keep)
 
@@ -103,7 +103,7 @@ class Rows:
             return {"value": values}
         decoded = decode(self._value, values, self._schema.field("value").type)
         if decoded.errors and self._value.mode == "failfast":
-            raise ValueMalformed(self._value.kind, next(each for each in decoded.errors if each))
+            raise ValueMalformed(self._value.kind, next(error for error in decoded.errors if error))
         if self._value.mode == "dropmalformed":
             keep = [error is None for error in decoded.errors] if decoded.errors else None
             return {"value": decoded.values} | ({} if keep is None else {"_keep": pa.array(keep)})

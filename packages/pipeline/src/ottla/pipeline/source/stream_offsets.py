@@ -69,7 +69,9 @@ class StartOffsets:
             return Position(found, position_in(end).ids)
         # An old release wrote checkpoints without starting offsets: resolve the options again.
         until, (offsets, ids) = flat(end), self.of_query()
-        return Position({each: offset for each, offset in offsets.items() if each in until}, ids)
+        return Position(
+            {partition: offset for partition, offset in offsets.items() if partition in until}, ids
+        )
 
     def of_new(self, known: Offsets, end: Offsets) -> Offsets:
         """Return the starting offsets of partitions that are not known yet: their first records."""

@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Nested:  # noqa: N802 - Spark's name
         """Return a placeholder for the start of a new query.
 
-        Spark calls this again when it repeats the first batch, and does not tell the two calls apart. So the
+        Spark calls this again when it repeats the first batch, and does not distinguish the two calls. So the
         start is resolved together with the first end, and the checkpoint stores both.
         """
         return INITIAL

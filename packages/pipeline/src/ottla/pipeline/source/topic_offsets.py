@@ -113,7 +113,7 @@ class BrokerTopicOffsets(TopicOffsets):
             answer = await client.cluster.refresh(wanted.names)
             found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
             if all_there:
-                _refuse_missing((wanted.names or frozenset()) - {each.topic for each in found})
+                _refuse_missing((wanted.names or frozenset()) - {partition.topic for partition in found})
                 _refuse_unassignable(wanted.partitions - found)
             return Selected(found & wanted.partitions if wanted.partitions else found, _ids(answer))
 
@@ -129,7 +129,7 @@ class BrokerTopicOffsets(TopicOffsets):
         if not times:
             return {}
         found = self._ask(lambda client: client.lookups.by_time(times))
-        return {each: None if at.offset == NOT_FOUND else at.offset for each, at in found.items()}
+        return {partition: None if at.offset == NOT_FOUND else at.offset for partition, at in found.items()}
 
     def agreed_ids(self, topics: frozenset[str]) -> dict[str, str | None] | None:
         """Return the ids of those topics that exist; None if brokers disagree, or one does not answer."""
@@ -189,12 +189,14 @@ def _partitions(
         # Other errors are raised, for example a missing permission.
         if topic.error_code not in (ErrorCode.NONE, *_PASSING):
             raise error_for(topic.error_code, f"topic {name!r}")
-        yield from (TopicPartition(name, each.partition_index) for each in topic.partitions)
+        yield from (TopicPartition(name, partition.partition_index) for partition in topic.partitions)
 
 
 def _ids(answer: MetadataResponse) -> TopicIds:
     return {
-        each.name or "": encode_uuid(each.topic_id) for each in answer.topics if each.topic_id != ZERO_UUID
+        topic.name or "": encode_uuid(topic.topic_id)
+        for topic in answer.topics
+        if topic.topic_id != ZERO_UUID
     }
 
 

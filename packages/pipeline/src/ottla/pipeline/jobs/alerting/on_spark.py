@@ -120,7 +120,7 @@ class AlertEvaluator:
         for at_ms, value in sorted(samples):
             series.add(own, self.forget_ms, int(at_ms), float(value))
         events = series.advance(own, self.forget_ms, until_ms)
-        rows = [alert_record(self.pipeline, rules.get(each.rule), each, metric, named) for each in events]
+        rows = [alert_record(self.pipeline, rules.get(event.rule), event, metric, named) for event in events]
         return rows, series.due(own, self.forget_ms)
 
 

@@ -201,7 +201,7 @@ def _usual(rule: Anomaly, before: Sequence[float]) -> tuple[float, float]:
     if rule.method == "zscore":
         return statistics.fmean(before), statistics.pstdev(before)
     middle = statistics.median(before)
-    return middle, _MAD_TO_DEVIATION * statistics.median(abs(each - middle) for each in before)
+    return middle, _MAD_TO_DEVIATION * statistics.median(abs(value - middle) for value in before)
 
 
 def _number(value: float) -> str:

@@ -128,7 +128,7 @@ class WindowRuleState:
 
     def advance(self, rule: Rule, until_ms: int) -> Iterator[AlertEvent]:
         """Evaluate windows that are complete; yield the events."""
-        for begin in sorted(each for each in self.open if each + rule.window_ms <= until_ms):
+        for begin in sorted(start for start in self.open if start + rule.window_ms <= until_ms):
             value = self.open.pop(begin).taken(rule.take)
             event = self._say(rule, begin, value, self._judge(rule, begin, value))
             if event is not None:
@@ -138,8 +138,8 @@ class WindowRuleState:
         if rule.anomaly is None:
             return judge(rule, value, ())
         from_ms = begin - rule.anomaly.history * 1_000
-        self.history = [each for each in self.history if each[0] >= from_ms]
-        verdict = judge(rule, value, [each for _, each in self.history])
+        self.history = [result for result in self.history if result[0] >= from_ms]
+        verdict = judge(rule, value, [earlier for _, earlier in self.history])
         self.history.append((begin, value))
         return verdict
 
@@ -147,7 +147,7 @@ class WindowRuleState:
         """Fire, repeat or resolve the alert. A window without samples changes nothing."""
         needed, out_of = rule.needed
         from_ms = begin - (out_of - 1) * rule.window_ms
-        self.wrong = [each for each in self.wrong if each >= from_ms]
+        self.wrong = [start for start in self.wrong if start >= from_ms]
         if verdict.is_wrong:
             self.wrong.append(begin)
         end = begin + rule.window_ms
@@ -207,7 +207,7 @@ class SilenceRuleState:
 
     def forget(self, rule: Rule, at_ms: int) -> AlertEvent | None:
         """Forget the longest silence; samples after it stay."""
-        self.heard.spans = [each for each in self.heard.spans if each[0] >= at_ms]
+        self.heard.spans = [span for span in self.heard.spans if span[0] >= at_ms]
         return self.bell.end(rule.name, at_ms, "the series is gone")
 
     def due(self, rule: Rule) -> int | None:
@@ -215,7 +215,7 @@ class SilenceRuleState:
         if not self.bell.is_firing:
             return self.heard.due(_missing_ms(rule))
         again = self.heard.spans[1][0] if len(self.heard.spans) > 1 else None
-        known = [each for each in (again, self._again(rule)) if each is not None]
+        known = [time for time in (again, self._again(rule)) if time is not None]
         return min(known, default=None)
 
 
@@ -298,7 +298,7 @@ class SeriesState:
     def due(self, rules: Sequence[Rule], forget_ms: int) -> int | None:
         """Return the time of the next evaluation, if no sample arrives."""
         known = [self.heard.due(forget_ms), *(self._state_of(rule).due(rule) for rule in rules)]
-        return min((each for each in known if each is not None), default=None)
+        return min((time for time in known if time is not None), default=None)
 
 
 _KEPT = TypeAdapter(SeriesState)

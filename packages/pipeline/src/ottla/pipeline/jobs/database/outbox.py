@@ -51,7 +51,7 @@ class Outbox(Table):
     def columns(self) -> Iterator[str]:
         """Yield the required columns."""
         yield from (self.id, self.value, *self.headers, *_COLUMN.findall(self.topic))
-        yield from (each for each in (self.key, self.timestamp) if each is not None)
+        yield from (column for column in (self.key, self.timestamp) if column is not None)
         if self.after == "mark":
             yield self.sent
 

@@ -48,7 +48,7 @@ class SeenNumbers:
         lowest = last - overlap
         new = set(range(max(begin, lowest), last)) if overlap else set()
         left = (new | set(self.gaps)) - set(numbers)
-        return SeenNumbers(last, tuple(sorted(each for each in left if each >= lowest)))
+        return SeenNumbers(last, tuple(sorted(gap for gap in left if gap >= lowest)))
 
 
 class FollowedTable(Table):
@@ -137,7 +137,7 @@ class Follower:
         positions = [self._position_of(row) for row in rows]
         if self._overlap:
             before = SeenNumbers(self._position[0] if self._position else None, self._gaps)
-            after = before.after((each[0] for each in positions), self._overlap)
+            after = before.after((position[0] for position in positions), self._overlap)
             self._position, self._gaps = (after.last,), after.gaps
         else:
             self._position = positions[-1]

@@ -38,7 +38,7 @@ class ClusterPair:
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> ClusterPair:
-        """Return what `to_json` wrote. Raises TypeError for other fields."""
+        """Undo `to_json`. Raises TypeError for other fields."""
         return ClusterPair(**{**found, "ignored": frozenset(found["ignored"])})
 
     def copy_name(self, topic: str) -> str:

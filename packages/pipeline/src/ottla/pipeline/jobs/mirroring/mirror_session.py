@@ -75,13 +75,15 @@ class MirrorSession:
         topics = await self._without_cycles(
             await wanted_topics(self.source, self.mirror.source.topics, self.mirror.wants)
         )
-        for each in topics:
-            if self._made.get(each.name) != len(each.partitions):
-                name = self.clusters.copy_name(each.name)
-                await make_copy(self.source, self.target, name, each, self.clusters.mapping_topic)
-                self._made[each.name] = len(each.partitions)
-        found = [TopicPartition(each.name, number) for each in topics for number in sorted(each.partitions)]
-        await self._begin([each for each in found if self.mapping.last(each) is None])
+        for topic in topics:
+            if self._made.get(topic.name) != len(topic.partitions):
+                name = self.clusters.copy_name(topic.name)
+                await make_copy(self.source, self.target, name, topic, self.clusters.mapping_topic)
+                self._made[topic.name] = len(topic.partitions)
+        found = [
+            TopicPartition(topic.name, number) for topic in topics for number in sorted(topic.partitions)
+        ]
+        await self._begin([partition for partition in found if self.mapping.last(partition) is None])
         return found
 
     async def catch_up(self) -> None:
@@ -113,14 +115,14 @@ class MirrorSession:
             # A mirror in the opposite direction may have started at the same time: both have announced their
             # copies, and at least one sees that now.
             found = await self._circular(topics)
-            taken_back = {self.clusters.copy_name(each) for each in found}
+            taken_back = {self.clusters.copy_name(name) for name in found}
             await self._writer.set_origins({name: None for name in new if name in taken_back})
             topics = self._without(topics, found)
         return topics
 
     async def _circular(self, topics: Iterable[Topic]) -> dict[str, Origin]:
         known = await self._origins_in_source()
-        return circular_topics([each.name for each in topics], known, self.target_id)
+        return circular_topics([topic.name for topic in topics], known, self.target_id)
 
     def _without(self, topics: list[Topic], found: dict[str, Origin]) -> list[Topic]:
         for name, origin in found.items():
@@ -131,11 +133,11 @@ class MirrorSession:
                     "%s is a copy of a topic of the target (mirror %s): not copied", name, origin.mirror
                 )
         self.clusters = replace(self.clusters, ignored=self.clusters.ignored | found.keys())
-        return [each for each in topics if each.name not in self.clusters.ignored]
+        return [topic for topic in topics if topic.name not in self.clusters.ignored]
 
     async def _announce(self, topics: Iterable[Topic]) -> list[str]:
         """Write the origins of copies to the target; return the copies whose origin is new."""
-        copies = {each.name: self.clusters.copy_name(each.name) for each in topics}
+        copies = {topic.name: self.clusters.copy_name(topic.name) for topic in topics}
         wanted = origins_of(copies, await self._origins_in_source(), self.mirror.name, self.source_id)
         new = {copy: origin for copy, origin in wanted.items() if self.mapping.origins.get(copy) != origin}
         await self._writer.set_origins(new)
@@ -173,8 +175,11 @@ class MirrorSession:
         edge = LATEST if is_first and self.mirror.source.starting_offsets == "latest" else EARLIEST
         starts = await self.source.offsets.find(dict.fromkeys(new, edge), read_committed=True)
         ends = await self.target.offsets.find(dict.fromkeys(map(self.clusters.copy_of, new), LATEST))
-        first: Found = [(each, Span(starts[each], ends[self.clusters.copy_of(each)], 0)) for each in new]
-        names = {each.topic: self.clusters.copy_name(each.topic) for each in new}
+        first: Found = [
+            (partition, Span(starts[partition], ends[self.clusters.copy_of(partition)], 0))
+            for partition in new
+        ]
+        names = {partition.topic: self.clusters.copy_name(partition.topic) for partition in new}
         await self._writer.add(names, first, {})
 
 

@@ -137,22 +137,22 @@ class OffsetMapping:
 
     @staticmethod
     def from_spans_json(found: Mapping[str, Any]) -> OffsetMapping:
-        """Return what `spans_json` wrote."""
+        """Undo `spans_json`."""
         mapping = OffsetMapping(found["mirror"])
         for topic, number, sure, spans in found["spans"]:
             partition = TopicPartition(topic, number)
-            mapping.spans[partition] = Spans(Span(*each) for each in spans)
+            mapping.spans[partition] = Spans(Span(*span) for span in spans)
             mapping.set_sure(partition, sure)
         return mapping
 
     def part(self, partitions: Iterable[TopicPartition]) -> OffsetMapping:
         """Return the part of the mapping that is needed to continue with some partitions."""
         found = OffsetMapping(self.mirror)
-        for each in partitions:
-            spans, sure = self.spans.get(each), self.sure(each)
+        for partition in partitions:
+            spans, sure = self.spans.get(partition), self.sure(partition)
             if spans is not None and spans.last is not None:
-                found.spans[each] = Spans(spans.since(spans.last.target if sure is None else sure))
-                found.set_sure(each, sure)
+                found.spans[partition] = Spans(spans.since(spans.last.target if sure is None else sure))
+                found.set_sure(partition, sure)
         return found
 
 
@@ -183,7 +183,7 @@ class MappingWriter:
     ) -> None:
         """Write spans that became shorter, and delete others; the rest is complete."""
         last = self.mapping.last(partition)
-        kept = {each.source: each for each in (*changed, *([last] if last is not None else []))}
+        kept = {span.source: span for span in (*changed, *([last] if last is not None else []))}
         waiting = await self._drop(partition, gone)
         await _all(waiting + await self._put(partition, copy, kept.values(), None))
 
@@ -214,10 +214,10 @@ class MappingWriter:
         return waiting
 
     async def _drop(self, partition: TopicPartition, spans: Iterable[Span]) -> list[Acknowledgement]:
-        keys = [MappedSpan(self.mapping.mirror, partition, each).key() for each in spans]
+        keys = [MappedSpan(self.mapping.mirror, partition, span).key() for span in spans]
         return [await self.producer.send(self.topic, None, key, 0) for key in keys]
 
 
 async def _all(waiting: Iterable[Acknowledgement]) -> None:
-    for each in waiting:
-        await each
+    for waited in waiting:
+        await waited

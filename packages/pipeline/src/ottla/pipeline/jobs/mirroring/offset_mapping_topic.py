@@ -49,7 +49,7 @@ async def make_mapping_topic(target: Admin, name: str) -> None:
         with suppress(TopicAlreadyExists):
             await target.topics.create(name, partitions=1, configs=MAPPING_SETTINGS)
     entries = await _settings(target, name)
-    policy = next((each.value for each in entries if each.name == "cleanup.policy"), None) or ""
+    policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None) or ""
     if "compact" not in policy or "delete" in policy:
         raise MappingUnreadable(
             f"topic {name!r} has cleanup.policy={policy}, so the offset mapping would be lost; set "
@@ -98,8 +98,8 @@ class MappingReader:
 
     async def _take_some(self, mapping: OffsetMapping) -> None:
         for found in (await self._consumer.getmany(timeout_ms=_WAIT_MS)).values():
-            for each in found:
-                mapping.take(each.key, each.value)
+            for record in found:
+                mapping.take(record.key, record.value)
 
 
 @asynccontextmanager

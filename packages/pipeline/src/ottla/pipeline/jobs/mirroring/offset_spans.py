@@ -56,13 +56,13 @@ class Spans:
     def add(self, found: Iterable[Span]) -> list[Span]:
         """Append spans; return those that are new or became longer."""
         changed: dict[int, Span] = {}
-        for each in found:
+        for span in found:
             last = self.last
-            if last is not None and (last.next_source, last.next_target) == (each.source, each.target):
-                self._spans[-1] = each = Span(last.source, last.target, last.count + each.count)
+            if last is not None and (last.next_source, last.next_target) == (span.source, span.target):
+                self._spans[-1] = span = Span(last.source, last.target, last.count + span.count)
             else:
-                self.put(each)
-            changed[each.source] = each
+                self.put(span)
+            changed[span.source] = span
         return list(changed.values())
 
     def put(self, span: Span) -> None:
@@ -73,7 +73,7 @@ class Spans:
 
     def remove(self, source: int) -> None:
         """Remove the span that begins at an offset of the original, if any."""
-        self._spans = [each for each in self._spans if each.source != source]
+        self._spans = [span for span in self._spans if span.source != source]
 
     def cut(self, end: int) -> tuple[list[Span], list[Span]]:
         """Drop offsets of the copy from `end` on; return the shortened spans, and the removed ones.

@@ -90,9 +90,9 @@ class SdkMirror:
         copies = self._copier.copies
         if found == copies.keys():
             return
-        for each in copies.keys() - found:
-            log.warning("%s no longer exists in the source", each)
-            del copies[each]
+        for partition in copies.keys() - found:
+            log.warning("%s no longer exists in the source", partition)
+            del copies[partition]
         await self._copier.open(sorted(found))
         self._consumer.assign(copies)
         for partition, copy in copies.items():
@@ -144,7 +144,7 @@ class SdkMirror:
 
     def _lag(self) -> int:
         lags = [self._consumer.lag(partition) for partition in self._copier.copies]
-        return sum(each for each in lags if each is not None)
+        return sum(lag for lag in lags if lag is not None)
 
     async def _is_read(self, ends: EndOffsets) -> bool:
         return all([await self._consumer.position(partition) >= end for partition, end in ends.items()])

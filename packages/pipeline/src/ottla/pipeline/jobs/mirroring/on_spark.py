@@ -82,10 +82,10 @@ class Driver:
 
     def _starting(self) -> str:
         found: dict[str, dict[str, int]] = {}
-        for each in self._partitions:
-            last = self._session.mapping.last(each)
+        for partition in self._partitions:
+            last = self._session.mapping.last(partition)
             assert last is not None, "each partition has a first span"
-            found.setdefault(each.topic, {})[str(each.partition)] = last.next_source
+            found.setdefault(partition.topic, {})[str(partition.partition)] = last.next_source
         return json.dumps(found)
 
     async def _refresh(self) -> None:
@@ -103,7 +103,7 @@ class Driver:
 
         try:
             async with asyncio.TaskGroup() as ending:
-                for each in self._partitions:
-                    ending.create_task(end(each))
+                for partition in self._partitions:
+                    ending.create_task(end(partition))
         except ExceptionGroup as several:
             raise several.exceptions[0] from None

@@ -85,16 +85,20 @@ class RecordCopier:
 
         Raises CopyLost, OriginalLost, ForeignRecords.
         """
-        new = [each for each in partitions if each not in self.copies]
-        ends = await self._target.offsets.find({self._clusters.copy_of(each): LATEST for each in new})
-        for each in new:
-            copy = self._clusters.copy_of(each)
-            recovered = recover_copy(copy, self._mapping.spans[each], self._mapping.sure(each), ends[copy])
-            await self._check(each, recovered)
+        new = [partition for partition in partitions if partition not in self.copies]
+        ends = await self._target.offsets.find(
+            {self._clusters.copy_of(partition): LATEST for partition in new}
+        )
+        for partition in new:
+            copy = self._clusters.copy_of(partition)
+            recovered = recover_copy(
+                copy, self._mapping.spans[partition], self._mapping.sure(partition), ends[copy]
+            )
+            await self._check(partition, recovered)
             if recovered.changed or recovered.gone:
                 async with self._transaction():
-                    await self._writer.correct(each, copy.topic, recovered.changed, recovered.gone)
-            self.copies[each] = PartitionCopy(copy, recovered.next_source, recovered.end)
+                    await self._writer.correct(partition, copy.topic, recovered.changed, recovered.gone)
+            self.copies[partition] = PartitionCopy(copy, recovered.next_source, recovered.end)
 
     async def _check(self, original: TopicPartition, recovered: RecoveredCopy) -> None:
         if recovered.first_target == recovered.end:
@@ -185,7 +189,7 @@ def _taken_over(producer: Producer) -> Iterator[None]:
 
 
 async def require_coordinator(config: ProducerConfig) -> None:
-    """Return once a broker coordinates transactions, or where `fence` will tell why none can.
+    """Return once a broker coordinates transactions, or where `fence` gives the reason why none can.
 
     The first request has brokers create `__transaction_state`. Raises NoTransactionCoordinator where they
     have not done so within 30 s, or less if the client's calls may take less.

@@ -42,7 +42,7 @@ async def iterate_in_thread(things: Iterable[T]) -> AsyncIterator[T]:
 @dataclass(frozen=True)
 class Task:
     """The data that a task needs. It reaches Spark's workers as an option, so it is JSON and no pickle:
-    whoever may set an option of a query must not run code with it."""
+    a program that may set an option of a query must not run code with it."""
 
     clusters: ClusterPair
     known: OffsetMapping
@@ -56,7 +56,7 @@ class Task:
 
     @staticmethod
     def from_option(text: str) -> Task:
-        """Return what `to_option` wrote. Raises OptionError for anything else."""
+        """Undo `to_option`. Raises OptionError for anything else."""
         try:
             found = json.loads(text)
             clusters = ClusterPair.from_json(found["clusters"])
@@ -130,7 +130,7 @@ class CopyWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Store the sum of the tasks: Spark calls this in a process of its own, beside the driver."""
-        copied = sum(each.count for each in messages if isinstance(each, Copied))
+        copied = sum(message.count for message in messages if isinstance(message, Copied))
         self._counts.write({"copied": copied}, durable=False)
 
 

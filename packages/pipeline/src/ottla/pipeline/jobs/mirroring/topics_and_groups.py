@@ -65,13 +65,13 @@ async def wanted_topics(source: Admin, names: Iterable[str], wants: Callable[[st
     """
     if names := list(names):
         return [await source.topics.describe(name) for name in names]
-    return [each for each in await source.topics.list() if wants(each.name)]
+    return [topic for topic in await source.topics.list() if wants(topic.name)]
 
 
 async def cluster_id(admin: Admin) -> str:
     """Return the identity of a cluster: its id, or the addresses of its brokers if it has none."""
     found = await admin.brokers.describe()
-    return found.cluster_id or ",".join(sorted(f"{each.host}:{each.port}" for each in found.brokers))
+    return found.cluster_id or ",".join(sorted(f"{broker.host}:{broker.port}" for broker in found.brokers))
 
 
 async def make_copy(source: Admin, target: Admin, name: str, original: Topic, known_by: str) -> None:
@@ -103,12 +103,12 @@ async def _settings(source: Admin, target: Admin, topic: str, known_by: str) -> 
 
     The maximum record size is included even if it is a default of the source.
     """
-    known = {each.name for each in await target.configs.describe(TOPIC, known_by)}
-    entries = [each for each in await source.configs.describe(TOPIC, topic) if each.value is not None]
+    known = {entry.name for entry in await target.configs.describe(TOPIC, known_by)}
+    entries = [entry for entry in await source.configs.describe(TOPIC, topic) if entry.value is not None]
     given = {
-        each.name: str(each.value)
-        for each in entries
-        if (each.source == "topic" or each.name == _LARGEST) and each.name not in _OWN
+        entry.name: str(entry.value)
+        for entry in entries
+        if (entry.source == "topic" or entry.name == _LARGEST) and entry.name not in _OWN
     }
     unknown = given.keys() - known
     if unknown:
@@ -119,7 +119,7 @@ async def _settings(source: Admin, target: Admin, topic: str, known_by: str) -> 
 
 
 async def _refuse_other_times(target: Admin, topic: str) -> None:
-    entries = {each.name: each.value for each in await target.configs.describe(TOPIC, topic)}
+    entries = {entry.name: entry.value for entry in await target.configs.describe(TOPIC, topic)}
     if entries.get("message.timestamp.type") == "LogAppendTime":
         raise PipelineError(
             f"topic {topic!r} of the target has message.timestamp.type=LogAppendTime, so the "
@@ -143,7 +143,9 @@ async def move_groups(
     moved = 0
     for group in await source.groups.list():
         if group.protocol_type in ("consumer", "") and re.fullmatch(pattern, group.name):
-            places = {each.partition: each.offset for each in await source.groups.offsets(group.name)}
+            places = {
+                committed.partition: committed.offset for committed in await source.groups.offsets(group.name)
+            }
             moved += await _move_group(target, group.name, translated(places, mapping, copy_of))
     return moved
 
@@ -154,23 +156,29 @@ def translated(
     copy_of: Callable[[TopicPartition], TopicPartition],
 ) -> dict[TopicPartition, int]:
     """Translate offsets of originals to offsets of copies."""
-    found = {each: spans.translate(places[each]) for each, spans in mapping.items() if each in places}
-    return {copy_of(each): offset for each, offset in found.items() if offset is not None}
+    found = {
+        partition: spans.translate(places[partition])
+        for partition, spans in mapping.items()
+        if partition in places
+    }
+    return {copy_of(partition): offset for partition, offset in found.items() if offset is not None}
 
 
 def limited_to_ends(
     places: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return offsets limited to the ends of their partitions."""
-    return {each: min(offset, ends[each]) for each, offset in places.items()}
+    return {partition: min(offset, ends[partition]) for partition, offset in places.items()}
 
 
 async def _move_group(target: Admin, group: str, wanted: Mapping[TopicPartition, int]) -> bool:
     try:
         wanted = limited_to_ends(wanted, await target.offsets.find(dict.fromkeys(wanted, LATEST)))
         known = await target.groups.offsets(group, wanted) if wanted else []
-        there = {each.partition: each.offset for each in known}
-        ahead = {each: offset for each, offset in wanted.items() if there.get(each, -1) < offset}
+        there = {committed.partition: committed.offset for committed in known}
+        ahead = {
+            partition: offset for partition, offset in wanted.items() if there.get(partition, -1) < offset
+        }
         if ahead:
             await target.groups.commit(group, ahead)
     except (NonEmptyGroup, GroupIdNotFound) as error:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.resources import files
-from typing import Protocol
+from typing import Any
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.job_kinds import UnknownKind
-
-
-class Sample(Protocol):
-    """The interface of a sample module."""
-
-    TOPIC: str
-
-    def send(self, bootstrap: str, topic: str, count: int) -> str:
-        """Send records and return a one-line summary."""
+from ottla.producer import ProducerRecord
 
 
 def sample_kinds() -> list[str]:
     """Return the kinds that have samples."""
     return sorted(
-        each.name.removesuffix(".toml") for each in files(__package__).iterdir() if _is_toml(each.name)
+        file.name.removesuffix(".toml") for file in files(__package__).iterdir() if _is_toml(file.name)
     )
 
 
@@ -45,11 +38,34 @@ def send_sample(kind: str, bootstrap: str, topic: str | None, count: int) -> str
 
     if kind not in sample_kinds():
         raise UnknownKind(kind, sample_kinds())
-    sample: Sample = import_module(f"{__package__}.{kind}")
+    # A module of samples has TOPIC, and either `send`, or `records` and SENT, a summary.
+    sample: Any = import_module(f"{__package__}.{kind}")
+    topic = topic or str(sample.TOPIC)
+    if hasattr(sample, "send"):
+        return str(sample.send(count))
     try:
-        return sample.send(bootstrap, topic or sample.TOPIC, count)
+        _send(bootstrap, sample.records(topic, count))
     except (ClientError, KafkaError) as error:
         raise PipelineError(" ".join(str(error).split())) from None
+    return str(sample.SENT).format(count=count, topic=topic, bad=count // getattr(sample, "BAD_EVERY", count))
+
+
+def _send(bootstrap: str, records: Iterable[ProducerRecord]) -> None:
+    from ottla.producer import SyncProducer
+
+    with SyncProducer(bootstrap_servers=bootstrap) as producer:
+        sent = [
+            producer.send(
+                record.topic,
+                record.value,
+                record.key,
+                timestamp_ms=record.timestamp_ms,
+                headers=record.headers,
+            )
+            for record in records
+        ]
+        for acknowledgement in sent:
+            acknowledgement.result()
 
 
 def _is_toml(name: str) -> bool:

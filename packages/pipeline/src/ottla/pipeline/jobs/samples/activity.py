@@ -7,7 +7,10 @@ import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+from ottla.producer import ProducerRecord
+
 TOPIC = "activity"
+SENT = "Sent {count} events of users to {topic}; some are late, repeated or cut off."
 BAD_EVERY, TWICE_EVERY, LATE_EVERY = 100, 40, 60
 
 _BEGIN = datetime(2024, 5, 1, 6, 0, tzinfo=UTC)
@@ -37,12 +40,6 @@ def events(count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
             yield user, last
 
 
-def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send events and return a one-line summary."""
-    from ottla.producer import SyncProducer
-
-    with SyncProducer(bootstrap_servers=bootstrap) as producer:
-        for user, event in events(count):
-            producer.send(topic, event.encode(), key=user.encode())
-        producer.flush()
-    return f"Sent {count} events of users to {topic}; some are late, repeated or cut off."
+def records(topic: str, count: int) -> Iterator[ProducerRecord]:
+    """Yield events as records, by user."""
+    return (ProducerRecord(topic, event.encode(), user.encode()) for user, event in events(count))

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ottla.producer import ProducerRecord
+
 TOPIC = "metrics"
+SENT = "Sent {count} samples of web servers to {topic}; some are late or cut off."
 BAD_EVERY, LATE_EVERY = 200, 300
 LATE_BY = timedelta(minutes=20)
 STEP = timedelta(seconds=10)
@@ -51,12 +54,6 @@ def _values(chance: random.Random, host: str, minute: int) -> dict[str, int]:
     return found if host == "web-4" and minute in _SILENT else found | {"heartbeat": 1}
 
 
-def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send metrics and return a one-line summary."""
-    from ottla.producer import SyncProducer
-
-    with SyncProducer(bootstrap_servers=bootstrap) as producer:
-        for host, sample in metrics(count):
-            producer.send(topic, sample.encode(), key=host.encode())
-        producer.flush()
-    return f"Sent {count} samples of web servers to {topic}; some are late or cut off."
+def records(topic: str, count: int) -> Iterator[ProducerRecord]:
+    """Yield samples as records, by host."""
+    return (ProducerRecord(topic, sample.encode(), host.encode()) for host, sample in metrics(count))

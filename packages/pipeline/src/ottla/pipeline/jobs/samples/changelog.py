@@ -7,7 +7,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from ottla.producer import ProducerRecord
+
 TOPIC = "shop.customers"
+SENT = "Sent {count} changes of customers to {topic}; some are cut off."
 BAD_EVERY = 100
 """One of this many records is cut off."""
 
@@ -57,12 +60,7 @@ def _envelope(operation: str, before: Row | None, after: Row | None) -> str:
     return json.dumps({"before": before, "after": after, "source": source, "op": operation})
 
 
-def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send changes and return a one-line summary."""
-    from ottla.producer import SyncProducer
-
-    with SyncProducer(bootstrap_servers=bootstrap) as producer:
-        for key, value in changes(count):
-            producer.send(topic, None if value is None else value.encode(), key=key.encode())
-        producer.flush()
-    return f"Sent {count} changes of customers to {topic}; some are cut off."
+def records(topic: str, count: int) -> Iterator[ProducerRecord]:
+    """Yield changes as records."""
+    for key, value in changes(count):
+        yield ProducerRecord(topic, None if value is None else value.encode(), key.encode())

@@ -6,7 +6,10 @@ import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+from ottla.producer import ProducerRecord
+
 TOPIC = "access-logs"
+SENT = "Sent {count} lines of a web server to {topic}; {bad} of them are cut off."
 BAD_EVERY = 50
 """One of this many lines is malformed."""
 
@@ -34,12 +37,6 @@ def _line(chance: random.Random, time: datetime) -> str:
     )
 
 
-def send(bootstrap: str, topic: str, count: int) -> str:
-    """Send lines and return a one-line summary."""
-    from ottla.producer import SyncProducer
-
-    with SyncProducer(bootstrap_servers=bootstrap) as producer:
-        for line in lines(count):
-            producer.send(topic, line.encode())
-        producer.flush()
-    return f"Sent {count} lines of a web server to {topic}; {count // BAD_EVERY} of them are cut off."
+def records(topic: str, count: int) -> Iterator[ProducerRecord]:
+    """Yield lines as records."""
+    return (ProducerRecord(topic, line.encode()) for line in lines(count))

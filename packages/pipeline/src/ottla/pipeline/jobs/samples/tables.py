@@ -37,7 +37,7 @@ def orders(count: int, seed: int = 1) -> Iterator[Order]:
         yield chance.choice(_CUSTOMERS), chance.choice(("tea", "coffee", "cake")), price, when
 
 
-def send(bootstrap: str, topic: str, count: int) -> str:
+def send(count: int) -> str:
     """Write orders and events into a database in this folder, and return a one-line summary."""
     with closing(sqlite3.connect(FILE)) as database, database:
         database.executescript(_TABLES)
