@@ -323,7 +323,9 @@ def spark_options() -> Iterator[str]:
     yield (
         '`format("ottla")` reads and writes topics, `format("ottla-log")` reads the files of a log. Options '
         "of Spark's own Kafka source have the same name, default and meaning here. Names are not "
-        "case-sensitive. An unknown option is an error that suggests the nearest known one."
+        "case-sensitive. An unknown option is an error that suggests the nearest known one; options of "
+        "Spark's Kafka sink in a read, and of its source in a write, are left out with a note, and so are "
+        "settings of the other client."
     )
     yield ""
     yield (
@@ -336,8 +338,9 @@ def spark_options() -> Iterator[str]:
     yield "## Reading topics"
     yield ""
     yield (
-        '`spark.read.format("ottla")`, `spark.readStream.format("ottla")`. Give exactly one of the first '
-        "three. `kafka.group.id` is accepted without effect: the source joins no group."
+        '`spark.read.format("ottla")`, `spark.readStream.format("ottla")`. Give exactly one of '
+        "`subscribe`, `subscribePattern` and `assign`. `kafka.group.id` is accepted without effect: the "
+        "source joins no group."
     )
     yield ""
     yield from spark_table(SourceConfig)
