@@ -16,7 +16,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Generic, TypeVar
 
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, NotRunning
+
+__all__ = ["EXIT_TIMEOUT_S", "Call", "Forked", "LoopThread", "NotRunning"]
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -38,10 +40,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-class NotRunning(ClientError):
-    """The client was not started, or is closed."""
-
-
 class Forked(ClientError):
     """The client belongs to the process that this one was forked from."""
 
@@ -56,11 +54,19 @@ class LoopThread(Generic[C]):
     """Keeps an asynchronous client open on the event loop of a thread of its own.
 
     `make` makes the client, on that thread; the thread enters it at its start and leaves it in `close`.
+    Calls before and after raise `closed`.
     """
 
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[C]], *, name: str) -> None:
+    def __init__(
+        self,
+        make: Callable[[], AbstractAsyncContextManager[C]],
+        *,
+        name: str,
+        closed: type[NotRunning] = NotRunning,
+    ) -> None:
         self._make = make
         self._name = name
+        self._closed = closed
         self._pid = os.getpid()
         self._forks = _forks
         self._thread: threading.Thread | None = None
@@ -113,7 +119,7 @@ class LoopThread(Generic[C]):
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Call[T]:
         """Run a coroutine on the loop, without waiting for it."""
         loop = self.loop
-        call: Call[T] = Call(loop, self._calls.discard)
+        call: Call[T] = Call(loop, self._calls.discard, self._closed)
         self._calls.add(call)
         self.post(self._begin, call, make)
         return call
@@ -172,8 +178,8 @@ class LoopThread(Generic[C]):
 
     def _refusal(self) -> ClientError:
         if self._failure is not None:
-            return NotRunning(f"{self._name} ended: {self._failure}")
-        return NotRunning(f"{self._name} is not running; use it inside `with`, or call start()")
+            return self._closed(f"{self._name} ended: {self._failure}")
+        return self._closed(f"{self._name} is not running; use it inside `with`, or call start()")
 
     def _begin(self, call: Call[T], make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         """Begin a call, unless the thread is closing: the call may have been submitted just before that.
@@ -201,7 +207,7 @@ class LoopThread(Generic[C]):
             for call in list(self._calls):  # submitted, and never begun
                 call.abandon()
             if not self._open.done():
-                self._open.set_exception(self._failure or NotRunning(f"{self._name} did not start"))
+                self._open.set_exception(self._failure or self._closed(f"{self._name} did not start"))
 
     async def _main(self) -> None:
         self._stopping = asyncio.Event()
@@ -227,8 +233,14 @@ class Call(Generic[T]):
 
     TASK_NAME = "ottla-call"
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[Call[T]], object]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[Call[T]], object],
+        closed: type[NotRunning] = NotRunning,
+    ) -> None:
         self._loop = loop
+        self._closed = closed
         self._result: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._result.add_done_callback(lambda _: on_end(self))
         self._task: asyncio.Task[None] | None = None
@@ -262,7 +274,7 @@ class Call(Generic[T]):
     def abandon(self) -> None:
         """Fail the call, unless it is done: nothing will complete it."""
         with suppress(concurrent.futures.InvalidStateError):
-            self._result.set_exception(NotRunning("the client was closed, or the call cancelled"))
+            self._result.set_exception(self._closed("the client was closed, or the call cancelled"))
 
     async def _finish(self, coroutine: Coroutine[Any, Any, T]) -> None:
         try:

@@ -45,6 +45,10 @@ class ClientClosed(ClientError):
     """The client was closed."""
 
 
+class NotRunning(ClientError):
+    """The client was not started, or is closed."""
+
+
 class RequestTimeout(ClientError):
     """The broker did not respond in time. The connection is closed: later responses wait behind this one."""
 

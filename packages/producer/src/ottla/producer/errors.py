@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, NotRunning
 from ottla.protocol.errors import InvalidRecord
 from ottla.protocol.topics import TopicPartition
 
 
-class ProducerClosed(ClientError):
-    """The producer is not open: nothing can be sent."""
+class ProducerClosed(NotRunning):
+    """The producer is not open, or was closed before a record was acknowledged."""
 
 
 class RecordTooLarge(ClientError):

@@ -27,7 +27,7 @@ from ottla.producer.append.buffer_space import BufferSpace
 from ottla.producer.append.bulk_sends import BulkSends, check_lengths
 from ottla.producer.append.metadata import ProducerMetadata
 from ottla.producer.append.pending_metadata import PendingMetadata
-from ottla.producer.append.record_admission import RecordAdmission
+from ottla.producer.append.record_admission import RecordAdmission, not_open
 from ottla.producer.append.record_appender import RecordAppender
 from ottla.producer.append.record_serialization import RecordSerializer
 from ottla.producer.append.send_general_path import SendGeneralPath
@@ -177,6 +177,7 @@ class Producer(SendMethods):
                 raise group.exceptions[0] from None
             raise
         finally:
+            self._tasks = None
             await self._cluster.close()
 
     async def _last_flush(self, kind: type[BaseException] | None) -> None:
@@ -287,12 +288,15 @@ class Producer(SendMethods):
         """Send everything that waits now, and return when every record of it is acknowledged or failed.
 
         Raises TimeoutError after `timeout_s`; the records go on waiting then. The errors of records are in
-        their acknowledgements.
+        their acknowledgements. Raises ProducerClosed before `start` and after `stop`.
         """
+        if self._tasks is None:  # not by the admission: `stop` closes it, and flushes then
+            raise not_open()
         await self._flushing.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic. Brokers that create topics automatically create it."""
+        self._admission.check_open()
         return set((await self._metadata.topic(topic)).partitions)
 
     # --- transactions

@@ -12,6 +12,7 @@ from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import config_from
 from ottla.producer.accumulator import Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
+from ottla.producer.errors import ProducerClosed
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.producer import Producer
 from ottla.producer.record import Headers, RecordMetadata
@@ -75,7 +76,9 @@ class SyncProducer:
         if servers is not None:
             settings["bootstrap_servers"] = servers
         self.config = config_from(ProducerConfig, config, settings)
-        self._thread = LoopThread(lambda: Producer(config=self.config), name="the producer")
+        self._thread = LoopThread(
+            lambda: Producer(config=self.config), name="the producer", closed=ProducerClosed
+        )
         self._producer: Producer | None = None
         self._send_queue = SyncSendQueue(
             self._thread,
@@ -122,7 +125,7 @@ class SyncProducer:
         """Queue a record; return its acknowledgement. Waits up to `max_block_ms` while the queue is full.
 
         The errors of the record are in the acknowledgement: SerializationFailed, RecordTooLarge, and those of
-        its delivery. Raises BufferFull, NotRunning, Forked.
+        its delivery. Raises BufferFull, ProducerClosed, Forked.
         """
         record = SyncAcknowledgement(self._thread, topic, value, key, partition, timestamp_ms, headers)
         self._send_queue.put(record)

@@ -61,7 +61,7 @@ class SyncSendQueue:
         self._producer = producer
 
     def put(self, record: SyncAcknowledgement) -> None:
-        """Put a record into the queue. Raises BufferFull, NotRunning, Forked."""
+        """Put a record into the queue. Raises BufferFull, ProducerClosed, Forked."""
         self._thread.check()
         if record.size > LARGE_BYTES or len(self._queue) >= MOST_RECORDS:
             self._await_space(record.size)

@@ -55,10 +55,15 @@ class RecordAdmission:
     def check_open(self) -> None:
         """Raise ProducerClosed unless the producer is open."""
         if not self.is_open:
-            raise ProducerClosed("the producer is not open; use it inside `async with`, or await start()")
+            raise not_open()
 
     def check(self) -> None:
         """Raise unless a record may be sent now: ProducerClosed, TransactionError, or why it failed."""
         self.check_open()
         if self._transaction is not None and not self._transaction.takes_records:
             self._transaction.refuse("send records")
+
+
+def not_open() -> ProducerClosed:
+    """Return the error of a call before the start or after the end."""
+    return ProducerClosed("the producer is not open; use it inside `async with`, or await start()")

@@ -105,6 +105,7 @@ class Transactions:
 
     @property
     def _required(self) -> TransactionCoordinatorClient:
+        self._admission.check_open()
         if self._coordinator is None:
             raise TransactionError("transactions need a transactional_id: Producer(transactional_id=...)")
         return self._coordinator
