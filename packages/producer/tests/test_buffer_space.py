@@ -17,6 +17,8 @@ class Memory:
 
     size_bytes: int = 0
     buffer_memory: int = 2
+    record_count: int = 0
+    max_records: int = 9
 
     @property
     def is_full(self) -> bool:

@@ -129,14 +129,12 @@ def test_a_properties_file_of_kafka_08_is_read(tmp_path: Path, caplog: pytest.Lo
         retries=10,
         linger_ms=5000,
         max_block_ms=-1,
+        batch_num_messages=200,
         value_serializer="kafka.serializer.StringEncoder",
         partitioner="random_for_ten_minutes",
         client=ClientConfig(bootstrap_servers="one:9092,two:9092", client_id="shop"),
     )
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "batch.num.messages",
-        "producer.type",
-    ]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["producer.type"]
 
 
 def test_a_properties_file_of_java_is_read(tmp_path: Path) -> None:
@@ -191,6 +189,7 @@ def test_a_wrong_line_of_a_file_is_named(properties: dict[str, str], words: str)
         ("compression_codec", "lz4", "compression_type", "lz4"),
         ("queue_time", 50, "linger_ms", 50),
         ("message_timeout_ms", 5, "delivery_timeout_ms", 5),
+        ("queue_size", 1_000, "queue_buffering_max_messages", 1_000),
         ("queue_buffering_max_kbytes", 64, "buffer_memory", 65_536),
         ("interceptor_classes", "ottla.producer:ProducerInterceptor", None, None),
     ],
@@ -262,11 +261,15 @@ def test_brokers_may_be_named_beside_a_config_and_nothing_else_is_taken_for_one(
 
 
 @pytest.mark.parametrize(
-    ("given", "meant_ms"), [("-1", 10 * 365 * 24 * 3_600_000), ("0", 100), ("600000", 600_000)]
+    ("given", "meant_ms", "at_each_send"),
+    [("-1", 10 * 365 * 24 * 3_600_000, False), ("0", 300_000, True), ("600000", 600_000, False)],
 )
-def test_the_refresh_interval_of_kafka_08_keeps_its_special_values(given: str, meant_ms: int) -> None:
+def test_the_refresh_interval_of_kafka_08_keeps_its_special_values(
+    given: str, meant_ms: int, at_each_send: bool
+) -> None:
     config = ProducerConfig.from_properties({"topic.metadata.refresh.interval.ms": given})
     assert config.client.metadata_max_age_ms == meant_ms
+    assert config.metadata_refresh_at_each_send is at_each_send
 
 
 def test_a_refresh_interval_below_minus_one_is_refused() -> None:

@@ -67,8 +67,8 @@ def _numbered_brokers(servers: Any) -> str:
     return ",".join(_BROKER_ID.sub("", part) if part.count(":") == 2 else part for part in parts)
 
 
-def _refresh_interval(given: Any) -> dict[str, Any]:
-    """Return the age of metadata. Once -1 meant: only after errors; and 0: after each request."""
+def refresh_interval(given: Any) -> dict[str, Any]:
+    """Return the age of metadata for Kafka 0.8's interval: -1 meant only after errors, 0 at each send."""
     interval_ms = int(given)
     if interval_ms < -1:
         raise ValueError("give milliseconds; -1 refreshes only after errors, 0 as often as possible")
@@ -85,7 +85,7 @@ def buffer_bytes(given: Any) -> int:
 CLIENT_ALIASES: Mapping[str, Alias] = {
     "metadata_broker_list": Alias("bootstrap_servers", "Kafka 0.8, librdkafka", _as_list),
     "broker_list": Alias("bootstrap_servers", "Kafka 0.7", _numbered_brokers),
-    "topic_metadata_refresh_interval_ms": Alias(None, "Kafka 0.8, librdkafka", expand=_refresh_interval),
+    "topic_metadata_refresh_interval_ms": Alias(None, "Kafka 0.8, librdkafka", expand=refresh_interval),
     **renamed(
         "librdkafka",
         {

@@ -4,10 +4,13 @@ cdef class Accumulator:
     """Batches by partition. The application appends records; the sender drains due batches.
 
     `monotonic_ms` and `chance` are called about once per batch; `wake` is called when a batch is created.
-    `wall_ms` returns the timestamp of a record; without it the system's clock does.
+    `wall_ms` returns the timestamp of a record; without it the system's clock does. A limit of 0 records, of all batches
+    (`max_records`) or of one, stands for none.
     """
 
     cdef readonly Py_ssize_t batch_size, buffer_memory, max_record_size, size_bytes
+    cdef readonly Py_ssize_t record_count, max_records
+    cdef int32_t _last_index             # of a record in a batch
     cdef readonly double linger_ms
     cdef object monotonic_ms, chance, wall_ms
     cdef public object wake, loop
@@ -19,11 +22,13 @@ cdef class Accumulator:
 
     def __init__(
         self, *, Py_ssize_t batch_size, double linger_ms, Py_ssize_t buffer_memory, Py_ssize_t max_record_size,
-        monotonic_ms, chance=_system_chance, wall_ms=None,
+        monotonic_ms, chance=_system_chance, wall_ms=None, Py_ssize_t max_records=0, int32_t max_batch_records=0,
     ):
         self.batch_size = min(batch_size, max_record_size)
         self.linger_ms, self.buffer_memory, self.max_record_size = linger_ms, buffer_memory, max_record_size
         self.monotonic_ms, self.chance, self.wall_ms = monotonic_ms, chance, wall_ms
+        self.max_records = max_records or PY_SSIZE_T_MAX
+        self._last_index = (max_batch_records or INT32_MAX) - 1
         self.topics, self._active = {}, {}
         self._forgotten = weakref.WeakValueDictionary()
 
@@ -35,7 +40,13 @@ cdef class Accumulator:
     @property
     def is_full(self):
         """Whether `send` must wait for buffer space."""
-        return self.size_bytes >= self.buffer_memory
+        return self._is_full()
+
+    cdef inline bint _is_full(self) noexcept:
+        return self.size_bytes >= self.buffer_memory or self._has_too_many()
+
+    cdef inline bint _has_too_many(self) noexcept:
+        return self.record_count >= self.max_records
 
     def update_topic(self, str topic, int32_t count, list available):
         """Set the partitions of a topic; return its TopicInfo."""
@@ -116,7 +127,15 @@ cdef class Accumulator:
             before = batch._position
             index[0] = <int32_t>batch._put(key, key_size, value, value_size, headers, headers_size, timestamp)
         self.size_bytes += batch._position - before
+        self.record_count += 1
+        if index[0] >= self._last_index:
+            self._close_full(batch)
         return batch
+
+    cdef object _close_full(self, Batch batch):
+        self._close(batch)
+        if self.wake is not None:
+            self.wake()
 
     cdef inline Batch _put_by_key(
         self, TopicInfo info, const unsigned char* key, Py_ssize_t key_size, const unsigned char* value,
@@ -158,6 +177,7 @@ cdef class Accumulator:
         queue.batches.append(batch)
         self._active[queue] = None
         self.size_bytes += batch._position
+        self.record_count += batch.record_count
         if self.wake is not None:
             self.wake()
 
@@ -184,7 +204,7 @@ cdef class Accumulator:
         return due, None if next_ms < 0 else next_ms
 
     cdef double _due_ms(self, Queue queue, Batch batch):
-        cdef bint full = batch.closed or self._flushing or batch._position >= self.batch_size or self.is_full
+        cdef bint full = batch.closed or self._flushing or batch._position >= self.batch_size or self._is_full()
         return max(batch.not_before_ms, batch.created_ms if full else batch.created_ms + self.linger_ms)
 
     def close(self, Batch batch):
@@ -221,6 +241,7 @@ cdef class Accumulator:
         except ValueError:
             return  # it failed earlier, and this is a late response
         self.size_bytes -= batch._position
+        self.record_count -= batch.record_count
         if not queue.batches:
             self._active.pop(queue, None)
 
@@ -347,9 +368,11 @@ cdef class BatchBuilder:
 
     cdef Batch _batch
     cdef bint _closed, _is_sent
+    cdef int32_t _max_records
 
-    def __cinit__(self, Py_ssize_t limit):
+    def __cinit__(self, Py_ssize_t limit, int32_t max_records=0):
         self._batch = Batch(None, limit, 0.0, None)
+        self._max_records = max_records or INT32_MAX
         self._batch._begin(0)
 
     def append(self, *, value=None, key=None, timestamp=None, headers=None):
@@ -358,7 +381,7 @@ cdef class BatchBuilder:
         for data in (key, value):
             if data is not None and not PyBytes_CheckExact(data):
                 raise TypeError(f"a batch takes bytes, not {type(data).__name__}: serialize before")
-        if self._closed:
+        if self._closed or self._batch.record_count >= self._max_records:
             return None
         stamp = ottla_wall_ms() if timestamp is None else whole_ms(timestamp)
         index = _put_record(self._batch, key, value, packed_headers(headers), stamp)

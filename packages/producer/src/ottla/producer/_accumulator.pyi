@@ -145,7 +145,8 @@ class Accumulator:
     """Batches by partition. The application appends records; the sender drains due batches.
 
     `monotonic_ms` and `chance` are called about once per batch; `wake` is called when a batch is created.
-    `wall_ms` returns the timestamp of a record; without it the system's clock does.
+    `wall_ms` returns the timestamp of a record; without it the system's clock does. A limit of 0 records, of
+    all batches (`max_records`) or of one, stands for none.
     """
 
     wake: Callable[[], object] | None
@@ -160,6 +161,8 @@ class Accumulator:
         monotonic_ms: Callable[[], float],
         chance: Callable[[], float] = ...,
         wall_ms: Callable[[], int] | None = None,
+        max_records: int = 0,
+        max_batch_records: int = 0,
     ) -> None: ...
     @property
     def batch_size(self) -> int: ...
@@ -172,6 +175,11 @@ class Accumulator:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches that are neither acknowledged nor failed."""
+    @property
+    def record_count(self) -> int:
+        """Records of all batches that are neither acknowledged nor failed."""
+    @property
+    def max_records(self) -> int: ...
     @property
     def batches_begun(self) -> int: ...
     @property
@@ -235,7 +243,7 @@ class BatchedRecord:
 class BatchBuilder:
     """A batch that the application fills: `create_batch` returns it, `send_batch` sends it."""
 
-    def __new__(cls, limit: int) -> BatchBuilder: ...
+    def __new__(cls, limit: int, max_records: int = 0) -> BatchBuilder: ...
     def append(
         self,
         *,

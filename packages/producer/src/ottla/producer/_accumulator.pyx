@@ -18,7 +18,7 @@ from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact
 from cpython.ref cimport Py_INCREF, Py_XDECREF
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
 from ottla.protocol.records._arrow_c cimport ArrowArray, ArrowArrayStream, ArrowSchema
@@ -64,6 +64,7 @@ cdef extern from "wall_clock.h" nogil:
     int64_t ottla_wall_ms()
 
 cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
     int _PyBytes_Resize(PyObject**, Py_ssize_t) except -1
 
 cdef enum:

@@ -89,7 +89,10 @@ cdef class Appender:
 
     def is_pause_due(self):
         """Whether a loop of sends has run for long enough without a pause."""
-        return self.accumulator.size_bytes >= self._next_pause
+        return self._is_pause_due()
+
+    cdef inline bint _is_pause_due(self) noexcept:
+        return self.accumulator.size_bytes >= self._next_pause or self.accumulator._has_too_many()
 
     def pause_later(self):
         """Allow the fast path for a number of bytes more: a loop of sends must let other tasks run."""
@@ -193,7 +196,7 @@ cdef class Appender:
         cdef object value, key = None
         cdef Batch batch
         for i in range(start, count):
-            if accumulator.size_bytes >= accumulator.buffer_memory:
+            if accumulator._is_full():
                 return i
             value = <object>PyList_GET_ITEM(values, i)
             if not (records._takes_bytes_values and PyBytes_CheckExact(value)) and value is not None:
@@ -252,7 +255,7 @@ cdef class Appender:
         cdef Queue queue
         cdef Batch batch
         for row in range(start, stop):
-            if accumulator.size_bytes >= accumulator.buffer_memory:
+            if accumulator._is_full():
                 return row
             value = bytes_at(&rows._values, row, &value_size)
             if rows._has_keys:
@@ -311,7 +314,7 @@ cdef class SendMethods:
         """
         cdef Appender appender = self._appender
         cdef TopicInfo info
-        if appender is not None and appender.fast_path and appender.accumulator.size_bytes < appender._next_pause:
+        if appender is not None and appender.fast_path and not appender._is_pause_due():
             info = appender._topic_info(topic)
             if info is not None:
                 if (
@@ -332,7 +335,7 @@ cdef class SendMethods:
         """
         cdef Appender appender = self._appender
         cdef TopicInfo info
-        if appender is not None and appender.fast_path and appender.accumulator.size_bytes < appender.accumulator.buffer_memory:
+        if appender is not None and appender.fast_path and not appender.accumulator._is_full():
             info = appender._topic_info(topic)
             if info is not None:
                 if (

@@ -55,6 +55,10 @@ class ProducerConfig:
     """The largest record, and about the largest request, in bytes."""
     buffer_memory: int = setting(32 * 1024 * 1024, at_least=1)
     """Bytes of records that may wait for their acknowledgement; `send` waits while there are more."""
+    queue_buffering_max_messages: int = setting(0, at_least=0)
+    """Records that may wait for their acknowledgement, beside `buffer_memory`; 0: no limit but the bytes."""
+    batch_num_messages: int = setting(0, at_least=0, at_most=2_147_483_647)
+    """The largest batch of a partition in records, beside `batch_size`; 0: no limit but the bytes."""
     max_block_ms: int = setting(60_000, at_least=FOREVER)
     """How long `send` may wait, for buffer space or metadata; 0 raises BufferFull at once, -1: no limit."""
     compression_type: CompressionType = setting("none", synonyms={None: "none"})
@@ -65,6 +69,9 @@ class ProducerConfig:
     """The topics whose batches are compressed; None: all topics."""
     delivery_timeout_ms: int = setting(120_000, at_least=1)
     """How long a record may take from `send` to its acknowledgement, retries included."""
+    metadata_refresh_at_each_send: bool = False
+    """Whether `send` refreshes the topic's metadata first, which costs a request per call. It is what
+    `topic.metadata.refresh.interval.ms=0` means."""
     metadata_max_idle_ms: int = setting(300_000, at_least=1)
     """A topic's metadata is no longer refreshed after so long without a record, until the next one."""
     retries: int = setting(2_147_483_647, at_least=0)
@@ -142,11 +149,14 @@ class ProducerSettings(ClientSettings, total=False):
     batch_size: int
     max_request_size: int
     buffer_memory: int
+    queue_buffering_max_messages: int
+    batch_num_messages: int
     max_block_ms: int
     compression_type: CompressionType | None
     compression_level: int | None
     compressed_topics: Sequence[str] | None
     delivery_timeout_ms: int
+    metadata_refresh_at_each_send: bool
     metadata_max_idle_ms: int
     retries: int
     partitioner: str | Partitioner | PartitionerFunction | None

@@ -27,11 +27,27 @@ class BufferFull(ClientError):
 
     retriable = True
 
-    def __init__(self, waiting_bytes: int, limit_bytes: int, waited_ms: int = 0) -> None:
+    def __init__(
+        self,
+        waiting_bytes: int,
+        limit_bytes: int,
+        waited_ms: int = 0,
+        *,
+        waiting_records: int = 0,
+        max_records: int = 0,
+    ) -> None:
         after = f" after {waited_ms} ms" if waited_ms else ""
-        super().__init__(f"{waiting_bytes} bytes wait to be sent{after}; buffer_memory allows {limit_bytes}")
+        limit = f"{waiting_bytes} bytes wait to be sent{after}; buffer_memory allows {limit_bytes}"
+        if waiting_bytes < limit_bytes and 0 < max_records <= waiting_records:
+            limit = (
+                f"{waiting_records} records wait to be sent{after}; "
+                f"queue_buffering_max_messages allows {max_records}"
+            )
+        super().__init__(limit)
         self.waiting_bytes = waiting_bytes
         self.limit_bytes = limit_bytes
+        self.waiting_records = waiting_records
+        self.max_records = max_records
 
 
 class NoSuchPartition(ClientError, ValueError):

@@ -90,6 +90,8 @@ class Producer(SendMethods):
             linger_ms=config.linger_ms,
             buffer_memory=config.buffer_memory,
             max_record_size=config.max_request_size,
+            max_records=config.queue_buffering_max_messages,
+            max_batch_records=config.batch_num_messages,
             monotonic_ms=loop_time_ms,
             chance=chance,
         )
@@ -273,8 +275,9 @@ class Producer(SendMethods):
         return await self._bulk.send_arrow(topic, data, columns)
 
     def create_batch(self) -> BatchBuilder:
-        """Return an empty batch to fill, for `send_batch`; it takes `batch_size` bytes of records."""
-        return BatchBuilder(min(self.config.batch_size, self.config.max_request_size))
+        """Return an empty batch to fill, for `send_batch`; it takes as much as the settings allow batches."""
+        config = self.config
+        return BatchBuilder(min(config.batch_size, config.max_request_size), config.batch_num_messages)
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> Acknowledgement:
         """Send a batch that the caller filled; return the acknowledgement of its first record.
@@ -364,7 +367,8 @@ class Producer(SendMethods):
         """Whether no setting needs to see single records."""
         config = self.config
         has_serializer = config.key_serializer is not None or config.value_serializer is not None
-        return not (self._shows_records or self._has_partitioner or has_serializer)
+        waits = config.metadata_refresh_at_each_send
+        return not (self._shows_records or self._has_partitioner or has_serializer or waits)
 
     def _coordinator_client(self) -> TransactionCoordinatorClient | None:
         config = self.config

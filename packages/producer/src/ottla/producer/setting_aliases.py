@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.client.setting_aliases import renamed, without_effect
+from ottla.client.setting_aliases import refresh_interval, renamed, without_effect
 from ottla.client.settings import Alias
 
 _CODES = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -48,6 +48,13 @@ def _producer_type(name: Any) -> dict[str, Any]:
     return {}
 
 
+def _refresh_interval(given: Any) -> dict[str, Any]:
+    """Return the age of metadata; 0 means a refresh at each send."""
+    if int(given) == 0:
+        return {"metadata_refresh_at_each_send": True}
+    return refresh_interval(given)
+
+
 PRODUCER_ALIASES: Mapping[str, Alias] = {
     "request_required_acks": Alias("acks", "Kafka 0.8, librdkafka", _old_acks),
     "compression_codec": Alias("compression_type", "Kafka 0.8, librdkafka", _codec),
@@ -65,7 +72,14 @@ PRODUCER_ALIASES: Mapping[str, Alias] = {
     "interceptor_classes": Alias("interceptors", "Kafka", _handlers),
     "event_handler": Alias("interceptors", "Kafka 0.7", _handlers),
     "callback_handler": Alias("interceptors", "Kafka 0.7", _handlers),
-    **renamed("Kafka 0.7", {"queue_time": "linger_ms", "buffer_size": "send_buffer_bytes"}),
+    **renamed(
+        "Kafka 0.7",
+        {
+            "queue_time": "linger_ms",
+            "queue_size": "queue_buffering_max_messages",
+            "buffer_size": "send_buffer_bytes",
+        },
+    ),
     **renamed("aiokafka", {"max_batch_size": "batch_size"}),
     **renamed(
         "librdkafka",
@@ -81,11 +95,7 @@ PRODUCER_ALIASES: Mapping[str, Alias] = {
         expand=_producer_type,
         advice="records are always sent from a queue; send_and_wait waits, linger_ms=0 sends at once",
     ),
-    "queue_buffering_max_messages": without_effect(
-        "Kafka 0.8, librdkafka", "buffer_memory bounds the queue, in bytes"
-    ),
-    "queue_size": without_effect("Kafka 0.7", "buffer_memory bounds the queue, in bytes"),
-    "batch_num_messages": without_effect("Kafka 0.8, librdkafka", "batch_size bounds a batch, in bytes"),
+    "topic_metadata_refresh_interval_ms": Alias(None, "Kafka 0.8, librdkafka", expand=_refresh_interval),
     "max_message_size": Alias("max_request_size", "Kafka 0.7"),
     "zk_connect": without_effect("Kafka 0.7", "brokers are found through bootstrap_servers"),
     "block_on_buffer_full": without_effect(

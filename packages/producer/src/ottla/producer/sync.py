@@ -83,6 +83,7 @@ class SyncProducer:
         self._send_queue = SyncSendQueue(
             self._thread,
             most_bytes=min(MOST_BYTES, self.config.buffer_memory),
+            most_records=self.config.queue_buffering_max_messages,
             max_block_ms=self.config.max_block_ms,
         )
 

@@ -27,8 +27,9 @@ CHECK_S = 1.0
 class SyncSendQueue:
     """Takes records from any thread, and sends them on the producer's thread, in order.
 
-    One wake-up of the loop takes all records that are in the queue. It holds 10,000 records, and large
-    records of `most_bytes` in all; beyond that `put` waits up to `max_block_ms`.
+    One wake-up of the loop takes all records that are in the queue. It holds 10,000 records, or
+    `most_records` if that is less, and large records of `most_bytes` in all; beyond that `put` waits up to
+    `max_block_ms`.
 
     Putting a small record takes no lock: two threads that contend for one, besides the interpreter's, cost
     more than all the rest. A thread appends its record, and then checks whether a drain is scheduled. The
@@ -41,11 +42,13 @@ class SyncSendQueue:
         thread: LoopThread[Producer],
         *,
         most_bytes: int,
+        most_records: int = 0,
         max_block_ms: int,
         clock: Callable[[], float] = monotonic_s,
     ) -> None:
         self._thread = thread
         self._most_bytes = most_bytes
+        self._most_records = min(most_records or MOST_RECORDS, MOST_RECORDS)
         self._max_block_ms = max_block_ms
         self._queue: deque[SyncAcknowledgement | asyncio.Future[None]] = deque()
         self._draining = False
@@ -63,7 +66,7 @@ class SyncSendQueue:
     def put(self, record: SyncAcknowledgement) -> None:
         """Put a record into the queue. Raises BufferFull, ProducerClosed, Forked."""
         self._thread.check()
-        if record.size > LARGE_BYTES or len(self._queue) >= MOST_RECORDS:
+        if record.size > LARGE_BYTES or len(self._queue) >= self._most_records:
             self._await_space(record.size)
         self._queue.append(record)
         if not self._draining:
@@ -87,7 +90,7 @@ class SyncSendQueue:
             raise
 
     def _is_full(self) -> bool:
-        return self._large_bytes >= self._most_bytes or len(self._queue) >= MOST_RECORDS
+        return self._large_bytes >= self._most_bytes or len(self._queue) >= self._most_records
 
     def _await_space(self, size: int) -> None:
         """Wait for space, unless this is a callback on the loop's own thread; count a large record."""
@@ -105,7 +108,13 @@ class SyncSendQueue:
                 self._thread.check()
                 left_s = CHECK_S if deadline_s is None else deadline_s - self._clock()
                 if left_s <= 0:
-                    raise BufferFull(self._large_bytes, self._most_bytes, self._max_block_ms)
+                    raise BufferFull(
+                        self._large_bytes,
+                        self._most_bytes,
+                        self._max_block_ms,
+                        waiting_records=len(self._queue),
+                        max_records=self._most_records,
+                    )
                 self._space.wait(min(left_s, CHECK_S))
         finally:
             self._waiters -= 1
@@ -133,7 +142,11 @@ class SyncSendQueue:
 
     def _notify_of_space(self) -> None:
         # Not at the first free slot: waiting threads and this one would alternate for every record.
-        if self._waiters and len(self._queue) <= MOST_RECORDS // 2 and self._large_bytes < self._most_bytes:
+        if (
+            self._waiters
+            and len(self._queue) <= self._most_records // 2
+            and self._large_bytes < self._most_bytes
+        ):
             with self._space:
                 self._space.notify_all()
 

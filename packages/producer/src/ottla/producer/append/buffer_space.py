@@ -1,4 +1,4 @@
-"""The limit of `buffer_memory`: calls of `send` wait here for buffer space, first in, first out."""
+"""The limits of the buffer in bytes and records: calls of `send` wait for space, first in, first out."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class Buffer(Protocol):
     def size_bytes(self) -> int: ...
     @property
     def buffer_memory(self) -> int: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def max_records(self) -> int: ...
 
 
 class BufferSpace:
@@ -78,4 +82,11 @@ class BufferSpace:
 
     def _buffer_full(self, waited_ms: int) -> BufferFull:
         self._metrics.buffer_exhausted_total += 1
-        return BufferFull(self._buffer.size_bytes, self._buffer.buffer_memory, waited_ms)
+        buffer = self._buffer
+        return BufferFull(
+            buffer.size_bytes,
+            buffer.buffer_memory,
+            waited_ms,
+            waiting_records=buffer.record_count,
+            max_records=buffer.max_records,
+        )

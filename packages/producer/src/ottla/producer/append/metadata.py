@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 from uuid import UUID
 
@@ -62,8 +63,8 @@ class ProducerMetadata:
         self._now_ms = now_ms
 
     def known(self, topic: str) -> TopicInfo | None:
-        """Return a topic's partitions if they are known."""
-        return self._accumulator.topics.get(topic)
+        """Return a topic's partitions if they are known, and need no refresh before a send."""
+        return None if self._config.metadata_refresh_at_each_send else self._accumulator.topics.get(topic)
 
     async def topic(self, topic: str, partition: int | None = None) -> TopicInfo:
         """Return a topic's partitions, from the cluster if need be, within `max_block_ms`.
@@ -71,6 +72,8 @@ class ProducerMetadata:
         Waits for the topic to get a `partition`; raises NoSuchPartition if it does not. A `max_block_ms` of 0
         allows one request, since nothing could be sent otherwise.
         """
+        if self._config.metadata_refresh_at_each_send:
+            await self._refresh_before_send(topic)
         found = self._accumulator.topics.get(topic)
         if found is None:
             self._admission.check_open()
@@ -84,7 +87,14 @@ class ProducerMetadata:
     async def find_for_pending(self, topic: str) -> None:
         """Find a topic for the records that wait for it, and their partitions; if it is missing they fail."""
         try:
-            await self._find(topic)  # even while the producer closes: records that were taken are sent
+            if self._config.metadata_refresh_at_each_send:
+                await self._refresh_before_send(topic)
+            # Even while the producer closes: records that were taken are sent.
+            info = self._accumulator.topics.get(topic)
+            if info is None:
+                await self._find(topic)
+            else:
+                self._append_pending(info)
             while (partition := self._pending.highest_partition(topic)) is not None:
                 await self._find_partition(topic, partition)
         except (ClientError, KafkaError) as error:
@@ -117,6 +127,13 @@ class ProducerMetadata:
             for topic in topics:
                 self.update(topic)
 
+    async def _refresh_before_send(self, topic: str) -> None:
+        """Refresh a topic's metadata; an error leaves what is known, as in Kafka 0.8."""
+        with suppress(ClientError, KafkaError, TimeoutError):
+            async with asyncio.timeout(self._block_s):
+                await self._cluster.refresh([topic], may_create=True)
+            self.update(topic)
+
     async def _find(self, topic: str) -> TopicInfo:
         return self._admit(await self._cluster.topic(topic, may_create=True, timeout_s=self._block_s))
 
@@ -137,7 +154,7 @@ class ProducerMetadata:
                 timeout_s=self._block_s,
             )
         except (UnknownTopicOrPartition, DeadlineExceeded) as error:
-            info = self.known(topic)
+            info = self._accumulator.topics.get(topic)
             if info is None or not isinstance(error.__cause__ or error, UnknownTopicOrPartition):
                 raise  # the cluster did not answer, or the topic is gone
             raise NoSuchPartition(topic, partition, info.count, self._now_ms() - began_ms) from error
@@ -149,7 +166,7 @@ class ProducerMetadata:
             self._looked_ms[topic] = self._now_ms()
             await self._cluster.refresh([topic], may_create=True)
             self.update(topic)
-        info = self.known(topic)
+        info = self._accumulator.topics.get(topic)
         if info is None or partition >= info.count:
             raise UnknownTopicOrPartition(f"topic {topic!r} has no partition {partition}")
         return info
@@ -157,8 +174,11 @@ class ProducerMetadata:
     def _admit(self, known: Topic) -> TopicInfo:
         info = self._updated(known)
         # Before the caller goes on: pending records were sent before the caller's.
-        self._pending.append_all(known.name, info.count, lambda record: self._append(info, record))
+        self._append_pending(info)
         return info
+
+    def _append_pending(self, info: TopicInfo) -> None:
+        self._pending.append_all(info.topic, info.count, lambda record: self._append(info, record))
 
     def _updated(self, known: Topic) -> TopicInfo:
         """Bring a topic's partitions to the accumulator; return them.

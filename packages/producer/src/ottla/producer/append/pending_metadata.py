@@ -44,6 +44,11 @@ class PendingMetadata:
         """About how many bytes wait."""
         return sum(pending.size_bytes for pending in self._topics.values())
 
+    @property
+    def record_count(self) -> int:
+        """How many records wait."""
+        return sum(len(pending.records) for pending in self._topics.values())
+
     def counts(self) -> dict[str, int]:
         """Return the number of waiting records by topic."""
         return {topic: len(pending.records) for topic, pending in self._topics.items()}

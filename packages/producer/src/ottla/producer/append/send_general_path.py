@@ -88,14 +88,25 @@ class SendGeneralPath:
         record = self._serializer.serialize(
             ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
         )
-        waiting_bytes = self._accumulator.size_bytes + self._pending.size_bytes
-        if waiting_bytes >= self._accumulator.buffer_memory:
-            self._metrics.buffer_exhausted_total += 1
-            raise BufferFull(waiting_bytes, self._accumulator.buffer_memory)
+        self._check_space()
         info = self._metadata.known(record.topic)
         if info is not None and (record.partition is None or record.partition < info.count):
             return self._records.append_and_watch(info, record)
         return self._wait_for_metadata(record)
+
+    def _check_space(self) -> None:
+        """Raise BufferFull at a limit; records that wait for metadata count, too."""
+        accumulator = self._accumulator
+        waiting_bytes = accumulator.size_bytes + self._pending.size_bytes
+        waiting_records = accumulator.record_count + self._pending.record_count
+        if waiting_bytes >= accumulator.buffer_memory or waiting_records >= accumulator.max_records:
+            self._metrics.buffer_exhausted_total += 1
+            raise BufferFull(
+                waiting_bytes,
+                accumulator.buffer_memory,
+                waiting_records=waiting_records,
+                max_records=accumulator.max_records,
+            )
 
     async def send_each(
         self,
