@@ -4,3 +4,5 @@
 what may block for long (fsync, recovery, deletion) is split off so that it runs on a thread. The disk is
 reached through `files` alone.
 """
+
+__all__: list[str] = []

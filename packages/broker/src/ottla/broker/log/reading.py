@@ -136,13 +136,13 @@ class Reading:
         """
         segments, found = self._log.segments, []
         for segment in segments.all[max(0, bisect_right(segments.bases, start_offset) - 1) :]:
-            for one in segment.transactions.entries:
-                if one.last_offset >= start_offset and one.first_offset < end_offset:
-                    found.append(one)
-                if one.last_stable_offset >= end_offset:
+            for transaction in segment.transactions.entries:
+                if transaction.last_offset >= start_offset and transaction.first_offset < end_offset:
+                    found.append(transaction)
+                if transaction.last_stable_offset >= end_offset:
                     return sorted(found, key=_first_offset)
         return sorted(found, key=_first_offset)
 
 
-def _first_offset(one: AbortedTransaction) -> int:
-    return one.first_offset
+def _first_offset(transaction: AbortedTransaction) -> int:
+    return transaction.first_offset

@@ -95,7 +95,7 @@ def truncate_to(log: Log, offset: int) -> int:
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
-    """Drop all records of a log that no partition hosts, on this thread, and start anew at `offset`."""
+    """Drop all records of a log that no partition hosts, on this thread, and start again at `offset`."""
     _truncated(log, log.truncation.begin_restart(offset))
 
 
@@ -141,7 +141,7 @@ def records_of(log: Log, offset: int | None = None) -> list[Record]:
         data = log.read(at, 1_000, up_to=log.log_end_offset).read()
         if not data:
             break
-        found += [one for one in iter_records(data) if one.offset >= at]
+        found += [record for record in iter_records(data) if record.offset >= at]
         newest = list(split_batches(data))[-1]
         at = 1 + (read_header(newest).last_offset if magic_at(newest) == 2 else found[-1].offset)
     return found

@@ -35,7 +35,7 @@ class LogEnd:
     def max_timestamp_offset(self) -> int: ...
     @property
     def file(self) -> File | None:
-        """What is written to; None once `write` was replaced."""
+        """The file that is written; None once `write` was replaced."""
     @property
     def base_offset(self) -> int: ...
     @property

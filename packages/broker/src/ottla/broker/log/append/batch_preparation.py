@@ -82,7 +82,7 @@ def needs_preparation(batches: bytes | bytearray | memoryview, config: LogConfig
     codec = target_codec(config)
     if codec is None:
         return False
-    return any(read_header(one).attributes & _CODEC != codec for one in split_batches(batches))
+    return any(read_header(batch).attributes & _CODEC != codec for batch in split_batches(batches))
 
 
 def prepare(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
@@ -90,7 +90,7 @@ def prepare(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes
     codec = target_codec(config)
     assert codec is not None
     level = target_level(config)
-    return b"".join(_recompressed(one, codec, level) for one in split_batches(batches))
+    return b"".join(_recompressed(batch, codec, level) for batch in split_batches(batches))
 
 
 def may_have_to_be_opened(config: LogConfig) -> bool:
@@ -103,7 +103,7 @@ def must_be_opened(batches: bytes | bytearray | memoryview, config: LogConfig) -
     if not may_have_to_be_opened(config):
         return False
     target = target_codec(config)
-    codecs = {read_header(one).attributes & _CODEC for one in split_batches(batches)}
+    codecs = {read_header(batch).attributes & _CODEC for batch in split_batches(batches)}
     return bool((config.compact and codecs - {Codec.NONE}) or (target is not None and codecs - {target}))
 
 

@@ -23,7 +23,7 @@ _MAX_NAMED_RECORDS: Final = 1_000
 class RefusedRecords(KafkaError):
     """A batch is refused for some of its records (KIP-467).
 
-    `record_errors` has the index of each in its batch and what is wrong with it; the first 1,000 of many.
+    `record_errors` has the index of each in its batch and its fault; the first 1,000 of many.
     """
 
     record_errors: tuple[tuple[int, str], ...] = ()
@@ -60,7 +60,7 @@ class TimestampLimits:
         return self.before_ms != _MAX_LONG or self.after_ms != _MAX_LONG
 
     def violation(self, first_ms: int, last_ms: int, now_ms: int) -> str | None:
-        """Say what is wrong unless a batch's smallest and largest timestamps are within the limits."""
+        """Describe the fault unless a batch's smallest and largest timestamps are within the limits."""
         if first_ms >= 0 and now_ms - first_ms > self.before_ms:
             return f"timestamp {first_ms} is more than {self.before_ms} ms before {now_ms}"
         if last_ms - now_ms > self.after_ms:

@@ -16,8 +16,12 @@ from ottla.protocol.errors import InvalidRecord, RecordListTooLarge
 from ottla.protocol.records import (
     BatchHeader,
     all_magic_2,
+    legacy,
+    magic_at,
     read_headers,
     set_log_append_time,
+    split_batches,
+    validate_batch,
     validate_batches,
 )
 
@@ -161,21 +165,19 @@ def replicated_batches(batches: Buffer, log_start_offset: int, log_end_offset: i
     if not all_magic_2(batches):
         return _replicated_legacy(batches, log_start_offset, log_end_offset)
     headers = validate_batches(batches)
-    offsets = [(one.base_offset, one.last_offset) for one in headers]
+    offsets = [(header.base_offset, header.last_offset) for header in headers]
     base_offset = _check_order(offsets, log_start_offset, log_end_offset)
-    largest = max(headers, key=lambda one: one.max_timestamp)
+    largest = max(headers, key=lambda header: header.max_timestamp)
     return ReplicatedBatches(
         base_offset, headers[-1].next_offset, (largest.max_timestamp, largest.last_offset), headers
     )
 
 
 def _replicated_legacy(batches: Buffer, log_start_offset: int, log_end_offset: int) -> ReplicatedBatches:
-    from ottla.broker.log.segments.legacy_entries import spans_of
-
-    spans = spans_of(batches)
-    offsets = [(one.last_offset, one.last_offset) for one in spans]
+    spans = _spans_of(batches)
+    offsets = [(span.last_offset, span.last_offset) for span in spans]
     base_offset = _check_order(offsets, log_start_offset, log_end_offset)
-    largest = max(spans, key=lambda one: one.max_timestamp)
+    largest = max(spans, key=lambda span: span.max_timestamp)
     return ReplicatedBatches(
         base_offset, spans[-1].last_offset + 1, (largest.max_timestamp, largest.last_offset), []
     )
@@ -193,3 +195,23 @@ def _check_order(offsets: list[tuple[int, int]], log_start_offset: int, log_end_
         if base <= before or last < base:
             raise OffsetsOutOfOrder(f"offset {base} follows {before}")
     return first[0]
+
+
+class _Span(NamedTuple):
+    """The last offset and the largest timestamp of an entry of any magic."""
+
+    last_offset: int
+    max_timestamp: int
+
+
+def _spans_of(batches: Buffer) -> list[_Span]:
+    """Check entries of any magic, also 0 and 1 of older brokers. Raises `CorruptMessage`."""
+    spans = []
+    for batch in split_batches(batches):
+        if magic_at(batch) == 2:
+            header = validate_batch(batch)
+            spans.append(_Span(header.last_offset, header.max_timestamp))
+        else:
+            entry = legacy.read_entry(batch)
+            spans.append(_Span(entry.offset, entry.timestamp_ms))
+    return spans

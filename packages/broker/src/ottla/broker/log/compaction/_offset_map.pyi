@@ -3,7 +3,7 @@ from ottla.protocol.records import Buffer
 class OffsetMap:
     """The newest offset of each key, in 24 bytes a slot: keys by a hash of 128 bits, which `hash_key` keys.
 
-    `latest_offset` is the end of what was added: records above it are kept, whatever their keys. It takes
+    `latest_offset` is the end of what was added: records above it are kept with any key. It takes
     keys until `slots * load_factor` are in it. Used by one thread.
     """
 

@@ -52,7 +52,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     RELEASE_ABOVE = 4096        # below this, giving the GIL away costs more than the work
-    MOST_GROWTH = 16            # bytes that a record may grow by when its time is written anew
+    MOST_GROWTH = 16            # bytes that a record may grow by when its time is rewritten
     WHOLE = 0
     MAP_FULL = 1
     MALFORMED = 2
@@ -305,7 +305,7 @@ cdef object _written(
     const unsigned char *batch, Body *body, const unsigned char *kept, Choice *choice, bint sets_horizon,
     int64_t horizon_ms,
 ):
-    """The batch anew with the kept records."""
+    """The batch rebuilt with the kept records."""
     cdef int64_t shift = body.base_timestamp - horizon_ms if sets_horizon else 0
     cdef bytearray out = bytearray(HEADER_SIZE + (body.end - body.start) + MOST_GROWTH * <int64_t> choice.kept)
     cdef unsigned char *p = <unsigned char *> PyByteArray_AS_STRING(out)

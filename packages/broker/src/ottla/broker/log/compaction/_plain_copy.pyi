@@ -4,7 +4,7 @@ from ottla.broker.log.compaction._offset_map import OffsetMap
 from ottla.protocol.records import Buffer
 
 class PlainCopy:
-    """Copies what is kept of plain batches as `retained` tells, many at a time without the GIL.
+    """Copies the batches that `retained` keeps, if they are plain, many at a time without the GIL.
 
     `last_offsets` are those of the last batches of all producers. The attributes are the state of the
     indexes of the segment that is written (see `index_building`), set and read by turns.

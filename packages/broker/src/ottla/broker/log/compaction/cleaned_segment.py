@@ -26,7 +26,8 @@ _SMALL_PARTS: Final = 4
 class CleanedSegment:
     """One cleaned segment, made and written on a thread: making its files takes half a millisecond.
 
-    `old` are copies of the segments that it replaces; `written` is told of bytes before they are written.
+    `old` are copies of the segments that it replaces; `written` is called with the number of bytes
+    before each write.
     """
 
     def __init__(self, log: Log, old: list[Segment], io_bytes: int, written: Callable[[int], None]) -> None:
@@ -47,8 +48,8 @@ class CleanedSegment:
     def create(self) -> None:
         """Make the files. Raises OSError."""
         self.segment.create()
-        self._indexes = _indexes(self.segment, self._config, sum(one.size for one in self._old))
-        if any(one.transactions.entries for one in self._old):
+        self._indexes = _indexes(self.segment, self._config, sum(segment.size for segment in self._old))
+        if any(segment.transactions.entries for segment in self._old):
             self.segment.transactions.create()
 
     def add(self, entry: Buffer) -> None:
@@ -57,7 +58,7 @@ class CleanedSegment:
         self._append(entry)
 
     def add_plain(self, copy: PlainCopy, entries: memoryview, *, spares_last: bool) -> int:
-        """Add what is kept of plain batches (see `PlainCopy`); returns the size of those that were taken."""
+        """Add the kept ones of plain batches (see `PlainCopy`); returns the size of those that were taken."""
         if len(self._copied) < len(entries):
             self._copied = bytearray(len(entries))
         self._indexes.begin_copy(copy, self._size)
@@ -91,8 +92,8 @@ class CleanedSegment:
         self._write()
         self.segment.size = self._size
         self._indexes.finish()
-        for one in aborted:
-            self.segment.transactions.append(one)
+        for transaction in aborted:
+            self.segment.transactions.append(transaction)
         self.segment.files.set_modified_ms(self.segment.path(SegmentFile.LOG), self.modified_ms)
         self.end_offset = self.segment.read_end()
         self.segment.close()

@@ -18,7 +18,7 @@ class CleanedTransactions:
     """The transactions of one pass over a log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._to_come = deque(sorted(aborted, key=lambda one: one.first_offset))
+        self._to_come = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
         self._aborted: dict[int, AbortedTransaction] = {}
         """Producer id -> the aborted transaction that is under way."""
         self._seen: set[int] = set()
@@ -61,6 +61,6 @@ class CleanedTransactions:
 
     def _begin(self, header: BatchHeader) -> None:
         while self._to_come and self._to_come[0].first_offset <= header.last_offset:
-            one = self._to_come.popleft()
-            if one.last_offset >= header.base_offset:  # else it has ended before the pass began
-                self._aborted.setdefault(one.producer_id, one)
+            aborted = self._to_come.popleft()
+            if aborted.last_offset >= header.base_offset:  # else it has ended before the pass began
+                self._aborted.setdefault(aborted.producer_id, aborted)

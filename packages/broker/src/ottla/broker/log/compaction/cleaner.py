@@ -54,7 +54,7 @@ class Cleaner:
         self._uncleanable: dict[TopicPartition, Log] = {}
         self._woken = asyncio.Event()
         self.figures = CleanerFigures()
-        paths = [one.path for one in logs.log_directories]
+        paths = [directory.path for directory in logs.log_directories]
         cleaner_metrics.show(metrics, self.figures, self._clock.monotonic_ms, paths)
 
     # ---- the endless work
@@ -98,7 +98,7 @@ class Cleaner:
     # ---- choosing
 
     async def _choose(self, now_ms: int) -> Log | None:
-        """The dirtiest log that is due and that nobody cleans; it may change until its cleaning begins."""
+        """The dirtiest log that is due and not being cleaned; it may change until its cleaning begins."""
         self._begin_look()
         found = []
         async for log in self._budget.turn().over(self._logs):
@@ -130,10 +130,14 @@ class Cleaner:
         return dirty_range(log.segments.all, bounds, log.config, now_ms)
 
     def _begin_look(self) -> None:
-        """Forget what was known of logs that are gone."""
+        """Forget pauses and failures of logs that are gone."""
         self.figures.looked_at_ms = now_ms = self._clock.monotonic_ms()
-        self._paused_until_ms = {one: at for one, at in self._paused_until_ms.items() if at > now_ms}
-        kept = {one: log for one, log in self._uncleanable.items() if self._logs.get(one) is log}
+        self._paused_until_ms = {
+            partition: at for partition, at in self._paused_until_ms.items() if at > now_ms
+        }
+        kept = {
+            partition: log for partition, log in self._uncleanable.items() if self._logs.get(partition) is log
+        }
         if len(kept) != len(self._uncleanable):
             self._uncleanable = kept
             self._count_uncleanable()
@@ -165,7 +169,7 @@ class Cleaner:
             self._leave_alone(log, str(error))
         else:
             await self._settle(log)
-            self._tell(log, dirty, cleaned, keys, took_ms())
+            self._report(log, dirty, cleaned, keys, took_ms())
 
     async def _cleaned(self, log: Log, dirty: DirtyRange, keys: OffsetMap, now_ms: int) -> Cleaned:
         try:
@@ -212,7 +216,7 @@ class Cleaner:
         except OSError as error:
             self._logs.retry_or_fail(directory, error)
 
-    # ---- what did not work
+    # ---- failures
 
     def _pause(self, log: Log) -> None:
         until_ms = self._clock.monotonic_ms() + self._logs.config.log_cleaner_backoff_ms
@@ -240,9 +244,9 @@ class Cleaner:
             counted[log.directory.parent] = count + 1, size + log.segments.size_bytes
         self.figures.uncleanable = counted
 
-    # ---- telling
+    # ---- reports
 
-    def _tell(self, log: Log, dirty: DirtyRange, cleaned: Cleaned, keys: OffsetMap, took_ms: float) -> None:
+    def _report(self, log: Log, dirty: DirtyRange, cleaned: Cleaned, keys: OffsetMap, took_ms: float) -> None:
         before, after = dirty.clean_bytes + dirty.dirty_bytes, cleaned.counts.bytes_written
         self.figures.buffer_utilization = keys.count / keys.slots
         self.figures.recopied = after / before if before else 0.0

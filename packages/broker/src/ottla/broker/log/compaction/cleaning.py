@@ -84,7 +84,7 @@ class Cleaning:
         self._pace = pace
         self._replaced = replaced
         self._io_bytes = io_bytes
-        self._old = [one for one in log.segments if one.base_offset < dirty.first_uncleanable]
+        self._old = [segment for segment in log.segments if segment.base_offset < dirty.first_uncleanable]
         self._pass = CleaningPass(_facts(log, dirty, self._old, io_bytes, now_ms), keys, pace)
 
     async def run(self, on_thread: OnThread) -> Cleaned:
@@ -94,21 +94,21 @@ class Cleaning:
         the turn of the last check: a truncation that waited for the last exchange begins after it and lowers
         the offset.
         """
-        copies = {one: one.copy() for one in self._old}
+        copies = {segment: segment.copy() for segment in self._old}
         first_dirty = self._dirty.first_dirty
-        reached = [(copies[one], end) for one, end in self._with_ends() if end > first_dirty]
+        reached = [(copies[segment], end) for segment, end in self._with_ends() if end > first_dirty]
         await on_thread(lambda: self._pass.index(reached))
         end_offset = self._pass.keys.latest_offset + 1
-        read = [one for one in self._old if one.base_offset < end_offset]
+        read = [segment for segment in self._old if segment.base_offset < end_offset]
         last_end = dict(self._with_ends())[read[-1]]
         for group in groups(read, last_end, self._log.config.segment_bytes):
-            await self._clean_group(group, [copies[one] for one in group], on_thread)
+            await self._clean_group(group, [copies[segment] for segment in group], on_thread)
         self._pace.check()
         self._log.apply(Compacted(end_offset))
         return Cleaned(end_offset, self._pass.counts)
 
     def _with_ends(self) -> list[tuple[Segment, int]]:
-        ends = [*(one.base_offset for one in self._old[1:]), self._dirty.first_uncleanable]
+        ends = [*(segment.base_offset for segment in self._old[1:]), self._dirty.first_uncleanable]
         return list(zip(self._old, ends, strict=True))
 
     async def _clean_group(self, old: list[Segment], copies: list[Segment], on_thread: OnThread) -> None:
@@ -155,7 +155,7 @@ class Cleaning:
 
 
 def _facts(log: Log, dirty: DirtyRange, old: list[Segment], io_bytes: int, now_ms: int) -> CleaningFacts:
-    clean = [one for one in old if one.base_offset < dirty.first_dirty]
+    clean = [segment for segment in old if segment.base_offset < dirty.first_dirty]
     horizon_ms = clean[-1].last_modified_ms - log.config.delete_retention_ms if clean else 0
     return CleaningFacts(
         first_dirty=dirty.first_dirty,
@@ -170,6 +170,8 @@ def _facts(log: Log, dirty: DirtyRange, old: list[Segment], io_bytes: int, now_m
 
 def _last_batches(log: Log) -> dict[int, LastBatch]:
     return {
-        one.producer_id: LastBatch(one.batches[-1].last_offset if one.batches else None, one.epoch)
-        for one in log.producers
+        producer.producer_id: LastBatch(
+            producer.batches[-1].last_offset if producer.batches else None, producer.epoch
+        )
+        for producer in log.producers
     }

@@ -54,7 +54,7 @@ class Pace:
     def take(self, size: int) -> None:
         """Note bytes that were read or written, and wait as long as the limit asks. Raises as `check`.
 
-        The processor is given to who waits for it: an event loop that was woken on the processor of this
+        The processor is yielded to other threads: an event loop that was woken on the processor of this
         thread waited for the end of its time slice, milliseconds, with a producer's batch.
         """
         self.check()

@@ -71,15 +71,15 @@ def dirty_range(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now
     if config.min_compaction_lag_ms > 0:
         sealed = _old_enough(segments, sealed, first_dirty, now_ms - config.min_compaction_lag_ms)
     first_uncleanable = segments[len(sealed)].base_offset
-    dirty = [one for one, end in _with_ends(segments, len(sealed)) if end > first_dirty]
-    clean_bytes = sum(one.size for one in sealed if one.base_offset < first_dirty)
-    dirty_bytes = sum(one.size for one in dirty)
+    dirty = [segment for segment, end in _with_ends(segments, len(sealed)) if end > first_dirty]
+    clean_bytes = sum(segment.size for segment in sealed if segment.base_offset < first_dirty)
+    dirty_bytes = sum(segment.size for segment in dirty)
     overdue_ms = _overdue_ms(dirty, config, now_ms)
     return DirtyRange(first_dirty, first_uncleanable, clean_bytes, dirty_bytes, overdue_ms)
 
 
 def _count_sealed(segments: Sequence[Span], settled: int) -> int:
-    return sum(1 for one in segments[1:] if one.base_offset <= settled)
+    return sum(1 for segment in segments[1:] if segment.base_offset <= settled)
 
 
 def _with_ends(segments: Sequence[Span], count: int) -> list[tuple[Span, int]]:
@@ -89,8 +89,8 @@ def _with_ends(segments: Sequence[Span], count: int) -> list[tuple[Span, int]]:
 def _old_enough(
     segments: Sequence[Span], sealed: Sequence[Span], first_dirty: int, latest_ms: int
 ) -> Sequence[Span]:
-    for number, (one, end) in enumerate(_with_ends(segments, len(sealed))):
-        if end > first_dirty and one.largest_timestamp > latest_ms:
+    for number, (segment, end) in enumerate(_with_ends(segments, len(sealed))):
+        if end > first_dirty and segment.largest_timestamp > latest_ms:
             return sealed[:number]
     return sealed
 
@@ -98,7 +98,9 @@ def _old_enough(
 def _overdue_ms(dirty: Sequence[Span], config: LogConfig, now_ms: int) -> int:
     if config.max_compaction_lag_ms >= now_ms:
         return 0  # as by default: no look at the segments
-    oldest = min((one.first_timestamp for one in dirty if one.first_timestamp > 0), default=now_ms)
+    oldest = min(
+        (segment.first_timestamp for segment in dirty if segment.first_timestamp > 0), default=now_ms
+    )
     return max(0, now_ms - config.max_compaction_lag_ms - oldest)
 
 
@@ -106,12 +108,12 @@ def dirtiest(
     ranges: Iterable[tuple[TopicPartition, DirtyRange, LogConfig]],
 ) -> tuple[TopicPartition, DirtyRange] | None:
     """The partition that is due and has the largest ratio of dirty bytes."""
-    due = [(one, dirty) for one, dirty, config in ranges if dirty.is_due(config)]
+    due = [(partition, dirty) for partition, dirty, config in ranges if dirty.is_due(config)]
     return max(due, key=lambda each: each[1].ratio, default=None)
 
 
 class Sized(Protocol):
-    """A segment that is written anew together with others."""
+    """A segment that is rewritten together with others."""
 
     @property
     def base_offset(self) -> int: ...
@@ -131,7 +133,7 @@ def groups(segments: Sequence[S], end_offset: int, max_bytes: int) -> list[list[
     """
     found: list[list[S]] = []
     size = 0
-    ends = [*(one.base_offset for one in segments[1:]), end_offset]
+    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     for segment, end in zip(segments, ends, strict=False):
         fits = found and size + segment.size <= max_bytes and len(found[-1]) < MOST_SEGMENTS
         if fits and end - 1 - found[-1][0].base_offset <= _MOST_RELATIVE:

@@ -50,12 +50,14 @@ def kept_of_legacy(
     """
     stored = legacy.read_entry(entry)
     records = list(legacy.records_of(stored, max_decompressed_bytes=max_decompressed_bytes))
-    kept = [one for one in records if _is_kept(one, keys, keeps_tombstones)]
+    kept = [record for record in records if _is_kept(record, keys, keeps_tombstones)]
     if not kept:
         return None
     if len(kept) == len(records):
         return entry
-    messages = [legacy.LegacyRecord(one.offset, one.timestamp_ms, one.key, one.value) for one in kept]
+    messages = [
+        legacy.LegacyRecord(record.offset, record.timestamp_ms, record.key, record.value) for record in kept
+    ]
     return legacy.encode_set(messages, stored.magic, codec=stored.codec, timestamp_type=stored.timestamp_type)
 
 

@@ -82,10 +82,12 @@ class ReplacementPlan:
         self.is_done = True
 
     def _has_transactions(self) -> bool:
-        return any(self._paths(one, CLEANED_SUFFIX, (SegmentFile.TRANSACTION_INDEX,)) for one in self.new)
+        return any(
+            self._paths(segment, CLEANED_SUFFIX, (SegmentFile.TRANSACTION_INDEX,)) for segment in self.new
+        )
 
     def _mark_old_deleted(self) -> None:
-        kept = {one.base_offset for one in self.new}
+        kept = {segment.base_offset for segment in self.new}
         for segment in self.old:
             kinds: tuple[SegmentFile, ...] = (SegmentFile.LOG, *_INDEXES)
             if segment.base_offset not in kept:
@@ -116,7 +118,7 @@ def check_replacement(
         raise ValueError("only sealed segments can be replaced, and by at least one")
     if new[0].base_offset != old[0].base_offset:
         raise ValueError(f"the new segments begin at {new[0].base_offset}, the old at {old[0].base_offset}")
-    bases = [one.base_offset for one in new]
+    bases = [segment.base_offset for segment in new]
     end = new[-1].read_end() if new_end is None else new_end
     if bases != sorted(set(bases)) or not old[-1].base_offset < end <= following:
         raise ValueError(f"segments {bases} that end at {end} cannot stand for {list(old)}")
@@ -132,15 +134,15 @@ def finish_replacement(files: Files, directory: Path) -> None:
         return
     # The names decide what is deleted: after a crash of the process alone they may not be on the disk yet.
     files.sync_dir(directory)
-    _unlink(files, directory, [one for one in names if one.suffix == DELETED_SUFFIX])
-    cleaned = [one for one in names if one.suffix == CLEANED_SUFFIX]
-    swaps = [one for one in names if one.suffix == SWAP_SUFFIX]
+    _unlink(files, directory, [name for name in names if name.suffix == DELETED_SUFFIX])
+    cleaned = [name for name in names if name.suffix == CLEANED_SUFFIX]
+    swaps = [name for name in names if name.suffix == SWAP_SUFFIX]
     if cleaned:
-        lowest = min(one.base_offset for one in cleaned)
-        _unlink(files, directory, [one for one in swaps if one.base_offset >= lowest])
+        lowest = min(name.base_offset for name in cleaned)
+        _unlink(files, directory, [name for name in swaps if name.base_offset >= lowest])
         files.sync_dir(directory)
         _unlink(files, directory, cleaned)
-        swaps = [one for one in swaps if one.base_offset < lowest]
+        swaps = [name for name in swaps if name.base_offset < lowest]
     if swaps:
         _complete(files, directory, swaps)
 
@@ -148,8 +150,8 @@ def finish_replacement(files: Files, directory: Path) -> None:
 def _complete(files: Files, directory: Path, swaps: list[FileName]) -> None:
     # Offset and time indexes are built again.
     rebuilt = (SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX)
-    _unlink(files, directory, [one for one in swaps if one.kind in rebuilt])
-    logs = sorted(one.base_offset for one in swaps if one.kind is SegmentFile.LOG)
+    _unlink(files, directory, [name for name in swaps if name.kind in rebuilt])
+    logs = sorted(name.base_offset for name in swaps if name.kind is SegmentFile.LOG)
     if logs:
         end = max(_end_of_swap(files, directory, base) for base in logs)
         _unlink(files, directory, _replaced(files, directory, logs[0], end))
@@ -157,20 +159,20 @@ def _complete(files: Files, directory: Path, swaps: list[FileName]) -> None:
     for base in logs:
         _take_swap_off(files, directory, base, SegmentFile.LOG)
         files.sync_dir(directory)
-    for one in swaps:
-        if one.kind is SegmentFile.TRANSACTION_INDEX:
-            _take_swap_off(files, directory, one.base_offset, one.kind)
+    for name in swaps:
+        if name.kind is SegmentFile.TRANSACTION_INDEX:
+            _take_swap_off(files, directory, name.base_offset, name.kind)
     files.sync_dir(directory)
 
 
 def _replaced(files: Files, directory: Path, start: int, end: int) -> list[FileName]:
     return [
-        one
-        for one in map(parse_file_name, files.list(directory))
-        if one is not None
-        and not one.suffix
-        and start <= one.base_offset < end
-        and one.kind is not SegmentFile.PRODUCER_SNAPSHOT
+        name
+        for name in map(parse_file_name, files.list(directory))
+        if name is not None
+        and not name.suffix
+        and start <= name.base_offset < end
+        and name.kind is not SegmentFile.PRODUCER_SNAPSHOT
     ]
 
 
@@ -189,9 +191,9 @@ def _take_swap_off(files: Files, directory: Path, base: int, kind: SegmentFile) 
 
 def _suffixed(files: Files, directory: Path) -> list[FileName]:
     names = map(parse_file_name, files.list(directory))
-    return [one for one in names if one is not None and one.suffix]
+    return [name for name in names if name is not None and name.suffix]
 
 
 def _unlink(files: Files, directory: Path, names: Iterable[FileName]) -> None:
-    for one in names:
-        files.unlink(directory / file_name(*one))
+    for name in names:
+        files.unlink(directory / file_name(*name))

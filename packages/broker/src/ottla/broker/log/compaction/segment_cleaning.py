@@ -1,4 +1,4 @@
-"""One pass over a log, on a thread: the newest offset of each key, then the segments anew without the rest.
+"""One pass over a log, on a thread: find the newest offset of each key, rewrite segments without the rest.
 
 The thread works on copies of the segments. When it makes the files of a new one, the log may be gone, and a
 new log may have its name: `Cleaning` stops then and removes the files again.
@@ -76,7 +76,7 @@ class CleaningPass:
     def _last_offsets(self) -> list[int]:
         """Those of the last batches of all producers, sorted once a pass: 100,000 take 50 ms with the GIL."""
         found = self._facts.last_batches.values()
-        return sorted(one.last_offset for one in found if one.last_offset is not None)
+        return sorted(batch.last_offset for batch in found if batch.last_offset is not None)
 
     # ---- the newest offsets
 
@@ -129,10 +129,10 @@ class CleaningPass:
         if last_offset >= self._facts.first_dirty:
             self.keys.latest_offset = last_offset
 
-    # ---- the segments anew
+    # ---- rewriting the segments
 
     def write(self, segments: list[Segment], cleaned: CleanedSegment) -> None:
-        """Write what is kept of some segments into one, whose files are made first.
+        """Write the kept batches of some segments into one, whose files are created first.
 
         The last batch is kept in any case, without records if need be: the new segment ends where the old
         ones do. Raises CorruptStorage and OSError.
@@ -226,7 +226,7 @@ class CleaningPass:
 
 
 class _Located:
-    """Tells with an error about an entry where the entry is."""
+    """Adds the position of an entry to an error about it."""
 
     __slots__ = ("_position",)
 

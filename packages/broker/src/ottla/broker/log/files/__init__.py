@@ -1,1 +1,3 @@
 """The file system as logs use it."""
+
+__all__: list[str] = []

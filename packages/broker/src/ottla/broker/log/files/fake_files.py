@@ -321,7 +321,7 @@ def _surviving(pending: list[_Change], loss: Loss, chance: Random) -> list[_Chan
         case Loss.KEPT:
             return pending
         case Loss.REORDERED:
-            return [one for one in pending if chance.random() < 0.5]
+            return [change for change in pending if chance.random() < 0.5]
         case _:
             return pending[: chance.randrange(len(pending) + 1)]
 
@@ -344,8 +344,8 @@ def _crashed_file(node: _Node, loss: Loss, chance: Random) -> _Node:
 
 
 def _first_difference(old: bytes, new: bytes) -> int:
-    for at, (one, other) in enumerate(zip(old, new, strict=False)):
-        if one != other:
+    for at, (before, after) in enumerate(zip(old, new, strict=False)):
+        if before != after:
             return at
     return min(len(old), len(new))
 

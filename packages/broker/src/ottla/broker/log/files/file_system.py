@@ -289,7 +289,7 @@ def unmap(mapping: Mapping) -> None:
 
 
 def is_lost(mapping: object) -> bool:
-    """Whether another program has cut a mapped file: what is read or written there is not in the file."""
+    """Whether another program has cut a mapped file: bytes read or written there are not in the file."""
     return isinstance(mapping, IndexMapping) and mapping.is_lost
 
 

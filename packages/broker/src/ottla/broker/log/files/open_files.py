@@ -27,7 +27,7 @@ class OpenSegments:
     __slots__ = ("_active", "_limit", "_sealed")
 
     def __init__(self, limit: int = 16, active: Callable[[], int] = int) -> None:
-        """Keep at most `limit` segments open; `active` tells how many of these are the newest of a log."""
+        """Keep at most `limit` segments open; `active` returns how many of these are the newest of a log."""
         self._limit = limit
         self._active = active
         self._sealed: dict[Segment, None] = {}
@@ -52,7 +52,7 @@ class OpenSegments:
 
 
 def open_descriptors() -> int:
-    """How many descriptors this process has open; 0 where the system does not tell."""
+    """How many descriptors this process has open; 0 where the system does not show it."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

@@ -20,8 +20,8 @@ class _Pending(NamedTuple):
 class PendingDeletions:
     """Paths that are already renamed and wait for their deletion.
 
-    `failed` is told which directory could not delete a path and why; the deletion is tried again unless the
-    directory is offline then.
+    `failed` is called with the directory that could not delete a path, and the error; the deletion is tried
+    again unless the directory is offline then.
     """
 
     def __init__(self, files: Files, failed: Callable[[LogDirectory, OSError], None]) -> None:
@@ -35,16 +35,16 @@ class PendingDeletions:
 
     async def delete_due(self, now_ms: int) -> int:
         """Delete the paths that are due; returns how many."""
-        due = [one for one in self._pending if one.due_ms <= now_ms]
-        self._pending = [one for one in self._pending if one.due_ms > now_ms]
-        for one in due:
-            if one.directory.offline is None:
+        due = [deletion for deletion in self._pending if deletion.due_ms <= now_ms]
+        self._pending = [deletion for deletion in self._pending if deletion.due_ms > now_ms]
+        for deletion in due:
+            if deletion.directory.offline is None:
                 try:
-                    await asyncio.to_thread(self._delete, one.paths)
+                    await asyncio.to_thread(self._delete, deletion.paths)
                 except OSError as error:
-                    self._failed(one.directory, error)
-                    self._pending.append(one)
-        return sum(len(one.paths) for one in due)
+                    self._failed(deletion.directory, error)
+                    self._pending.append(deletion)
+        return sum(len(deletion.paths) for deletion in due)
 
     def _delete(self, paths: Iterable[Path]) -> None:
         for path in paths:

@@ -33,7 +33,7 @@ from ottla.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     from ottla.broker.log.log import Log
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MAX_PREFERRED: Final = 10_000
 """Partitions whose directory is remembered before they are created."""
@@ -123,14 +123,14 @@ class LogDirectory:
         """Write the recovery points of all logs. Blocks."""
         # Offsets are read under the lock: one lowered meanwhile must not be written as it was before.
         with self._points_lock:
-            points = {tp: one.recovery_point for tp, one in list(self.logs.items())}
+            points = {tp: log.recovery_point for tp, log in list(self.logs.items())}
             write_offsets(self.files, self.path / RECOVERY_POINTS_FILE, points)
             self.recovery_points = points
 
     def write_log_starts(self) -> None:
         """Write the log start offsets of all logs. Blocks."""
         with self._starts_lock:
-            starts = {tp: one.log_start_offset for tp, one in list(self.logs.items())}
+            starts = {tp: log.log_start_offset for tp, log in list(self.logs.items())}
             write_offsets(self.files, self.path / LOG_START_OFFSETS_FILE, starts)
             self.log_starts = starts
 
@@ -141,7 +141,7 @@ class LogDirectory:
 
     def _write_cleaner_offsets(self) -> None:
         offsets = {
-            tp: one.cleaned_offset for tp, one in list(self.logs.items()) if one.cleaned_offset is not None
+            tp: log.cleaned_offset for tp, log in list(self.logs.items()) if log.cleaned_offset is not None
         }
         write_offsets(self.files, self.path / CLEANER_OFFSETS_FILE, offsets)
         self.cleaner_offsets = offsets
@@ -181,9 +181,9 @@ class LogDirectory:
         if self.offline is not None:
             return DirectoryDescription(self.path, self.offline, [])
         sizes = [
-            PartitionSize(tp, one.segments.size_bytes, one.log_end_offset, is_future)
+            PartitionSize(tp, log.segments.size_bytes, log.log_end_offset, is_future)
             for is_future, logs in ((False, self.logs), (True, self.futures))
-            for tp, one in logs.items()
+            for tp, log in logs.items()
         ]
         try:
             return DirectoryDescription(self.path, None, sizes, *self.files.space(self.path))
@@ -204,26 +204,26 @@ class LogDirectories:
 
     def online(self) -> list[LogDirectory]:
         """The directories that can be used."""
-        return [one for one in self._all if one.offline is None]
+        return [directory for directory in self._all if directory.offline is None]
 
     @property
     def has_offline(self) -> bool:
         """Whether any cannot be used."""
-        return any(one.offline for one in self._all)
+        return any(directory.offline for directory in self._all)
 
     @property
     def all_offline(self) -> bool:
         """Whether none can be used."""
-        return all(one.offline for one in self._all)
+        return all(directory.offline for directory in self._all)
 
     @property
     def offline_count(self) -> int:
         """How many cannot be used."""
-        return sum(1 for one in self._all if one.offline)
+        return sum(1 for directory in self._all if directory.offline)
 
-    def of(self, one: Log) -> LogDirectory:
+    def of(self, log: Log) -> LogDirectory:
         """The directory that a log is in."""
-        path = one.directory.parent
+        path = log.directory.parent
         return next(directory for directory in self._all if directory.path == path)
 
     def named(self, path: str) -> LogDirectory:
@@ -232,7 +232,7 @@ class LogDirectories:
             wanted = Path(path).resolve()
         except (OSError, ValueError):  # no path at all: a zero byte, a loop of links
             raise LogDirNotFound(f"{path!r} is not in log.dirs") from None
-        found = next((one for one in self._all if one.path == wanted), None)
+        found = next((directory for directory in self._all if directory.path == wanted), None)
         if found is None:
             raise LogDirNotFound(f"{path} is not in log.dirs")
         if found.offline is not None:
@@ -257,7 +257,7 @@ class LogDirectories:
         preferred = self._preferred.pop(topic_partition, None) if topic_partition else None
         if preferred is not None and preferred.offline is None:
             return preferred
-        return min(online, key=lambda one: len(one.logs))
+        return min(online, key=lambda directory: len(directory.logs))
 
     # ---- locks
 
@@ -273,7 +273,7 @@ class LogDirectories:
             try:
                 self._lock_one(directory)
             except OSError as error:
-                log.error("the log directory %s is offline: %s", path, error)
+                _log.error("the log directory %s is offline: %s", path, error)
                 directory.offline = error
             except LogDirectoryRefused:
                 self.unlock()
@@ -300,10 +300,10 @@ class LogDirectories:
             ) from None
 
     def _make_durably(self, path: Path) -> None:
-        missing = [one for one in (path, *path.parents) if not self._files.exists(one)]
+        missing = [folder for folder in (path, *path.parents) if not self._files.exists(folder)]
         self._files.make_dirs(path)
-        for one in missing:
-            self._files.sync_dir(one.parent)
+        for folder in missing:
+            self._files.sync_dir(folder.parent)
 
     def unlock(self) -> None:
         """Release all locks."""
@@ -320,14 +320,14 @@ class LogDirectories:
 
         Raises `LogDirectoryRefused` when they belong to several.
         """
-        known = {one.meta for one in self._all if one.meta is not None}
+        known = {directory.meta for directory in self._all if directory.meta is not None}
         if len(known) > 1:
-            told = "; ".join(
-                f"{one.path}: broker {one.meta.broker_id} of cluster {one.meta.cluster_id}"
-                for one in self._all
-                if one.meta is not None
+            owners = "; ".join(
+                f"{directory.path}: broker {directory.meta.broker_id} of cluster {directory.meta.cluster_id}"
+                for directory in self._all
+                if directory.meta is not None
             )
-            raise LogDirectoryRefused(f"the log directories belong to different brokers: {told}")
+            raise LogDirectoryRefused(f"the log directories belong to different brokers: {owners}")
         return next(iter(known), None)
 
     def identify(self, broker_id: int, cluster_id: str) -> None:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ottla.broker.log.log import Log
     from ottla.protocol.topics import TopicPartition
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MARKER: Final = "copy-of-other-directory"
-"""The file that tells a copy under the partition's own name from the log that it replaces."""
+"""The file that marks a copy under the partition's own name, beside the log that it replaces elsewhere."""
 _TOOK_PLACE: Final = b"took its place"
 """The content of that file once the older log is obsolete."""
 LONGEST_NAME: Final = 255
@@ -114,7 +114,7 @@ class FutureLogs:
         try:
             self._rename_away(directory, removed)
         except OSError as error:
-            log.warning("%s is not deleted: %s", removed.directory, error)
+            _log.warning("%s is not deleted: %s", removed.directory, error)
             removed.abandon()
 
     def _rename_away(self, directory: LogDirectory, removed: Log) -> None:
@@ -127,9 +127,9 @@ class FutureLogs:
 
     # ---- taking the place of the older log
 
-    def is_named(self, one: Log) -> bool:
+    def is_named(self, log: Log) -> bool:
         """Whether a log has the partition's own name."""
-        return one.directory.name == directory_name(one.topic_partition)
+        return log.directory.name == directory_name(log.topic_partition)
 
     async def give_name(self, copy: Log) -> None:
         """Give a copy the partition's own name, durably. Raises OSError and `KafkaStorageError`."""
@@ -149,7 +149,7 @@ class FutureLogs:
         self._files.sync_dir(directory)
 
     def exchange(self, copy: Log, older: Log) -> None:
-        """Let a named copy be the partition's log; both hold the same records, and nothing is awaited.
+        """Make a named copy the partition's log; both hold the same records, and nothing is awaited.
 
         The caller gives the high watermark on.
         """
@@ -190,20 +190,20 @@ class FutureLogs:
 
     # ---- at a start
 
-    def choose(self, one: Log, other: Log) -> tuple[Log, Log] | None:
+    def choose(self, log: Log, other: Log) -> tuple[Log, Log] | None:
         """Of two logs of a partition, return the one to go on with and the other; None if none is a copy."""
-        marked = [self.is_marked(each) for each in (one, other)]
+        marked = [self.is_marked(log), self.is_marked(other)]
         if not any(marked):
             return None
 
-        def rank(each: Log, is_marked: bool) -> tuple[int, int, bool]:
-            return each.leader_epochs.latest, each.log_end_offset, is_marked
+        def rank(ranked: Log, is_marked: bool) -> tuple[int, int, bool]:
+            return ranked.leader_epochs.latest, ranked.log_end_offset, is_marked
 
-        is_obsolete = any(map(self.took_place, (one, other)))
+        is_obsolete = any(map(self.took_place, (log, other)))
         if is_obsolete and sum(marked) == 1:
-            kept, left = (one, other) if marked[0] else (other, one)
+            kept, left = (log, other) if marked[0] else (other, log)
         else:
-            kept, left = (one, other) if rank(one, marked[0]) >= rank(other, marked[1]) else (other, one)
+            kept, left = (log, other) if rank(log, marked[0]) >= rank(other, marked[1]) else (other, log)
         if is_obsolete:
             self.mark_as_current(kept)  # a third log, in a directory that is offline, stays obsolete
         # The checkpoint of the copy's directory may not know yet what was deleted from the older log.
@@ -216,22 +216,22 @@ class FutureLogs:
         """Remove a log that `choose` has not chosen."""
         self._remove_files(self._directories.of(removed), removed)
 
-    def is_marked(self, one: Log) -> bool:
+    def is_marked(self, log: Log) -> bool:
         """Whether a log is a copy whose older log may still be somewhere. Blocks."""
-        return self._files.exists(one.directory / MARKER)
+        return self._files.exists(log.directory / MARKER)
 
-    def took_place(self, one: Log) -> bool:
+    def took_place(self, log: Log) -> bool:
         """Whether a log is a copy whose older log is obsolete, wherever that is. Blocks."""
-        return self.is_marked(one) and self._files.read(one.directory / MARKER) == _TOOK_PLACE
+        return self.is_marked(log) and self._files.read(log.directory / MARKER) == _TOOK_PLACE
 
-    def mark_as_current(self, one: Log) -> None:
+    def mark_as_current(self, log: Log) -> None:
         """Note that a log was a copy and has taken the older log's place. Blocks."""
-        self._mark(one.directory, _TOOK_PLACE)
+        self._mark(log.directory, _TOOK_PLACE)
 
-    def unmark(self, one: Log) -> None:
+    def unmark(self, log: Log) -> None:
         """Forget that a log was a copy. Blocks."""
-        self._files.unlink(one.directory / MARKER)
-        self._files.sync_dir(one.directory)
+        self._files.unlink(log.directory / MARKER)
+        self._files.sync_dir(log.directory)
 
     def drop_orphans(self, current: Callable[[TopicPartition], Log | None]) -> None:
         """Delete copies of partitions that are gone, or that are in the same directory."""

@@ -143,7 +143,7 @@ class LogOpener:
             raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
 
     def _check_exists(self, directory: LogDirectory) -> None:
-        """Take a directory that was removed offline: made anew it would lack its lock and its owner.
+        """Take a removed directory offline: one that is made again would lack its lock and its owner.
 
         Raises OSError.
         """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CLOSING_THREADS: Final = 4
 """Logs that are closed at once, at least: fsyncs of several files share their wait for the disk."""
@@ -115,8 +115,8 @@ class LogRegistry:
         defaults = LogConfig.from_broker(self.config)
         await asyncio.to_thread(self._open_all, log_config or (lambda _: defaults))
         self._gauges.add_offline_directories(lambda: self.log_directories.offline_count)
-        for one in self:
-            self._gauges.add(one)
+        for log in self:
+            self._gauges.add(log)
 
     def _open_all(self, log_config: Callable[[str], LogConfig]) -> None:
         for directory in self.log_directories.online():
@@ -130,13 +130,13 @@ class LogRegistry:
         """Settle the moves between directories that the last life of the broker did not finish."""
         if not self.has_offline_directories:
             self.futures.drop_orphans(self._logs.get)
-        for one in filter(self.futures.is_marked, self):
+        for log in filter(self.futures.is_marked, self):
             if not self.has_offline_directories:
-                self.futures.unmark(one)
-            elif not self.futures.took_place(one):
-                log.error("%s is offline: it may go on in a directory that is offline", one.topic_partition)
-                del self._logs[one.topic_partition], self.log_directories.of(one).logs[one.topic_partition]
-                one.abandon()
+                self.futures.unmark(log)
+            elif not self.futures.took_place(log):
+                _log.error("%s is offline: it may go on in a directory that is offline", log.topic_partition)
+                del self._logs[log.topic_partition], self.log_directories.of(log).logs[log.topic_partition]
+                log.abandon()
 
     def _open_directory(self, directory: LogDirectory, log_config: Callable[[str], LogConfig]) -> None:
         directory.read()
@@ -144,15 +144,15 @@ class LogRegistry:
         clock, path = self.environment.clock, directory.path
         began_ms = clock.monotonic_ms()
         if found and not directory.clean:
-            log.warning("recovering %d partitions in %s: it was not closed cleanly", len(found), path)
+            _log.warning("recovering %d partitions in %s: it was not closed cleanly", len(found), path)
         with ThreadPoolExecutor(self.config.num_recovery_threads_per_data_dir, "log-recovery") as threads:
-            logs = threads.map(lambda one: self._opener.open(directory, one, log_config), found)
-            for one, opened in zip(found, logs, strict=True):
-                if opened is not None and one.is_future:
+            logs = threads.map(lambda name: self._opener.open(directory, name, log_config), found)
+            for name, opened in zip(found, logs, strict=True):
+                if opened is not None and name.is_future:
                     self.futures.add(directory, opened)
                 elif opened is not None:
                     self._take(directory, opened)
-        log.info("opened %d partitions in %s in %d ms", len(found), path, clock.monotonic_ms() - began_ms)
+        _log.info("opened %d partitions in %s in %d ms", len(found), path, clock.monotonic_ms() - began_ms)
 
     def _take(self, directory: LogDirectory, opened: Log) -> None:
         topic_partition = opened.topic_partition
@@ -192,9 +192,9 @@ class LogRegistry:
                     self._close_each(its_logs)
                     directory.mark_clean()
                 except (OSError, KafkaError) as error:
-                    log.error("%s was not closed cleanly: %s", directory.path, error)
-            for one in its_logs:
-                one.abandon()
+                    _log.error("%s was not closed cleanly: %s", directory.path, error)
+            for log in its_logs:
+                log.abandon()
 
     def _close_each(self, logs: list[Log]) -> None:
         threads_count = max(CLOSING_THREADS, self.config.num_recovery_threads_per_data_dir)
@@ -225,11 +225,11 @@ class LogRegistry:
 
     def of_topic(self, topic: str) -> list[Log]:
         """The logs of one topic."""
-        return [one for tp, one in self._logs.items() if tp.topic == topic]
+        return [log for tp, log in self._logs.items() if tp.topic == topic]
 
     def directories(self) -> list[Path]:
         """The directories that can be used."""
-        return [one.path for one in self.log_directories.online()]
+        return [directory.path for directory in self.log_directories.online()]
 
     @property
     def has_offline_directories(self) -> bool:
@@ -243,7 +243,7 @@ class LogRegistry:
 
     def describe(self) -> list[DirectoryDescription]:
         """Describe every log directory. Asks the system for free space, nothing else."""
-        return [one.describe() for one in self.log_directories]
+        return [directory.describe() for directory in self.log_directories]
 
     # ---- creating
 
@@ -285,7 +285,7 @@ class LogRegistry:
         return created
 
     def exchange(self, copy: Log, older: Log) -> None:
-        """Let a copy be the partition's log; see `FutureLogs.exchange`."""
+        """Make a copy the partition's log; see `FutureLogs.exchange`."""
         self.futures.exchange(copy, older)
         self._logs[copy.topic_partition] = copy
         self._gauges.remove(copy.topic_partition)
@@ -293,9 +293,9 @@ class LogRegistry:
 
     async def make_way(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Forget deleted partitions of these names on a thread, before `create` has to wait for the disk."""
-        names = [one for one in topic_partitions if one not in self._logs]
+        names = [partition for partition in topic_partitions if partition not in self._logs]
         online = self.log_directories.online()
-        if any(directory.remembers_deleted(one) for directory in online for one in names):
+        if any(directory.remembers_deleted(partition) for directory in online for partition in names):
             await asyncio.to_thread(_forget_deleted, online, names)
 
     # ---- deleting
@@ -359,9 +359,11 @@ class LogRegistry:
             return
         directory.offline = error
         lost, directory.logs = directory.logs, {}
-        log.error("the log directory %s is offline, with %d partitions: %s", directory.path, len(lost), error)
-        for topic_partition, one in lost.items():
-            one.apply(Failed(error))
+        _log.error(
+            "the log directory %s is offline, with %d partitions: %s", directory.path, len(lost), error
+        )
+        for topic_partition, log in lost.items():
+            log.apply(Failed(error))
             del self._logs[topic_partition]
             self._gauges.remove(topic_partition)
         self.futures.directory_failed(directory, error)
@@ -371,7 +373,7 @@ class LogRegistry:
     def retry_or_fail(self, directory: LogDirectory, error: OSError) -> None:
         """Take a directory offline, unless only room or descriptors ran out: the next pass tries again."""
         if error.errno in RUN_OUT:
-            log.warning("%s: %s; it is tried again", directory.path, error)
+            _log.warning("%s: %s; it is tried again", directory.path, error)
         else:
             self.directory_failed(directory, error)
 
@@ -379,7 +381,7 @@ class LogRegistry:
 def _forget_deleted(directories: list[LogDirectory], topic_partitions: list[TopicPartition]) -> None:
     for directory in directories:
         try:
-            for one in topic_partitions:
-                directory.forget_deleted(one)
+            for partition in topic_partitions:
+                directory.forget_deleted(partition)
         except OSError as error:
-            log.warning("%s still knows deleted partitions: %s", directory.path, error)
+            _log.warning("%s still knows deleted partitions: %s", directory.path, error)

@@ -1,1 +1,3 @@
 """Recovery of a log when it is opened."""
+
+__all__: list[str] = []

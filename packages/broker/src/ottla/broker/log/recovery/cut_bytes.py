@@ -135,15 +135,15 @@ def _intact(file: File, start: int, end: int, next_offset: int) -> Iterator[tupl
         while (match := begins.search(window, at - window_at)) is not None:
             at = window_at + match.start()
             size = _announced_size(file, at, end)
-            one = _batch_at(file, at, size) if size else None
-            if one is None or one[0] < next_offset:
+            batch = _batch_at(file, at, size) if size else None
+            if batch is None or batch[0] < next_offset:
                 to_spend -= size
                 if to_spend < 0:
                     return
                 at += 1
                 continue
-            yield one
-            next_offset, at = one[1] + 1, at + one[2]
+            yield batch
+            next_offset, at = batch[1] + 1, at + batch[2]
         at = max(at, window_at + len(window) - _HEAD_BYTES + 1)
 
 

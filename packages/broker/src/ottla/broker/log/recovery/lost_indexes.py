@@ -1,8 +1,8 @@
-"""Indexes that another program has cut: found, said in the log, and built anew.
+"""Indexes that another program has cut: find them, log a warning, rebuild them.
 
 The mapping of an index survives the cut (`_index_mapping`), reads of lost entries are slow but not wrong, and
-entries that are added after the cut may be lost too. So the active segment is sealed, and the indexes of what
-is sealed are built anew from its batches.
+entries that are added after the cut may be lost too. So the active segment is sealed, and the indexes of
+sealed segments are rebuilt from their batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.log import Log
     from ottla.broker.log.segments.segment import Segment
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class LostIndexes:
@@ -31,46 +31,46 @@ class LostIndexes:
         self._seen = losses()
 
     async def mend(self, now_ms: int) -> int:
-        """Build the lost indexes anew; returns how many. What fails is tried again at the next loss."""
+        """Rebuild the lost indexes; returns how many. After a failure the next loss tries again."""
         if losses() == self._seen:
             return 0
         self._seen = losses()
-        return sum([await self._mend(one, now_ms) for one in self._logs])
+        return sum([await self._mend(log, now_ms) for log in self._logs])
 
-    async def _mend(self, one: Log, now_ms: int) -> int:
-        lost = [segment for segment in one.segments if segment.has_lost_index]
+    async def _mend(self, log: Log, now_ms: int) -> int:
+        lost = [segment for segment in log.segments if segment.has_lost_index]
         for segment in lost:
-            log.warning("another program has cut an index of %s in %s", segment, one.directory)
-        if lost and lost[-1].active and not self._seal(one, now_ms):
+            _log.warning("another program has cut an index of %s in %s", segment, log.directory)
+        if lost and lost[-1].active and not self._seal(log, now_ms):
             lost.pop()
-        return sum([await self._build(one, segment) for segment in lost])
+        return sum([await self._build(log, segment) for segment in lost])
 
-    def _seal(self, one: Log, now_ms: int) -> bool:
+    def _seal(self, log: Log, now_ms: int) -> bool:
         """Begin a new segment, so that no more is added to the lost entries of this one."""
-        segment = one.log_end.segment
+        segment = log.log_end.segment
         try:
-            if not one.log_end.position:
-                segment.activate(one.config.segment_index_bytes, keep=False)
-                one.apply(ActiveReopened(now_ms))
+            if not log.log_end.position:
+                segment.activate(log.config.segment_index_bytes, keep=False)
+                log.apply(ActiveReopened(now_ms))
                 return False
-            one.roll(now_ms)
+            log.roll(now_ms)
         except (OSError, KafkaStorageError) as error:
-            log.warning("%s keeps a damaged index: %s", one.topic_partition, error)
+            _log.warning("%s keeps a damaged index: %s", log.topic_partition, error)
             return False
         return True
 
-    async def _build(self, one: Log, segment: Segment) -> bool:
-        if one.segments.replacing is not None or segment not in one.segments.all:
+    async def _build(self, log: Log, segment: Segment) -> bool:
+        if log.segments.replacing is not None or segment not in log.segments.all:
             return False
-        segment.pin()  # nobody opens what is only half built
+        segment.pin()  # so that no reader opens a half-built index
         try:
             await asyncio.to_thread(segment.rebuild_lost)
         except OSError as error:
-            log.warning("the indexes of %s in %s are not built: %s", segment, one.directory, error)
+            _log.warning("the indexes of %s in %s are not built: %s", segment, log.directory, error)
             return False
         finally:
             segment.unpin()
             segment.close()
         segment.indexes_lost = False
-        log.info("the indexes of %s in %s are built anew", segment, one.directory)
+        _log.info("the indexes of %s in %s are rebuilt", segment, log.directory)
         return True

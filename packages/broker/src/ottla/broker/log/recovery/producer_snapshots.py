@@ -58,9 +58,9 @@ def snapshot_offsets(files: Files, directory: Path) -> list[int]:
     """The offsets of all snapshots, the lowest first."""
     parsed = (parse_file_name(name) for name in files.list(directory))
     return [
-        one.base_offset
-        for one in parsed
-        if one is not None and one.kind is SegmentFile.PRODUCER_SNAPSHOT and not one.suffix
+        name.base_offset
+        for name in parsed
+        if name is not None and name.kind is SegmentFile.PRODUCER_SNAPSHOT and not name.suffix
     ]
 
 

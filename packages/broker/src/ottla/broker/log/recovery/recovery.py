@@ -209,14 +209,15 @@ def _created(files: Files, directory: Path, base_offset: int, config: LogConfig)
 def _load_segments(files: Files, directory: Path) -> list[Segment]:
     """The segments in a directory, once leftovers are deleted and a replacement of segments is finished."""
     finish_replacement(files, directory)
-    names = [one for one in map(parse_file_name, files.list(directory)) if one is not None]
-    bases = sorted(one.base_offset for one in names if one.kind is SegmentFile.LOG and not one.suffix)
-    for one in names:
+    names = [name for name in map(parse_file_name, files.list(directory)) if name is not None]
+    bases = sorted(name.base_offset for name in names if name.kind is SegmentFile.LOG and not name.suffix)
+    for name in names:
         orphan = (
-            one.kind not in (SegmentFile.LOG, SegmentFile.PRODUCER_SNAPSHOT) and one.base_offset not in bases
+            name.kind not in (SegmentFile.LOG, SegmentFile.PRODUCER_SNAPSHOT)
+            and name.base_offset not in bases
         )
-        if one.suffix or orphan:
-            files.unlink(directory / file_name(*one))
+        if name.suffix or orphan:
+            files.unlink(directory / file_name(*name))
     return [
         Segment(files, directory, base, files.size(directory / file_name(base, SegmentFile.LOG)))
         for base in bases
@@ -225,7 +226,7 @@ def _load_segments(files: Files, directory: Path) -> list[Segment]:
 
 def _without_dropped(segments: list[Segment], log_start_offset: int) -> list[Segment]:
     """Delete segments below the log start: a crash may have interrupted their deletion."""
-    count = sum(1 for one in segments[1:] if one.base_offset <= log_start_offset)
+    count = sum(1 for segment in segments[1:] if segment.base_offset <= log_start_offset)
     _unlink(segments[:count])
     return segments[count:]
 
@@ -306,7 +307,7 @@ def _check_transactions(segment: Segment, segments: list[Segment], log_start_off
         _ = segment.transactions.entries
         return
     except CorruptStorage as error:
-        log.warning("building %s anew: %s", segment.transactions.path, error)
+        log.warning("rebuilding %s: %s", segment.transactions.path, error)
     replay = _replay_up_to(segment, segments, log_start_offset)
     replay.begin(segment)
     for entry in check_entries(segment.file, 0, segment.size):
@@ -372,9 +373,9 @@ def recover_segment(
 def _goes_on(segment: Segment, entry: Checked, end: int) -> bool:
     """Whether an intact entry may stand where `end` is the next offset of its segment.
 
-    There may be a gap in front of it, whatever the topic's policy is now: the log, or the leader that it was
-    copied from, was compacted once. A crash leaves no such gap: of what was not on the disk it leaves a part
-    from the front, or bytes that are no intact entry where one should begin.
+    There may be a gap in front of it under any policy that the topic has now: the log, or the leader that it
+    was copied from, was compacted once. A crash leaves no such gap: of what was not on the disk it leaves a
+    part from the front, or bytes that are no intact entry where one should begin.
     """
     if not segment.base_offset <= entry.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
         return False

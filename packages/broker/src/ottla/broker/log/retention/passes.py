@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.log.segments.segment import Segment
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _cleaner_log = logging.getLogger("log-cleaner")
 
 
@@ -82,67 +82,67 @@ class LogPasses:
             expired = self._expired(now_ms)
             if not expired:
                 return 0
-            for one, _ in expired:
-                await self._flush(one, now_ms)  # with the snapshot that replaces the dropped segments
+            for log, _ in expired:
+                await self._flush(log, now_ms)  # with the snapshot that replaces the dropped segments
             unwritten = await self._checkpoint(LogDirectory.write_log_starts)
-        for one, segments in expired:
-            await self._discard(one, segments, now_ms, unwritten)
+        for log, segments in expired:
+            await self._discard(log, segments, now_ms, unwritten)
         return sum(len(segments) for _, segments in expired)
 
     def _expired(self, now_ms: int) -> list[tuple[Log, list[Segment]]]:
         expired = []
-        for one in self._logs:
+        for log in self._logs:
             try:
-                segments = expire(one, now_ms)
+                segments = expire(log, now_ms)
             except (OSError, KafkaError) as error:
-                log.warning("retention skips %s: %s", one.topic_partition, error)
+                _log.warning("retention skips %s: %s", log.topic_partition, error)
                 continue
             if segments:
-                expired.append((one, segments))
+                expired.append((log, segments))
         return expired
 
     async def _discard(
-        self, one: Log, segments: list[Segment], now_ms: int, unwritten: list[LogDirectory]
+        self, log: Log, segments: list[Segment], now_ms: int, unwritten: list[LogDirectory]
     ) -> None:
-        if self._logs.get(one.topic_partition) is not one:
+        if self._logs.get(log.topic_partition) is not log:
             return  # deleted meanwhile
-        directory = self._logs.log_directories.of(one)
+        directory = self._logs.log_directories.of(log)
         try:
-            paths = await asyncio.to_thread(_mark_deleted, one, segments, sync_each=directory in unwritten)
+            paths = await asyncio.to_thread(_mark_deleted, log, segments, sync_each=directory in unwritten)
         except OSError as error:
             self._logs.directory_failed(directory, error)
             return
-        one.unsynced.names_changed()
-        _cleaner_log.info("%s dropped %d segments", one.topic_partition, len(segments))
-        self._logs.deletions.add(now_ms + one.config.file_delete_delay_ms, paths, directory)
+        log.unsynced.names_changed()
+        _cleaner_log.info("%s dropped %d segments", log.topic_partition, len(segments))
+        self._logs.deletions.add(now_ms + log.config.file_delete_delay_ms, paths, directory)
 
     # ---- flush
 
     async def flush_due(self, now_ms: int) -> int:
         """Flush logs that `flush.ms` asks for, or that have rolled; returns how many.
 
-        Before that, indexes that another program has cut are built anew.
+        Before that, indexes that another program has cut are rebuilt.
         """
         await self._lost_indexes.mend(now_ms)
         due = [
-            one
-            for one in self._logs
-            if one.flushing.has_sealed
-            or (one.flushing.unflushed and now_ms - one.flushing.flushed_ms >= one.config.flush_ms)
+            log
+            for log in self._logs
+            if log.flushing.has_sealed
+            or (log.flushing.unflushed and now_ms - log.flushing.flushed_ms >= log.config.flush_ms)
         ]
-        for one in due:
-            await self._flush(one, now_ms)
+        for log in due:
+            await self._flush(log, now_ms)
         return len(due)
 
-    async def _flush(self, one: Log, now_ms: int) -> None:
-        plan = one.flushing.begin()
+    async def _flush(self, log: Log, now_ms: int) -> None:
+        plan = log.flushing.begin()
         try:
             await asyncio.to_thread(plan.run)
         except OSError as error:
-            one.flushing.failed(plan, error)
+            log.flushing.failed(plan, error)
             return
-        one.flushing.end(plan)
-        one.flushing.flushed_ms = now_ms
+        log.flushing.end(plan)
+        log.flushing.flushed_ms = now_ms
 
     # ---- checkpoints
 
@@ -174,13 +174,13 @@ class LogPasses:
     async def expire_producers(self, now_ms: int) -> int:
         """Drop producers that wrote nothing for `producer.id.expiration.ms`; returns how many."""
         expiration_ms = self._logs.config.producer_id_expiration_ms
-        return sum(one.producers.expire(now_ms, expiration_ms) for one in self._logs)
+        return sum(log.producers.expire(now_ms, expiration_ms) for log in self._logs)
 
 
-def _mark_deleted(one: Log, segments: list[Segment], *, sync_each: bool) -> list[Path]:
+def _mark_deleted(log: Log, segments: list[Segment], *, sync_each: bool) -> list[Path]:
     paths = []
     for segment in segments:
         paths += segment.mark_deleted()
         if sync_each:
-            one.files.sync_dir(one.directory)
+            log.files.sync_dir(log.directory)
     return paths

@@ -50,7 +50,7 @@ def deletable(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_m
 
 def _candidates(segments: Sequence[Span], bounds: Bounds) -> int:
     """How many segments end at or below the high watermark."""
-    ends = [one.base_offset for one in segments[1:]] + [bounds.log_end_offset]
+    ends = [segment.base_offset for segment in segments[1:]] + [bounds.log_end_offset]
     count = sum(1 for end in ends if end <= bounds.high_watermark)
     if count == len(segments) and not segments[-1].size:
         count -= 1
@@ -71,7 +71,7 @@ def _too_old(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_ms
 def _too_much(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_ms: int) -> int:
     if not config.delete or config.retention_bytes < 0:
         return 0
-    surplus = sum(one.size for one in segments) - config.retention_bytes
+    surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for segment in segments[: _candidates(segments, bounds)]:
         surplus -= segment.size
@@ -82,7 +82,7 @@ def _too_much(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_m
 
 
 def _below_start(segments: Sequence[Span], bounds: Bounds, config: LogConfig, now_ms: int) -> int:
-    ends = [one.base_offset for one in segments[1:]]
+    ends = [segment.base_offset for segment in segments[1:]]
     return sum(1 for end in ends if end <= bounds.log_start_offset)
 
 

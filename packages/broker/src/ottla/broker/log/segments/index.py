@@ -282,7 +282,7 @@ class TransactionIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Drop transactions whose marker is at or above `offset`."""
-        kept = [one for one in self.entries if one.last_offset < offset]
+        kept = [transaction for transaction in self.entries if transaction.last_offset < offset]
         self._keep(kept)
 
     def reset(self) -> None:

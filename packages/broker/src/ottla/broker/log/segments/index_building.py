@@ -35,7 +35,7 @@ class Indexed(Protocol):
 
 
 class IndexBuilder:
-    """Writes the offset and time index of one segment anew.
+    """Rebuilds the offset and time index of one segment.
 
     The transaction index is kept: its entries depend on the segments before.
     """
@@ -66,7 +66,7 @@ class IndexBuilder:
             self._indexed = entry.position
 
     def begin_copy(self, copy: PlainCopy, position: int) -> None:
-        """Let batches be copied from a position of the segment on."""
+        """Copy batches from a position of the segment on."""
         copy.interval, copy.indexed, copy.position = self._interval, self._indexed, position
         copy.first = self._first
         copy.largest, copy.largest_at = self._largest
@@ -90,7 +90,7 @@ class IndexBuilder:
 
 
 def rebuild_indexes(segment: Indexed, interval_bytes: int = 4096) -> None:
-    """Write offset and time index of a sealed segment anew, as far as its entries are intact."""
+    """Rebuild the offset and time index of a sealed segment, as far as its entries are intact."""
     building = IndexBuilder(segment, interval_bytes, _DEFAULT_INDEX_BYTES)
     with suppress(CorruptStorage):
         for entry in check_entries(segment.file, 0, segment.size):

@@ -180,12 +180,12 @@ class Segment:
 
     @property
     def has_lost_index(self) -> bool:
-        """Whether another program has cut an index: it has to be built anew (`lost_indexes`)."""
+        """Whether another program has cut an index: it has to be rebuilt (`lost_indexes`)."""
         opened = (self._offsets, self._times)
-        return self.indexes_lost or any(one is not None and one.is_lost for one in opened)
+        return self.indexes_lost or any(index is not None and index.is_lost for index in opened)
 
     def rebuild_lost(self) -> None:
-        """Build the indexes of a sealed segment anew. Blocks; reads use what is left meanwhile."""
+        """Rebuild the indexes of a sealed segment. Blocks; reads use the rest of them meanwhile."""
         rebuild_indexes(self.copy())
 
     def close_indexes(self) -> None:
@@ -208,7 +208,7 @@ class Segment:
         found: list[File | None] = [log, self.transactions.file]
         if not self.active if indexes is None else indexes:
             found += [self.offsets.file, self.times.file]
-        return [one for one in found if one is not None]
+        return [file for file in found if file is not None]
 
     def opened(self, kind: SegmentFile) -> File | None:
         """One of its files, opened to be synced on any thread; None where there is none.
@@ -224,7 +224,7 @@ class Segment:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether its files stay open, whatever their names are."""
+        """Whether its files stay open under any name."""
         return self._pinned_modified_ms is not None
 
     def pin(self) -> None:

@@ -77,9 +77,9 @@ class Segments:
 
     def _set(self, segments: list[Segment]) -> None:
         kept = set(segments)
-        self._open.forget(one for one in self.all if one not in kept)
+        self._open.forget(segment for segment in self.all if segment not in kept)
         self.all = segments
-        self.bases = [one.base_offset for one in segments]
+        self.bases = [segment.base_offset for segment in segments]
         """The base offsets, for bisect."""
         self.resume.clear()
 
@@ -197,7 +197,9 @@ class Segments:
         plan.settled.set()
         if plan.is_done:
             first = self.all.index(plan.old[0])
-            new = [Segment(self.files, self.directory, one.base_offset, one.size) for one in plan.new]
+            new = [
+                Segment(self.files, self.directory, segment.base_offset, segment.size) for segment in plan.new
+            ]
             self._set([*self.all[:first], *new, *self.all[first + len(plan.old) :]])
             self._unpin(plan.old)
 

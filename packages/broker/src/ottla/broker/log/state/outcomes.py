@@ -140,7 +140,7 @@ class Flushed:
 
 @frozen
 class TookPlace:
-    """The log, a copy, has taken the place of the same log in another directory, and what that was told."""
+    """The log, a copy, has taken the place of the same log in another directory, and takes over its facts."""
 
     leader_epochs: tuple[EpochStart, ...]
     log_start_offset: int

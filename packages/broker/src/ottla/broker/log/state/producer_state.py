@@ -187,9 +187,9 @@ class ProducerStates:
         """All batches below it were applied."""
         for entry in entries:
             self._producers[entry.producer_id] = Producer.restored(entry)
-        open_ones = [one for one in self if one.transaction_start != _NONE]
-        open_ones.sort(key=lambda one: one.transaction_start)
-        self._open.update((one.producer_id, one.transaction_start) for one in open_ones)
+        in_transaction = [producer for producer in self if producer.transaction_start != _NONE]
+        in_transaction.sort(key=lambda producer: producer.transaction_start)
+        self._open.update((producer.producer_id, producer.transaction_start) for producer in in_transaction)
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -394,14 +394,14 @@ class ProducerStates:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset of a transaction that is open, or whose marker is above the high watermark."""
         self.forget_replicated(high_watermark)
-        starts = [one.first_offset for one in self.unreplicated]
+        starts = [transaction.first_offset for transaction in self.unreplicated]
         starts += islice(self._open.values(), 1)
         return min(starts, default=None)
 
     def forget_replicated(self, high_watermark: int) -> None:
         """Forget the completed transactions whose markers are below the high watermark.
 
-        Call it before a marker is applied, too: nobody asks a follower for its first unstable offset.
+        Call it before a marker is applied, too: a follower is never asked for its first unstable offset.
         """
         unreplicated = self.unreplicated
         while unreplicated and unreplicated[0].last_offset < high_watermark:
