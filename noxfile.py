@@ -130,13 +130,22 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, format, and that imports go the ways the design allows."""
+    """Check style, format, the ways of imports, and the words of commit subjects and docstrings."""
     session.install("-c", str(CONSTRAINTS), *LINTERS)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     # The import graph is read from source: nothing of ours has to be installed for it.
     sources = os.pathsep.join(str(ROOT / "packages" / name / "src") for name in PACKAGES)
     session.run("lint-imports", env={"PYTHONPATH": sources})
+    session.run("python", "-m", "structure.house_rules", env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+@nox.session
+def numbers(session: nox.Session) -> None:
+    """Print sizes, and what breaks the rules of the house (`-- --list`, `-- --since COMMIT`)."""
+    session.run(
+        "python", "-m", "structure.numbers", *session.posargs, env={"PYTHONPATH": str(ROOT / "tests")}
+    )
 
 
 @nox.session
@@ -178,7 +187,7 @@ def spark(session: nox.Session) -> None:
     """
     _install(session, *TESTING, *PEERS, *SPARK_CONNECT)
     given = session.posargs or ["-m", "not slow"]
-    wanted = given if any(each.startswith("tests/") for each in given) else [*given, "tests/spark"]
+    wanted = given if any(option.startswith("tests/") for option in given) else [*given, "tests/spark"]
     session.run("pytest", *wanted)
 
 
@@ -260,8 +269,8 @@ def chaos(session: nox.Session) -> None:
     """
     _install(session, "psutil", "uvloop", "pyarrow", *PEERS)
     scripts = {"--cluster": "cluster_chaos.py", "--transactions": "transactions_chaos.py"}
-    wanted = next((each for each in scripts if each in session.posargs), None)
-    options = [each for each in session.posargs if each != wanted]
+    wanted = next((script for script in scripts if script in session.posargs), None)
+    options = [option for option in session.posargs if option != wanted]
     script = scripts[wanted] if wanted is not None else "client_chaos.py"
     session.run("python", f"tests/system/{script}", *options)
 
@@ -275,8 +284,8 @@ def cluster_operations(session: nox.Session) -> None:
     """
     _install(session, *TESTING, *PEERS)
     scripts = {"--figures": "cluster_figures.py", "--hosts": "howto_on_hosts.py"}
-    wanted = next((each for each in scripts if each in session.posargs), None)
-    options = [each for each in session.posargs if each != wanted]
+    wanted = next((script for script in scripts if script in session.posargs), None)
+    options = [option for option in session.posargs if option != wanted]
     script = scripts[wanted] if wanted is not None else "cluster_operations.py"
     session.run("python", f"tests/system/{script}", *options)
 

@@ -37,7 +37,7 @@ def _imports(name: str, may_lack: Collection[str]) -> bool:
     except ModuleNotFoundError as error:
         wanted = (error.name or "").partition(".")[0]
         serves_tests = ".testing" in name and wanted != "ottla"
-        if not serves_tests and not any(f"{each}_".startswith(f"{wanted}_") for each in may_lack):
+        if not serves_tests and not any(f"{extra}_".startswith(f"{wanted}_") for extra in may_lack):
             raise
         return False
     return True

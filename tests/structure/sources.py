@@ -6,11 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
+_DOCSTRING: Final = re.compile(r':\n\s+r?"""(.*?)"""', re.DOTALL)
 _PYX_DEF: Final = re.compile(r"^(\s*)(?:async\s+def|def|cp?def(?!\s+class\b))\s+[^=(]*?(\w+)\s*\(")
 
 
@@ -21,6 +22,7 @@ class Function:
     name: str
     first_line: int
     lines: int
+    docstring: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Source:
     path: Path
 
     def __str__(self) -> str:
-        return str(self.path.relative_to(ROOT))
+        return str(self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path)
 
     @cached_property
     def text(self) -> str:
@@ -60,6 +62,25 @@ class Source:
         found = re.match(r'(?:#[^\n]*\n|\s*\n)*"""(.*?)"""', self.text, re.DOTALL)
         return found[1] if found else ""
 
+    def docstrings(self) -> Iterator[tuple[int, str]]:
+        """Yield the docstrings of a `.py` file with their lines."""
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if text := ast.get_docstring(node):
+                yield node.body[0].lineno, text
+
+    def defines_something(self) -> bool:
+        """Return whether a `.py` file has a class, a function, or an assignment other than `__all__`."""
+        definitions = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign
+        names = [
+            getattr(target, "id", "")
+            for node in self.tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        ]
+        return any(isinstance(node, definitions) for node in self.tree.body) or bool({*names} - {"__all__"})
+
     def functions(self) -> Iterator[Function]:
         """Yield every function and method, nested ones included."""
         yield from self._native_functions() if self.is_native else self._python_functions()
@@ -68,13 +89,16 @@ class Source:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
-                yield Function(node.name, node.lineno, node.end_lineno - node.lineno + 1)
+                lines = node.end_lineno - node.lineno + 1
+                yield Function(node.name, node.lineno, lines, ast.get_docstring(node) or "")
 
     def _native_functions(self) -> Iterator[Function]:
         for number, line in enumerate(self.lines):
             found = _PYX_DEF.match(line)
             if found:
-                yield Function(found[2], number + 1, self._native_length(number, len(found[1])))
+                lines = self._native_length(number, len(found[1]))
+                written = _DOCSTRING.search("\n".join(self.lines[number : number + lines]))
+                yield Function(found[2], number + 1, lines, written[1] if written else "")
 
     def _native_length(self, first: int, indent: int) -> int:
         """Count lines up to the next one that is indented no deeper than the definition."""
@@ -90,15 +114,22 @@ class Source:
 
 
 def package_sources() -> list[Source]:
-    """Return the sources of all packages."""
-    return _sources("packages/*/src")
+    """Return the sources of all packages, read once in a process."""
+    return list(_sources("packages/*/src"))
 
 
 def all_sources() -> list[Source]:
     """Return the sources of packages, tests, benchmarks, examples and documentation hooks."""
-    return _sources("packages/*/src", "packages/*/tests", "tests", "benchmarks", "examples", "docs/hooks")
+    others = _sources("packages/*/tests", "tests", "benchmarks", "examples", "docs/hooks")
+    return [*package_sources(), *others]
 
 
+def stubs() -> list[Source]:
+    """Return the stubs of native modules."""
+    return [Source(path) for path in sorted(ROOT.glob("packages/*/src/**/*.pyi"))]
+
+
+@cache
 def _sources(*folders: str) -> list[Source]:
     found = [
         path
@@ -112,8 +143,10 @@ def _sources(*folders: str) -> list[Source]:
 
 def module_name(source: Source) -> str:
     """Return the dotted name under which a package's source is imported."""
-    parts = source.path.relative_to(ROOT).parts
-    dotted = [*parts[parts.index("src") + 1 : -1], source.path.stem]
+    *folders, _ = source.path.parts
+    while "src" in folders:
+        folders = folders[folders.index("src") + 1 :]
+    dotted = [*folders, source.path.stem]
     return ".".join(dotted[:-1] if dotted[-1] == "__init__" else dotted)
 
 

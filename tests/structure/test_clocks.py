@@ -167,13 +167,13 @@ def _generators(source: Source) -> set[str]:
     found = {"random.Random"}
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom) and node.module == "random":
-            found |= {each.asname or each.name for each in node.names if each.name == "Random"}
+            found |= {alias.asname or alias.name for alias in node.names if alias.name == "Random"}
     return found
 
 
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     arguments = function.args
-    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    return {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
 
 def _clock_readings(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[ast.Call, str]]:

@@ -19,7 +19,7 @@ def test_the_length_of_a_native_function_ends_where_the_next_definition_begins(t
     source = Source(file)
 
     assert source.docstring == "What it is."
-    assert [(one.name, one.first_line, one.lines) for one in source.functions()] == [
+    assert [(function.name, function.first_line, function.lines) for function in source.functions()] == [
         ("grow", 7, 4),
         ("show", 12, 2),
         ("two", 16, 5),

@@ -106,7 +106,7 @@ class Admin:
         self.transactions = Transactions(self.cluster)
 
     async def cluster_state(self) -> ClusterState:
-        """Return the controller, the brokers and all partitions; `problems` finds what is wrong in it."""
+        """Return the controller, the brokers, their log directories and all partitions, for `problems`."""
         return await read_state(self.brokers, self.topics, self.configs)
 
     async def group_progress(self, name: str) -> GroupProgress:

@@ -33,7 +33,7 @@ def balanced(
     Without `weights` all replicas weigh the same; without `replication_factor` each partition keeps its
     number of replicas. Raises TooFewBrokers.
     """
-    spread = _Spread(racks, {each: (weights or {}).get(each, 0) + 1 for each in current})
+    spread = _Spread(racks, {partition: (weights or {}).get(partition, 0) + 1 for partition in current})
     for partition, replicas in sorted(current.items()):
         wanted = replication_factor or len(replicas)
         if wanted > len(racks):
@@ -41,8 +41,8 @@ def balanced(
                 f"{partition} is to have {wanted} replicas, but there are {len(racks)} brokers: "
                 "name more, or ask for fewer replicas with --replication-factor"
             )
-        spread.keep(partition, [each for each in replicas if each in racks][:wanted])
-    for partition in sorted(current, key=lambda each: (-spread.weights[each], each)):
+        spread.keep(partition, [broker for broker in replicas if broker in racks][:wanted])
+    for partition in sorted(current, key=lambda partition: (-spread.weights[partition], partition)):
         spread.fill(partition, replication_factor or len(current[partition]))
     spread.even_out()
     return _with_even_leaders(spread.replicas, racks)
@@ -63,8 +63,10 @@ class _Spread:
     def fill(self, partition: TopicPartition, wanted: int) -> None:
         """Add replicas on the lightest brokers, first in racks that the partition does not use."""
         while len(replicas := self.replicas[partition]) < wanted:
-            free = (each for each in self.racks if each not in replicas)
-            chosen = min(free, key=lambda each: (self._shares_rack(each, replicas), self.loads[each], each))
+            free = (broker for broker in self.racks if broker not in replicas)
+            chosen = min(
+                free, key=lambda broker: (self._shares_rack(broker, replicas), self.loads[broker], broker)
+            )
             self.keep(partition, (*replicas, chosen))
             for broker in replicas:  # `keep` has counted them again
                 self.loads[broker] -= self.weights[partition]
@@ -74,12 +76,12 @@ class _Spread:
         while (move := next(self._improvements(), None)) is not None:
             partition, source, target = move
             replicas = self.replicas[partition]
-            self.replicas[partition] = tuple(target if each == source else each for each in replicas)
+            self.replicas[partition] = tuple(target if replica == source else replica for replica in replicas)
             self.loads[source] -= self.weights[partition]
             self.loads[target] += self.weights[partition]
 
     def _improvements(self) -> Iterator[tuple[TopicPartition, int, int]]:
-        order = sorted(self.racks, key=lambda each: (self.loads[each], each))
+        order = sorted(self.racks, key=lambda broker: (self.loads[broker], broker))
         for source in reversed(order):
             for target in order:
                 difference = self.loads[source] - self.loads[target]
@@ -97,29 +99,33 @@ class _Spread:
             and self.weights[partition] < difference
             and not self._loses_rack(partition, source, target)
         )
-        return min(movable, key=lambda each: (abs(difference - 2 * self.weights[each]), each), default=None)
+        return min(
+            movable,
+            key=lambda partition: (abs(difference - 2 * self.weights[partition]), partition),
+            default=None,
+        )
 
     def _loses_rack(self, partition: TopicPartition, source: int, target: int) -> bool:
-        others = [each for each in self.replicas[partition] if each != source]
+        others = [replica for replica in self.replicas[partition] if replica != source]
         return self._shares_rack(target, others) and not self._shares_rack(source, others)
 
     def _shares_rack(self, broker: int, others: Sequence[int]) -> bool:
         rack = self.racks[broker]
-        return rack is not None and any(self.racks.get(each) == rack for each in others)
+        return rack is not None and any(self.racks.get(other) == rack for other in others)
 
 
 def _with_even_leaders(replicas: Assignment, brokers: Mapping[int, object]) -> Assignment:
     """Reorder replicas until no swap of a first replica makes the numbers of leaderships more even."""
     result = dict(replicas)
-    leads = Counter(dict.fromkeys(brokers, 0)) + Counter(each[0] for each in result.values())
+    leads = Counter(dict.fromkeys(brokers, 0)) + Counter(replicas[0] for replicas in result.values())
     changed = True
     while changed:
         changed = False
-        for partition, each in result.items():
-            lightest = min(each, key=lambda broker: (leads[broker], each.index(broker)))
-            if leads[each[0]] - leads[lightest] > 1:
-                leads[each[0]] -= 1
+        for partition, assigned in result.items():
+            lightest = min(assigned, key=lambda broker: (leads[broker], assigned.index(broker)))
+            if leads[assigned[0]] - leads[lightest] > 1:
+                leads[assigned[0]] -= 1
                 leads[lightest] += 1
-                result[partition] = (lightest, *(broker for broker in each if broker != lightest))
+                result[partition] = (lightest, *(broker for broker in assigned if broker != lightest))
                 changed = True
     return result

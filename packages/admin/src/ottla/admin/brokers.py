@@ -52,7 +52,7 @@ class ReplicaOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One log directory of one broker; with an `error` it is offline, and what is in it is not known.
+    """A log directory of a broker; with an `error` it is offline, and its replicas are not known.
 
     `total_bytes` and `usable_bytes` are those of its volume; -1 where the broker does not say (KIP-827).
     """
@@ -96,13 +96,13 @@ class Brokers:
             for result in response.results:
                 replicas = tuple(
                     ReplicaOnDisk(
-                        TopicPartition(topic.name, each.partition_index),
-                        each.partition_size,
-                        each.offset_lag,
-                        each.is_future_key,
+                        TopicPartition(topic.name, replica.partition_index),
+                        replica.partition_size,
+                        replica.offset_lag,
+                        replica.is_future_key,
                     )
                     for topic in result.topics
-                    for each in topic.partitions
+                    for replica in topic.partitions
                 )
                 error = None
                 if result.error_code != ErrorCode.NONE:
@@ -132,11 +132,11 @@ class Brokers:
         async def ask() -> dict[TopicPartition, KafkaError | None]:
             response = await self._cluster.send(broker, request, AlterReplicaLogDirsResponse)
             return {
-                TopicPartition(topic.topic_name, each.partition_index): None
-                if each.error_code == ErrorCode.NONE
-                else error_for(each.error_code, None)
+                TopicPartition(topic.topic_name, partition.partition_index): None
+                if partition.error_code == ErrorCode.NONE
+                else error_for(partition.error_code, None)
                 for topic in response.results
-                for each in topic.partitions
+                for partition in topic.partitions
             }
 
         return await self._cluster.retry(f"moving log directories of broker {broker}", ask)
@@ -144,6 +144,6 @@ class Brokers:
 
 def _topics(partitions: list[TopicPartition]) -> list[AlterReplicaLogDirTopic]:
     return [
-        AlterReplicaLogDirTopic(name=name, partitions=[each.partition for each in some])
+        AlterReplicaLogDirTopic(name=name, partitions=[partition.partition for partition in some])
         for name, some in by_topic(partitions).items()
     ]

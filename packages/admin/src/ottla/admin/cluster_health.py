@@ -1,4 +1,4 @@
-"""The state of a whole cluster at one moment, and what is wrong in it."""
+"""The state of a whole cluster at one moment, and the problems in it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClusterState:
     @property
     def under_replicated(self) -> list[PartitionHealth]:
         """Partitions of which not all replicas are in sync."""
-        return [each for each in self.partitions if set(each.isr) != set(each.replicas)]
+        return [partition for partition in self.partitions if set(partition.isr) != set(partition.replicas)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,17 @@ class Problem:
 
 
 def problems(state: ClusterState) -> list[Problem]:
-    """Return what is wrong in a cluster, the worst first."""
+    """Return the problems of a cluster, the worst first."""
     return [*_of_brokers(state), *_of_log_dirs(state), *_of_partitions(state)]
 
 
 def _of_brokers(state: ClusterState) -> Iterator[Problem]:
     if state.controller is None:
         yield Problem("no controller", "cluster", "no broker is the controller: leaders cannot change")
-    there = {each.id for each in state.brokers}
-    for broker in sorted({each for partition in state.partitions for each in partition.replicas} - there):
+    there = {broker.id for broker in state.brokers}
+    for broker in sorted(
+        {replica for partition in state.partitions for replica in partition.replicas} - there
+    ):
         count = sum(broker in partition.replicas for partition in state.partitions)
         yield Problem("broker away", str(broker), f"broker {broker} is away, with {_replicas(count)}")
 
@@ -102,24 +104,25 @@ def _replicas(count: int) -> str:
 
 def _of_partitions(state: ClusterState) -> Iterator[Problem]:
     leaderless, below, behind = [], [], []
-    for each in state.under_replicated:
-        minimum = state.min_insync_replicas.get(each.partition.topic, 1)
-        if each.leader is None:
+    for partition in state.under_replicated:
+        minimum = state.min_insync_replicas.get(partition.partition.topic, 1)
+        if partition.leader is None:
             leaderless.append(
-                _problem("no leader", each, "has no leader: it can be neither read nor written")
+                _problem("no leader", partition, "has no leader: it can be neither read nor written")
             )
-        elif len(each.isr) < minimum:
-            text = f"has {len(each.isr)} in-sync replicas of {_MIN_ISR}={minimum}: acks=all is refused"
-            below.append(_problem("under min ISR", each, text))
+        elif len(partition.isr) < minimum:
+            text = f"has {len(partition.isr)} in-sync replicas of {_MIN_ISR}={minimum}: acks=all is refused"
+            below.append(_problem("under min ISR", partition, text))
         else:
-            lag = ",".join(map(str, sorted(set(each.replicas) - set(each.isr))))
-            text = f"has {len(each.isr)} of {len(each.replicas)} replicas in sync: {lag} lags or is away"
-            behind.append(_problem("under-replicated", each, text))
+            lag = ",".join(map(str, sorted(set(partition.replicas) - set(partition.isr))))
+            in_sync = f"{len(partition.isr)} of {len(partition.replicas)}"
+            text = f"has {in_sync} replicas in sync: {lag} lags or is away"
+            behind.append(_problem("under-replicated", partition, text))
     yield from (*leaderless, *below, *behind)
 
 
-def _problem(kind: Kind, each: PartitionHealth, text: str) -> Problem:
-    return Problem(kind, str(each.partition), f"{each.partition} {text}")
+def _problem(kind: Kind, health: PartitionHealth, text: str) -> Problem:
+    return Problem(kind, str(health.partition), f"{health.partition} {text}")
 
 
 async def read_state(brokers: Brokers, topics: Topics, configs: Configs) -> ClusterState:
@@ -127,17 +130,17 @@ async def read_state(brokers: Brokers, topics: Topics, configs: Configs) -> Clus
     found = await brokers.describe()
     partitions = tuple(
         PartitionHealth(
-            TopicPartition(topic.name, each.index),
-            None if each.leader < 0 else each.leader,
-            each.replicas,
-            each.isr,
+            TopicPartition(topic.name, partition.index),
+            None if partition.leader < 0 else partition.leader,
+            partition.replicas,
+            partition.isr,
         )
         for topic in await topics.list(internal=True)
-        for _, each in sorted(topic.partitions.items())
+        for _, partition in sorted(topic.partitions.items())
     )
-    controller = next((each.id for each in found.brokers if each.is_controller), None)
+    controller = next((broker.id for broker in found.brokers if broker.is_controller), None)
     state = ClusterState(found.cluster_id, controller, found.brokers, partitions)
-    lacking = sorted({each.partition.topic for each in state.under_replicated})
+    lacking = sorted({partition.partition.topic for partition in state.under_replicated})
     minima = {topic: await _min_isr(configs, topic) for topic in lacking}
     async with asyncio.TaskGroup() as tasks:
         described = [tasks.create_task(_log_dirs(brokers, broker.id)) for broker in found.brokers]
@@ -169,4 +172,4 @@ async def _min_isr(configs: Configs, topic: str) -> int:
         entries = await configs.describe(TOPIC, topic)
     except (ClientError, KafkaError):
         return 1
-    return next((int(each.value) for each in entries if each.name == _MIN_ISR and each.value), 1)
+    return next((int(entry.value) for entry in entries if entry.name == _MIN_ISR and entry.value), 1)

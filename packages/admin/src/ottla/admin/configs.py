@@ -75,7 +75,7 @@ class Configs:
             response = await self._send(kind, name, request, DescribeConfigsResponse)
             (result,) = response.results
             _raise(kind, name, result.error_code, result.error_message)
-            return sorted((_entry(each) for each in result.configs), key=lambda entry: entry.name)
+            return sorted((_entry(entry) for entry in result.configs), key=lambda entry: entry.name)
 
         return await self._cluster.retry(f"reading the configuration of {name!r}", ask)
 

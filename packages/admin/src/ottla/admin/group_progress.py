@@ -39,7 +39,7 @@ class GroupProgress:
 
     @property
     def beyond_the_end(self) -> list[PartitionProgress]:
-        """Partitions whose commit is beyond the end: `auto_offset_reset` decides what is read next."""
+        """Partitions whose commit is beyond the end: `auto_offset_reset` decides where the group goes on."""
         return [partition for partition in self.partitions if partition.lag is not None and partition.lag < 0]
 
 
@@ -50,9 +50,10 @@ async def read_progress(groups: Groups, offsets: Offsets, topics: Topics, name: 
     owners = {partition: member for member in description.members for partition in member.partitions}
     chosen = sorted({*committed, *owners})
     known = {topic.name: topic.partitions for topic in await topics.list(internal=True)} if chosen else {}
-    existing = [each for each in chosen if each.partition in known.get(each.topic, ())]
+    existing = [partition for partition in chosen if partition.partition in known.get(partition.topic, ())]
     ends = await offsets.find_reachable(dict.fromkeys(existing, LATEST))
     progress = [
-        PartitionProgress(each, committed.get(each), ends.get(each), owners.get(each)) for each in chosen
+        PartitionProgress(partition, committed.get(partition), ends.get(partition), owners.get(partition))
+        for partition in chosen
     ]
     return GroupProgress(description, tuple(progress))

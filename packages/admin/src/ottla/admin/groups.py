@@ -104,8 +104,10 @@ class Groups:
             for node_id in sorted(self._cluster.nodes):
                 response = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
                 raise_for(response.error_code)
-                for each in response.groups:
-                    found[each.group_id] = GroupListing(each.group_id, each.group_state, each.protocol_type)
+                for listed in response.groups:
+                    found[listed.group_id] = GroupListing(
+                        listed.group_id, listed.group_state, listed.protocol_type
+                    )
             return [found[name] for name in sorted(found)]
 
         return await self._cluster.retry("listing groups", ask)
@@ -121,7 +123,7 @@ class Groups:
             coordinator = await self._cluster.coordinator(name)  # known by now
             if group.group_state == "Dead":
                 raise GroupIdNotFound(f"group {name!r} does not exist")
-            members = tuple(_member(each) for each in group.members)
+            members = tuple(_member(member) for member in group.members)
             return GroupDescription(
                 name, group.group_state, group.protocol_type, group.protocol_data, coordinator, members
             )
@@ -143,11 +145,11 @@ class Groups:
             self._cluster.raise_coordinator_error(name, response.error_code)
             found: dict[TopicPartition, tuple[int, str]] = {}
             for topic in response.topics:
-                for each in topic.partitions:
-                    self._cluster.raise_coordinator_error(name, each.error_code)
-                    if each.committed_offset != NOTHING_COMMITTED:
-                        partition = TopicPartition(topic.name, each.partition_index)
-                        found[partition] = (each.committed_offset, each.metadata or "")
+                for answer in topic.partitions:
+                    self._cluster.raise_coordinator_error(name, answer.error_code)
+                    if answer.committed_offset != NOTHING_COMMITTED:
+                        partition = TopicPartition(topic.name, answer.partition_index)
+                        found[partition] = (answer.committed_offset, answer.metadata or "")
             return found
 
         return await self._cluster.retry(f"reading the offsets of group {name!r}", ask)
@@ -176,11 +178,11 @@ class Groups:
                     name=topic,
                     partitions=[
                         OffsetCommitRequestPartition(
-                            partition_index=each.partition,
-                            committed_offset=offsets[each],
+                            partition_index=partition.partition,
+                            committed_offset=offsets[partition],
                             committed_metadata="",
                         )
-                        for each in partitions
+                        for partition in partitions
                     ],
                 )
                 for topic, partitions in by_topic(offsets).items()
@@ -190,10 +192,10 @@ class Groups:
         async def ask() -> None:
             response = await self._cluster.send_to_coordinator(name, request, OffsetCommitResponse)
             for topic in response.topics:
-                for each in topic.partitions:
-                    if each.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                for partition in topic.partitions:
+                    if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                         raise NonEmptyGroup(f"group {name!r} has members; stop them first")
-                    self._cluster.raise_coordinator_error(name, each.error_code)
+                    self._cluster.raise_coordinator_error(name, partition.error_code)
 
         await self._cluster.retry(f"committing offsets of group {name!r}", ask)
 
@@ -202,7 +204,9 @@ class Groups:
         topics = [
             OffsetDeleteRequestTopic(
                 name=topic,
-                partitions=[OffsetDeleteRequestPartition(partition_index=each.partition) for each in found],
+                partitions=[
+                    OffsetDeleteRequestPartition(partition_index=partition.partition) for partition in found
+                ],
             )
             for topic, found in by_topic(partitions).items()
         ]
@@ -212,8 +216,8 @@ class Groups:
             response = await self._cluster.send_to_coordinator(name, request, OffsetDeleteResponse)
             self._cluster.raise_coordinator_error(name, response.error_code)
             for topic in response.topics:
-                for each in topic.partitions:
-                    raise_for(each.error_code)
+                for partition in topic.partitions:
+                    raise_for(partition.error_code)
 
         await self._cluster.retry(f"deleting offsets of group {name!r}", ask)
 
@@ -250,14 +254,14 @@ def _assigned(blob: bytes) -> tuple[TopicPartition, ...]:
     except ValueError:
         return ()
     return tuple(
-        TopicPartition(each.topic, index)
-        for each in assignment.assigned_partitions
-        for index in each.partitions
+        TopicPartition(topic.topic, index)
+        for topic in assignment.assigned_partitions
+        for index in topic.partitions
     )
 
 
 def _fetch_topics(partitions: Iterable[TopicPartition]) -> list[OffsetFetchRequestTopic]:
     return [
-        OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
+        OffsetFetchRequestTopic(name=topic, partition_indexes=[partition.partition for partition in found])
         for topic, found in by_topic(partitions).items()
     ]

@@ -68,7 +68,7 @@ class Offsets:
             asked = [
                 tasks.create_task(self._try(leader, part, timeout_s)) for leader, part in by_leader.items()
             ]
-        return {partition: offset for one in asked for partition, offset in one.result().items()}
+        return {partition: offset for task in asked for partition, offset in task.result().items()}
 
     async def _try(
         self, leader: int, wanted: Mapping[TopicPartition, int], timeout_s: float
@@ -129,11 +129,11 @@ class Offsets:
         response = await leader.send(request, ListOffsetsResponse)
         found: dict[TopicPartition, int] = {}
         for topic in response.topics:
-            for each in topic.partitions:
-                partition = TopicPartition(topic.name, each.partition_index)
-                raise_for(each.error_code, f"{partition}: the leader refused to list offsets")
+            for answer in topic.partitions:
+                partition = TopicPartition(topic.name, answer.partition_index)
+                raise_for(answer.error_code, f"{partition}: the leader refused to list offsets")
                 # Version 0 returns a list, newest first.
-                found[partition] = each.old_style_offsets[0] if each.old_style_offsets else each.offset
+                found[partition] = answer.old_style_offsets[0] if answer.old_style_offsets else answer.offset
         return found
 
     async def _delete_on(
@@ -154,7 +154,7 @@ class Offsets:
         response = await leader.send(request, DeleteRecordsResponse)
         beginnings: dict[TopicPartition, int] = {}
         for topic in response.topics:
-            for each in topic.partitions:
-                raise_for(each.error_code)
-                beginnings[TopicPartition(topic.name, each.partition_index)] = each.low_watermark
+            for answer in topic.partitions:
+                raise_for(answer.error_code)
+                beginnings[TopicPartition(topic.name, answer.partition_index)] = answer.low_watermark
         return beginnings

@@ -62,8 +62,8 @@ class Partitions:
             topic_partitions=None
             if wanted is None
             else [
-                TopicPartitions(topic=name, partitions=_indexes(each))
-                for name, each in by_topic(wanted).items()
+                TopicPartitions(topic=name, partitions=_indexes(found))
+                for name, found in by_topic(wanted).items()
             ],
             timeout_ms=self._cluster.config.request_timeout_ms,
         )
@@ -74,9 +74,12 @@ class Partitions:
             )
             await self._check(response.error_code)
             codes = {
-                TopicPartition(topic.topic, each.partition_id): (each.error_code, each.error_message)
+                TopicPartition(topic.topic, partition.partition_id): (
+                    partition.error_code,
+                    partition.error_message,
+                )
                 for topic in response.replica_election_results
-                for each in topic.partition_result
+                for partition in topic.partition_result
             }
             await self._check_controller(code for code, _ in codes.values())
             return {partition: _error(*code) for partition, code in codes.items()}
@@ -96,8 +99,10 @@ class Partitions:
             ReassignableTopic(
                 name=name,
                 partitions=[
-                    ReassignablePartition(partition_index=each.partition, replicas=_replicas(targets[each]))
-                    for each in partitions
+                    ReassignablePartition(
+                        partition_index=partition.partition, replicas=_replicas(targets[partition])
+                    )
+                    for partition in partitions
                 ],
             )
             for name, partitions in by_topic(targets).items()
@@ -109,9 +114,11 @@ class Partitions:
             response = await self._cluster.send_to_controller(request, AlterPartitionReassignmentsResponse)
             await self._check(response.error_code, response.error_message)
             return {
-                TopicPartition(topic.name, each.partition_index): _error(each.error_code, each.error_message)
+                TopicPartition(topic.name, partition.partition_index): _error(
+                    partition.error_code, partition.error_message
+                )
                 for topic in response.responses
-                for each in topic.partitions
+                for partition in topic.partitions
             }
 
         outcomes = await self._cluster.retry("reassigning partitions", ask)
@@ -123,8 +130,8 @@ class Partitions:
         topics = None
         if partitions is not None:
             topics = [
-                ListPartitionReassignmentsTopics(name=name, partition_indexes=_indexes(each))
-                for name, each in by_topic(partitions).items()
+                ListPartitionReassignmentsTopics(name=name, partition_indexes=_indexes(found))
+                for name, found in by_topic(partitions).items()
             ]
         timeout_ms = self._cluster.config.request_timeout_ms
         request = ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=topics)
@@ -134,15 +141,15 @@ class Partitions:
             await self._check(response.error_code, response.error_message)
             moving = [
                 Reassignment(
-                    TopicPartition(topic.name, each.partition_index),
-                    tuple(each.replicas),
-                    tuple(each.adding_replicas),
-                    tuple(each.removing_replicas),
+                    TopicPartition(topic.name, partition.partition_index),
+                    tuple(partition.replicas),
+                    tuple(partition.adding_replicas),
+                    tuple(partition.removing_replicas),
                 )
                 for topic in response.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             ]
-            return sorted(moving, key=lambda each: each.partition)
+            return sorted(moving, key=lambda reassignment: reassignment.partition)
 
         return await self._cluster.retry("listing reassignments", ask)
 
@@ -158,7 +165,7 @@ class Partitions:
 
 
 def _indexes(partitions: Iterable[TopicPartition]) -> list[int]:
-    return [each.partition for each in partitions]
+    return [partition.partition for partition in partitions]
 
 
 def _replicas(target: Sequence[int] | None) -> list[int] | None:

@@ -60,10 +60,10 @@ class Quotas:
             raise_for(response.error_code, response.error_message)
             return [
                 Quota(
-                    {part.entity_type: part.entity_name for part in each.entity},
-                    {value.key: value.value for value in each.values},
+                    {part.entity_type: part.entity_name for part in entry.entity},
+                    {value.key: value.value for value in entry.values},
                 )
-                for each in response.entries or ()
+                for entry in response.entries or ()
             ]
 
         return await self._cluster.retry("reading quotas", ask)
@@ -86,7 +86,7 @@ class Quotas:
 
         async def ask() -> None:
             response = await self._cluster.send_to_controller(request, AlterClientQuotasResponse)
-            for each in response.entries:
-                raise_for(each.error_code, each.error_message)
+            for entry in response.entries:
+                raise_for(entry.error_code, entry.error_message)
 
         await self._cluster.retry("changing quotas", ask)

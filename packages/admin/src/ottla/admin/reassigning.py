@@ -46,7 +46,7 @@ async def current_plans(admin: Admin, topics: Iterable[str] | None = None) -> li
     if topics is None:
         found = await admin.topics.list(internal=True)
     else:
-        found = [await admin.topics.describe(each) for each in topics]
+        found = [await admin.topics.describe(topic) for topic in topics]
     return [
         PartitionPlan(TopicPartition(topic.name, index), partition.replicas)
         for topic in found
@@ -68,31 +68,33 @@ async def execute(
     moves complete, or `cancel` ends them. Raises ReassignmentRefused, NoSuchTopic, or the broker's error.
     """
     before = await _checked(admin, plans, additional=additional)
-    current = {each.partition: each.replicas for each in before}
-    target = {each.partition: each.replicas for each in plans}
+    current = {plan.partition: plan.replicas for plan in before}
+    target = {plan.partition: plan.replicas for plan in plans}
     if throttle is not None:
         topics = throttled_replicas(current, target)
-        brokers = {each for some in (current, target) for replicas in some.values() for each in replicas}
+        brokers = {
+            replica for some in (current, target) for replicas in some.values() for replica in replicas
+        }
         await set_throttles(admin.configs, brokers, topics, throttle)
     dirs = _dirs_by_broker(plans)
     if log_dir_throttle is not None:
         await set_log_dir_throttle(admin.configs, dirs, log_dir_throttle)
     # A broker that has no such replica yet remembers the directory for when it gets one.
     await _move_dirs(admin, dirs)
-    moving = {each: replicas for each, replicas in target.items() if replicas != current[each]}
+    moving = {partition: replicas for partition, replicas in target.items() if replicas != current[partition]}
     if moving:
         _raise_first(await admin.partitions.reassign(moving))
     return before
 
 
 async def _checked(admin: Admin, plans: Sequence[PartitionPlan], *, additional: bool) -> list[PartitionPlan]:
-    """Return the present replicas of what is to be moved; raise for what cannot be."""
-    wanted = {each.partition for each in plans}
-    present = await current_plans(admin, sorted({each.topic for each in wanted}))
-    before = [each for each in present if each.partition in wanted]
-    if missing := wanted - {each.partition for each in before}:
+    """Return the present replicas of the partitions to move; raise for one that cannot be moved."""
+    wanted = {plan.partition for plan in plans}
+    present = await current_plans(admin, sorted({partition.topic for partition in wanted}))
+    before = [plan for plan in present if plan.partition in wanted]
+    if missing := wanted - {plan.partition for plan in before}:
         raise ReassignmentRefused(f"{min(missing)} does not exist: correct the file")
-    known = {each.id for each in (await admin.brokers.describe()).brokers}
+    known = {broker.id for broker in (await admin.brokers.describe()).brokers}
     for plan in plans:
         if unknown := set(plan.replicas) - known:
             raise ReassignmentRefused(f"{plan.partition}: {not_alive(min(unknown), known)}")
@@ -114,12 +116,12 @@ def _dirs_by_broker(plans: Iterable[PartitionPlan]) -> dict[int, dict[TopicParti
 async def _move_dirs(admin: Admin, dirs: Mapping[int, Mapping[TopicPartition, str]]) -> None:
     for broker, targets in dirs.items():
         outcomes = await admin.brokers.alter_replica_log_dirs(broker, targets)
-        later = (each for each in outcomes if isinstance(outcomes[each], ReplicaNotAvailable))
+        later = (key for key in outcomes if isinstance(outcomes[key], ReplicaNotAvailable))
         _raise_first(outcomes | dict.fromkeys(list(later)), f"on broker {broker}")
 
 
 def _raise_first(outcomes: Mapping[TopicPartition, KafkaError | None], where: str = "") -> None:
-    for partition, error in sorted(outcomes.items(), key=lambda each: each[0]):
+    for partition, error in sorted(outcomes.items(), key=lambda key: key[0]):
         if error is not None:
             place = f"{partition} {where}".rstrip()
             raise ReassignmentRefused(f"{place}: {error}") from error
@@ -130,17 +132,20 @@ async def verify(
 ) -> tuple[list[PlanState], list[str]]:
     """Return how far each partition is; once nothing moves, remove the throttles, and return where."""
     states = await plan_states(admin, plans)
-    if preserve_throttles or any(each.state == "moving" for each in states):
+    if preserve_throttles or any(state.state == "moving" for state in states):
         return states, []
     return states, await _without_throttles(admin, plans)
 
 
 async def plan_states(admin: Admin, plans: Sequence[PartitionPlan]) -> list[PlanState]:
     """Return how far each partition is."""
-    existing = {each.name for each in await admin.topics.list(internal=True)}
-    topics = sorted({each.partition.topic for each in plans} & existing)
-    replicas = {each.partition: each.replicas for each in await current_plans(admin, topics)}
-    moving = {each.partition: each for each in await admin.partitions.reassignments(replicas or None)}
+    existing = {topic.name for topic in await admin.topics.list(internal=True)}
+    topics = sorted({plan.partition.topic for plan in plans} & existing)
+    replicas = {plan.partition: plan.replicas for plan in await current_plans(admin, topics)}
+    moving = {
+        reassignment.partition: reassignment
+        for reassignment in await admin.partitions.reassignments(replicas or None)
+    }
     unfinished = await _unfinished_dirs(admin, plans)
     states = []
     for plan in plans:
@@ -162,9 +167,9 @@ async def _unfinished_dirs(admin: Admin, plans: Iterable[PartitionPlan]) -> dict
     unfinished: dict[TopicPartition, set[int]] = defaultdict(set)
     for broker, wanted in _dirs_by_broker(plans).items():
         places = {
-            replica.partition: each.path
-            for each in await admin.brokers.log_dirs(broker)
-            for replica in each.replicas
+            replica.partition: log_dir.path
+            for log_dir in await admin.brokers.log_dirs(broker)
+            for replica in log_dir.replicas
             if not replica.is_future
         }
         for partition, path in wanted.items():
@@ -179,17 +184,17 @@ async def cancel(
     """Cancel moves, None: all of them; return those that were cancelled, and where throttles were removed."""
     wanted = partitions
     if wanted is None:
-        wanted = [each.partition for each in await admin.partitions.reassignments()]
+        wanted = [reassignment.partition for reassignment in await admin.partitions.reassignments()]
     outcomes = await admin.partitions.reassign(dict.fromkeys(wanted)) if wanted else {}
-    idle = {each for each, error in outcomes.items() if isinstance(error, NoReassignmentInProgress)}
-    _raise_first({each: error for each, error in outcomes.items() if each not in idle})
-    plans = [PartitionPlan(each, (0,)) for each in wanted]
+    idle = {partition for partition, error in outcomes.items() if isinstance(error, NoReassignmentInProgress)}
+    _raise_first({partition: error for partition, error in outcomes.items() if partition not in idle})
+    plans = [PartitionPlan(partition, (0,)) for partition in wanted]
     removed = [] if preserve_throttles else await _without_throttles(admin, plans)
     return sorted(set(outcomes) - idle), removed
 
 
 async def _without_throttles(admin: Admin, plans: Iterable[PartitionPlan]) -> list[str]:
-    existing = {each.name for each in await admin.topics.list(internal=True)}
-    topics = {each.partition.topic for each in plans} & existing
-    brokers = [each.id for each in (await admin.brokers.describe()).brokers]
+    existing = {topic.name for topic in await admin.topics.list(internal=True)}
+    topics = {plan.partition.topic for plan in plans} & existing
+    brokers = [broker.id for broker in (await admin.brokers.describe()).brokers]
     return await remove_throttles(admin.configs, brokers, topics)

@@ -39,12 +39,12 @@ def encode_plans(plans: Iterable[PartitionPlan]) -> str:
     """Return the JSON of a reassignment, sorted by partition."""
     partitions = [
         {
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
-            "replicas": list(each.replicas),
-            "log_dirs": list(each.log_dirs) or [ANY_DIR] * len(each.replicas),
+            "topic": plan.partition.topic,
+            "partition": plan.partition.partition,
+            "replicas": list(plan.replicas),
+            "log_dirs": list(plan.log_dirs) or [ANY_DIR] * len(plan.replicas),
         }
-        for each in sorted(plans, key=lambda each: each.partition)
+        for plan in sorted(plans, key=lambda plan: plan.partition)
     ]
     return json.dumps({"version": _VERSION, "partitions": partitions})
 
@@ -52,8 +52,8 @@ def encode_plans(plans: Iterable[PartitionPlan]) -> str:
 def decode_plans(text: str) -> list[PartitionPlan]:
     """Read the JSON of a reassignment. Raises MalformedReassignment."""
     plans = [_plan(entry) for entry in _entries(text, "partitions")]
-    named = [each.partition for each in plans]
-    if twice := {str(each) for each in named if named.count(each) > 1}:
+    named = [plan.partition for plan in plans]
+    if twice := {str(partition) for partition in named if named.count(partition) > 1}:
         raise MalformedReassignment(f"{min(twice)} is named twice")
     if not plans:
         raise MalformedReassignment("no partition is named")
@@ -84,11 +84,11 @@ def _plan(entry: Mapping[str, Any]) -> PartitionPlan:
     partition = TopicPartition(_value(entry, "topic", str), _value(entry, "partition", int))
     replicas = tuple(_value(entry, "replicas", list))
     log_dirs = tuple(_value(entry, "log_dirs", list)) if "log_dirs" in entry else ()
-    if not replicas or not all(isinstance(each, int) and each >= 0 for each in replicas):
+    if not replicas or not all(isinstance(replica, int) and replica >= 0 for replica in replicas):
         raise MalformedReassignment(f"{partition}: replicas must be a list of broker ids")
     if len(set(replicas)) != len(replicas):
         raise MalformedReassignment(f"{partition}: a broker is named twice in replicas {list(replicas)}")
-    if not all(isinstance(each, str) for each in log_dirs):
+    if not all(isinstance(path, str) for path in log_dirs):
         raise MalformedReassignment(f"{partition}: log_dirs must be a list of directories")
     if log_dirs and len(log_dirs) != len(replicas):
         raise MalformedReassignment(

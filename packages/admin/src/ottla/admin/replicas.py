@@ -91,16 +91,16 @@ class Replicas:
         """
         starts = await self._offsets({partition: state}, EARLIEST)
         ends = await self._offsets({partition: state}, LATEST)
-        there = [each for each in state.replicas if (each, partition) in starts.keys() & ends.keys()]
-        start = max((starts[each, partition] for each in there), default=0)
-        end = min((ends[each, partition] for each in there), default=0)
+        there = [replica for replica in state.replicas if (replica, partition) in starts.keys() & ends.keys()]
+        start = max((starts[replica, partition] for replica in there), default=0)
+        end = min((ends[replica, partition] for replica in there), default=0)
         found = await self._compare(partition, there, start, end)
-        silent = [f"replica {each} does not answer" for each in state.replicas if each not in there]
+        silent = [f"replica {replica} does not answer" for replica in state.replicas if replica not in there]
         difference = "; ".join(filter(None, (found.difference, *silent))) or None
         return Verified(partition, state.replicas, start, found.next_offset, found.batches, difference)
 
     async def _compare(self, partition: TopicPartition, brokers: Sequence[int], start: int, end: int) -> Step:
-        """Compare the batches of some replicas up to the first difference; what is not committed is left."""
+        """Compare the committed batches of some replicas up to the first difference."""
         offset, count = start, 0
         while offset < end:
             try:
@@ -124,7 +124,7 @@ class Replicas:
             asked = [
                 tasks.create_task(self._offsets_on(broker, some, which)) for broker, some in by_broker.items()
             ]
-        return {key: offset for one in asked for key, offset in one.result().items()}
+        return {key: offset for task in asked for key, offset in task.result().items()}
 
     async def _offsets_on(
         self, broker: int, partitions: Sequence[TopicPartition], which: int
@@ -133,7 +133,8 @@ class Replicas:
             ListOffsetsTopic(
                 name=name,
                 partitions=[
-                    ListOffsetsPartition(partition_index=each.partition, timestamp=which) for each in some
+                    ListOffsetsPartition(partition_index=partition.partition, timestamp=which)
+                    for partition in some
                 ],
             )
             for name, some in by_topic(partitions).items()
@@ -145,10 +146,10 @@ class Replicas:
         except (ClientError, KafkaError, TimeoutError):
             return {}
         return {
-            (broker, TopicPartition(topic.name, each.partition_index)): each.offset
+            (broker, TopicPartition(topic.name, answer.partition_index)): answer.offset
             for topic in response.topics
-            for each in topic.partitions
-            if not each.error_code
+            for answer in topic.partitions
+            if not answer.error_code
         }
 
     async def _read(
@@ -156,7 +157,9 @@ class Replicas:
     ) -> dict[int, list[StoredBatch]]:
         try:
             async with asyncio.TaskGroup() as tasks:
-                reads = {each: tasks.create_task(self._fetch(each, partition, offset)) for each in brokers}
+                reads = {
+                    broker: tasks.create_task(self._fetch(broker, partition, offset)) for broker in brokers
+                }
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         return {broker: list(_batches(read.result())) for broker, read in reads.items()}
@@ -179,7 +182,7 @@ class Replicas:
             max_version=_LAST_FETCH_BY_NAME,
         )
         raise_for(response.error_code)
-        (found,) = (each for topic in response.responses for each in topic.partitions)
+        (found,) = (partition for topic in response.responses for partition in topic.partitions)
         raise_for(found.error_code, f"{partition}: broker {broker} refused to read")
         return found.records or b""
 

@@ -24,10 +24,10 @@ def throttled_replicas(current: Replicas, target: Replicas) -> dict[str, dict[st
     followers: dict[str, list[str]] = defaultdict(list)
     for partition, replicas in sorted(target.items()):
         before = current[partition]
-        added = [each for each in replicas if each not in before]
+        added = [replica for replica in replicas if replica not in before]
         if added:
-            leaders[partition.topic] += [f"{partition.partition}:{each}" for each in before]
-            followers[partition.topic] += [f"{partition.partition}:{each}" for each in added]
+            leaders[partition.topic] += [f"{partition.partition}:{replica}" for replica in before]
+            followers[partition.topic] += [f"{partition.partition}:{replica}" for replica in added]
     return {
         topic: {LEADER_REPLICAS: ",".join(leaders[topic]), FOLLOWER_REPLICAS: ",".join(followers[topic])}
         for topic in leaders
@@ -55,11 +55,11 @@ async def remove_throttles(configs: Configs, brokers: Iterable[int], topics: Ite
     of_topics = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
     of_brokers = (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE)
     return [
-        *[f"topic {each}" for each in sorted(topics) if await _remove(configs, TOPIC, each, of_topics)],
+        *[f"topic {topic}" for topic in sorted(topics) if await _remove(configs, TOPIC, topic, of_topics)],
         *[
-            f"broker {each}"
-            for each in sorted(brokers)
-            if await _remove(configs, BROKER, str(each), of_brokers)
+            f"broker {broker}"
+            for broker in sorted(brokers)
+            if await _remove(configs, BROKER, str(broker), of_brokers)
         ],
     ]
 
@@ -67,7 +67,7 @@ async def remove_throttles(configs: Configs, brokers: Iterable[int], topics: Ite
 async def _remove(configs: Configs, kind: int, name: str, keys: Sequence[str]) -> bool:
     """Unset those of the keys that are set, so that a broker that knows none of them is left alone."""
     own = "topic" if kind == TOPIC else "broker"
-    present = [each.name for each in await configs.describe(kind, name) if each.source == own]
+    present = [entry.name for entry in await configs.describe(kind, name) if entry.source == own]
     wanted = [key for key in keys if key in present]
     if wanted:
         await configs.alter(kind, name, dict.fromkeys(wanted))

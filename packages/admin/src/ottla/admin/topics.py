@@ -100,11 +100,13 @@ class Topics:
         """Return the topic that there is; raise `error` if it differs from the one asked for."""
         await self._cluster.refresh([topic.name])
         known = self._cluster.known_topic(topic.name)
-        if known is None or any(each.leader < 0 for each in known.partitions.values()):
+        if known is None or any(partition.leader < 0 for partition in known.partitions.values()):
             raise LeaderNotAvailable(f"topic {topic.name!r} is being created")
-        replicas = {index: each.replicas for index, each in known.partitions.items()}
+        replicas = {index: partition.replicas for index, partition in known.partitions.items()}
         count, factor = len(replicas), len(next(iter(replicas.values()), ()))
-        placed = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
+        placed = {
+            assignment.partition_index: tuple(assignment.broker_ids) for assignment in topic.assignments
+        }
         if (
             topic.num_partitions not in (BROKERS_DEFAULT, count)
             or topic.replication_factor not in (BROKERS_DEFAULT, factor)
@@ -114,7 +116,7 @@ class Topics:
         if topic.configs:
             entries = await Configs(self._cluster).describe(TOPIC, topic.name)
             values = {entry.name: entry.value for entry in entries}
-            if any(values.get(each.name) != each.value for each in topic.configs):
+            if any(values.get(config.name) != config.value for config in topic.configs):
                 raise error
         return CreatedTopic(topic.name, count, factor)
 

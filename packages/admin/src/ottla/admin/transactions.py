@@ -115,11 +115,11 @@ class Transactions:
                     raise ValueError(f"there is no state {', '.join(map(repr, unknown))} of transactions")
                 found += [
                     TransactionListing(
-                        each.transactional_id, node_id, each.producer_id, each.transaction_state
+                        state.transactional_id, node_id, state.producer_id, state.transaction_state
                     )
-                    for each in response.transaction_states
+                    for state in response.transaction_states
                 ]
-            return sorted(found, key=lambda each: each.transactional_id)
+            return sorted(found, key=lambda listing: listing.transactional_id)
 
         return await self._cluster.retry("listing transactions", ask)
 
@@ -167,7 +167,7 @@ class Transactions:
             return await self._at_leaders(wanted, self._producers_on)
 
         found = await self._cluster.retry("describing producers", ask)
-        return sorted(found, key=lambda each: (each.partition, each.producer_id))
+        return sorted(found, key=lambda producer: (producer.partition, producer.producer_id))
 
     async def hanging(
         self, partitions: Iterable[TopicPartition], *, now_ms: int, longer_than_ms: int = MAX_TIMEOUT_MS
@@ -178,21 +178,21 @@ class Transactions:
         its producer's coordinator knows of none in which the partition is.
         """
         old = [
-            each
-            for each in await self.producers(partitions)
-            if each.start_offset is not None and now_ms - each.last_timestamp_ms > longer_than_ms
+            producer
+            for producer in await self.producers(partitions)
+            if producer.start_offset is not None and now_ms - producer.last_timestamp_ms > longer_than_ms
         ]
         if not old:
             return []
-        known = await self._partitions_of({each.producer_id for each in old})
-        return [each for each in old if each.partition not in known.get(each.producer_id, ())]
+        known = await self._partitions_of({producer.producer_id for producer in old})
+        return [producer for producer in old if producer.partition not in known.get(producer.producer_id, ())]
 
     async def _partitions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[TopicPartition, ...]]:
         """Return by producer id the partitions of its transaction, as its coordinator has them."""
         known: dict[int, tuple[TopicPartition, ...]] = {}
-        for each in await self.list(producer_ids=producer_ids):
+        for listing in await self.list(producer_ids=producer_ids):
             try:
-                found = await self.describe(each.transactional_id)
+                found = await self.describe(listing.transactional_id)
             except TransactionalIdNotFound:
                 continue  # it has expired since
             known[found.producer_id] = found.partitions
@@ -205,9 +205,9 @@ class Transactions:
         Raises NoSuchTransaction.
         """
         opened = {
-            each.start_offset: each
-            for each in await self.producers([partition])
-            if each.start_offset is not None
+            producer.start_offset: producer
+            for producer in await self.producers([partition])
+            if producer.start_offset is not None
         }
         if (found := opened.get(start_offset)) is None:
             raise NoSuchTransaction(partition, start_offset, opened.keys())
@@ -230,10 +230,10 @@ class Transactions:
             connection = await self._cluster.connection_to_leader(leader)
             response = await connection.send(request, WriteTxnMarkersResponse)
             codes = [
-                each.error_code
+                partition.error_code
                 for found in response.markers
                 for topic in found.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             ]
             raise_for(codes[0], f"{partition}: the leader refused the marker, {ErrorCode(codes[0]).name}")
             return [None]
@@ -244,7 +244,9 @@ class Transactions:
 
     async def _producers_on(self, leader: int, partitions: Sequence[TopicPartition]) -> Producers:
         topics = [
-            describe_producers.TopicRequest(name=name, partition_indexes=[each.partition for each in some])
+            describe_producers.TopicRequest(
+                name=name, partition_indexes=[partition.partition for partition in some]
+            )
             for name, some in by_topic(partitions).items()
         ]
         request = describe_producers.DescribeProducersRequest(topics=topics)
@@ -252,11 +254,11 @@ class Transactions:
         response = await connection.send(request, describe_producers.DescribeProducersResponse)
         found = []
         for topic in response.topics:
-            for each in topic.partitions:
-                partition = TopicPartition(topic.name, each.partition_index)
-                if each.error_code != ErrorCode.NONE:
-                    raise error_for(each.error_code, each.error_message or f"{partition}")
-                found += [_producer(partition, one) for one in each.active_producers]
+            for answer in topic.partitions:
+                partition = TopicPartition(topic.name, answer.partition_index)
+                if answer.error_code != ErrorCode.NONE:
+                    raise error_for(answer.error_code, answer.error_message or f"{partition}")
+                found += [_producer(partition, producer) for producer in answer.active_producers]
         return found
 
     async def _at_leaders(
@@ -270,7 +272,7 @@ class Transactions:
                 results += await on(leader, some)
         except Exception as error:
             if is_stale(error):
-                self._cluster.forget(*{each.topic for each in partitions})
+                self._cluster.forget(*{partition.topic for partition in partitions})
             raise
         return results
 

@@ -56,7 +56,7 @@ def offsets(
 
 
 async def _of_groups(admin: Admin, names: tuple[str, ...]) -> list[Row]:
-    chosen = names or [each.name for each in await admin.groups.list()]
+    chosen = names or [listing.name for listing in await admin.groups.list()]
     return [row for name in chosen for row in await _of_group(admin, name)]
 
 
@@ -65,10 +65,10 @@ async def _of_group(admin: Admin, name: str) -> list[Row]:
     progress = await admin.group_progress(name)
     return [
         _row(
-            name, each.partition, each.offset, each.end_offset,
-            None if each.owner is None else each.owner.instance_id or each.owner.id,
+            name, progress.partition, progress.offset, progress.end_offset,
+            None if progress.owner is None else progress.owner.instance_id or progress.owner.id,
         )
-        for each in progress.partitions
+        for progress in progress.partitions
     ]  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def _from_zookeeper(hosts: str, names: tuple[str, ...], config: ClientConfig) ->
         rows: list[Row] = []
         for name in names or await group_admin.groups(session):
             found, _ = await progress(session, name, (), config)
-            rows += [_row(name, one.partition, one.offset, one.end_offset, one.owner) for one in found]
+            rows += [_row(name, lag.partition, lag.offset, lag.end_offset, lag.owner) for lag in found]
         return rows
 
     return with_session(hosts, use)
@@ -115,8 +115,8 @@ def verify_rebalance(name: str, hosts: str | None, bootstrap_server: str, proper
         from ottla.admin.commands import with_admin
 
         wrong = with_admin(bootstrap_server, properties, lambda admin: _faults(admin, name))
-    for each in wrong:
-        click.echo(each)
+    for fault in wrong:
+        click.echo(fault)
     if wrong:
         raise click.ClickException(f"the rebalance of {name} has not succeeded")
     click.echo(f"Every partition that {name} reads has an owner.")
@@ -130,9 +130,9 @@ async def _faults(admin: Admin, name: str) -> list[str]:
     if found.state != "Stable":
         return [f"group {name} is {found.state}, not Stable"]
     owned = [partition for member in found.members for partition in member.partitions]
-    twice = sorted({each for each in owned if owned.count(each) > 1})
-    topics = sorted({each.topic for each in (*owned, *await admin.groups.committed(name))})
-    there = {each.name: each for each in await admin.topics.list(internal=True)}
+    twice = sorted({partition for partition in owned if owned.count(partition) > 1})
+    topics = sorted({partition.topic for partition in (*owned, *await admin.groups.committed(name))})
+    there = {topic.name: topic for topic in await admin.topics.list(internal=True)}
     wanted = [
         TopicPartition(topic, index)
         for topic in topics
@@ -140,4 +140,6 @@ async def _faults(admin: Admin, name: str) -> list[str]:
         for index in there[topic].partitions
     ]
     free = sorted(set(wanted) - set(owned))
-    return [f"{each} has no owner" for each in free] + [f"{each} has several owners" for each in twice]
+    return [f"{partition} has no owner" for partition in free] + [
+        f"{partition} has several owners" for partition in twice
+    ]

@@ -70,7 +70,7 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 def dump(paths: tuple[Path, ...], *, records: bool, verify: bool, as_json: bool) -> None:
-    """Print what is in segments, indexes, producer snapshots and checkpoints.
+    """Print segments, indexes, producer snapshots and checkpoints.
 
     PATHS are files, partitions' directories, or a whole data directory. Files are only read; a running broker
     is not disturbed, and its newest batches may be seen half written.
@@ -200,7 +200,7 @@ def _log_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
     file = DiskFiles().open(path)
     if options.verify:
         entries: Iterator[tuple[int, memoryview]] = (
-            (one.position, one.data) for one in check_entries(file, 0, file.size())
+            (entry.position, entry.data) for entry in check_entries(file, 0, file.size())
         )
     else:
         entries = iter_stored(lambda at, size: file.pread(size, at), 0, file.size())
@@ -312,13 +312,13 @@ def _time_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
 
 
 def _transaction_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
-    for one in decode_aborted_transactions(path.read_bytes()):
-        yield one._asdict()
+    for transaction in decode_aborted_transactions(path.read_bytes()):
+        yield transaction._asdict()
 
 
 def _snapshot_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
-    for one in decode_producer_snapshot(path.read_bytes()):
-        yield one._asdict()
+    for producer in decode_producer_snapshot(path.read_bytes()):
+        yield producer._asdict()
 
 
 # ---- checkpoints
@@ -333,8 +333,8 @@ def _offset_checkpoint_rows(path: Path, options: Options) -> Iterator[dict[str, 
 
 
 def _leader_epoch_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
-    for one in checkpoints.decode_leader_epochs(path.read_bytes()):
-        yield one._asdict()
+    for epoch in checkpoints.decode_leader_epochs(path.read_bytes()):
+        yield epoch._asdict()
 
 
 def _meta_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The znodes of a cluster made anew from its log directories and what its coordinator's files still hold.
+"""The znodes of a cluster, rebuilt from its log directories and the readable part of its coordinator's files.
 
 Pure: partitions and znodes in, znodes and a report out.
 """
@@ -93,8 +93,8 @@ def rebuild(
             made.znodes[path] = data
     made.znodes[paths.CLUSTER_ID] = ClusterId(cluster_id).encode()
     by_topic: dict[str, list[FoundPartition]] = {}
-    for one in found:
-        by_topic.setdefault(one.topic, []).append(one)
+    for replica in found:
+        by_topic.setdefault(replica.topic, []).append(replica)
     controller_epoch = _controller_epoch(kept, made)
     for topic, its in sorted(by_topic.items()):
         _Topic(topic, its, kept, made).make(controller_epoch, new_id)
@@ -136,10 +136,11 @@ class _Topic:
         self.made.report.append(f"topic {self.name} {what}")
 
     def _topic_id(self) -> UUID | None:
-        ids = {one.topic_id for one in self.found if one.topic_id is not None}
+        ids = {replica.topic_id for replica in self.found if replica.topic_id is not None}
         if len(ids) > 1:
             places = ", ".join(
-                f"{one.partition} on broker {one.broker_id}: {one.topic_id}" for one in self.found
+                f"{replica.partition} on broker {replica.broker_id}: {replica.topic_id}"
+                for replica in self.found
             )
             raise TopicIdsDiffer(
                 f"the directories of {self.name} belong to several topics (partition {places}): "
@@ -158,14 +159,16 @@ class _Topic:
     def _replicas(self, before: TopicAssignment | None) -> dict[int, tuple[int, ...]]:
         """Return the replicas by partition: as they were known, else where directories are."""
         known = dict(before.partitions) if before is not None else {}
-        count = max(1 + max(one.partition for one in self.found), len(known))
+        count = max(1 + max(replica.partition for replica in self.found), len(known))
         missing = []
         for partition in range(count):
             if partition not in known:
-                there = sorted({one.broker_id for one in self.found if one.partition == partition})
+                there = sorted(
+                    {replica.broker_id for replica in self.found if replica.partition == partition}
+                )
                 if not there:
                     missing.append(str(partition))
-                    there = sorted({one.broker_id for one in self.found})[:1]
+                    there = sorted({replica.broker_id for replica in self.found})[:1]
                 known[partition] = tuple(there)
         if missing:
             self._say(f"has no directory of partition {', '.join(missing)}: it begins empty")
@@ -178,8 +181,8 @@ class _Topic:
     ) -> None:
         """Keep a partition's state; without one, or if the log has a newer epoch, the longest log leads."""
         path = paths.partition_state(self.name, partition)
-        here = [one for one in self.found if one.partition == partition]
-        newest = max((one.leader_epoch for one in here), default=0)
+        here = [replica for replica in self.found if replica.partition == partition]
+        newest = max((replica.leader_epoch for replica in here), default=0)
         if known and (data := self.kept.get(path)):
             try:
                 state = PartitionState.decode(self.name, partition, data)
@@ -190,7 +193,9 @@ class _Topic:
                 return
         if not here:
             return  # the controller makes the state of a partition that has no log
-        leader = max(here, key=lambda one: (one.leader_epoch, one.log_end_offset, -one.broker_id)).broker_id
+        leader = max(
+            here, key=lambda replica: (replica.leader_epoch, replica.log_end_offset, -replica.broker_id)
+        ).broker_id
         made = PartitionState(self.name, partition, leader, newest, (leader,), controller_epoch)
         if leader in replicas:
             self._put_state(path, made.encode())
@@ -211,10 +216,10 @@ class _Topic:
 
     def _unknown_settings(self) -> dict[str, str]:
         if self.name in INTERNAL_TOPICS:
-            brokers = len({one.broker_id for one in self.found})
+            brokers = len({replica.broker_id for replica in self.found})
             configs = internal_topic(self.name, BrokerConfig(), brokers).configs
             return {key: value for key, value in configs.items() if value is not None}
-        if any(one.is_compacted for one in self.found):
+        if any(replica.is_compacted for replica in self.found):
             return {"cleanup.policy": "compact"}
         return dict(KEEP_EVERYTHING)
 

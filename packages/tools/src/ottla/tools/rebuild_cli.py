@@ -1,4 +1,4 @@
-"""`ottla zookeeper rebuild`: make the files of a coordinator anew from the log directories."""
+"""`ottla zookeeper rebuild`: rebuild the files of a coordinator from the log directories."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Examples:
     help="Directory of `ottla zookeeper start --embedded`. Default: the one in LOG_DIR.",
 )  # fmt: skip
 def rebuild(log_dirs: tuple[Path, ...], coordinator_dir: Path | None) -> None:
-    """Make the topics of an embedded coordinator anew after its files were damaged or lost.
+    """Rebuild the topics of an embedded coordinator after its files were damaged or lost.
 
     Give every directory of log.dirs, of all brokers; they must be stopped. Topics, partitions, topic ids and
     the cluster's id come from the directories, everything else from what can still be read of the
@@ -85,20 +85,24 @@ def _rebuild(directories: list[LogDirectory], coordinator_dir: Path | None) -> N
             now_ms=now_ms(),
         )
         aside = _replace(place, _tree_of(made, kept))
-    _report(made, kept, place, aside, len({one.topic for one in found}), len(found))
+    _report(made, kept, place, aside, len({replica.topic for replica in found}), len(found))
 
 
 # ---- reading
 
 
 def _cluster_of(directories: list[LogDirectory]) -> str:
-    unowned = [one.path for one in directories if one.meta is None or one.meta.broker_id is None]
+    unowned = [
+        directory.path
+        for directory in directories
+        if directory.meta is None or directory.meta.broker_id is None
+    ]
     if unowned:
         _fail(
             f"{unowned[0]} has no meta.properties with a broker.id: write the file "
             "(version=0, broker.id=..., cluster.id=...)"
         )
-    clusters = {one.meta.cluster_id for one in directories if one.meta is not None}
+    clusters = {directory.meta.cluster_id for directory in directories if directory.meta is not None}
     if len(clusters) != 1 or None in clusters:
         _fail(f"the directories belong to several clusters, or to none: {', '.join(map(str, clusters))}")
     return str(clusters.pop())
@@ -108,8 +112,8 @@ def _coordinator_of(directories: list[LogDirectory], cluster_id: str) -> Path:
     from ottla.broker.cluster.own_coordinator import coordinator_directory
     from ottla.zookeeper.embedded.access import DIRECTORY
 
-    log_dirs = [one.path for one in directories]
-    present = [one for one in log_dirs if (one / DIRECTORY).is_dir()]
+    log_dirs = [directory.path for directory in directories]
+    present = [log_dir for log_dir in log_dirs if (log_dir / DIRECTORY).is_dir()]
     return (
         coordinator_directory(present, cluster_id)
         if len(present) > 1
@@ -155,7 +159,7 @@ def _partitions(directories: list[LogDirectory]) -> Iterator[FoundPartition]:
                 tp.partition,
                 directory.meta.broker_id,
                 read_topic_id(files, path),
-                max((one.epoch for one in epochs or ()), default=0),
+                max((entry.epoch for entry in epochs or ()), default=0),
                 _log_end(files, path),
                 tp in compacted,
             )

@@ -54,7 +54,7 @@ async def named_partitions(admin: Admin, topics: Sequence[str]) -> list[TopicPar
         known = (await admin.topics.describe(topic)).partitions
         if index and int(index) not in known:
             raise ValueError(f"topic {topic!r} has no partition {index}, only 0 to {max(known)}")
-        wanted += [TopicPartition(topic, each) for each in ([int(index)] if index else sorted(known))]
+        wanted += [TopicPartition(topic, number) for number in ([int(index)] if index else sorted(known))]
     return wanted
 
 

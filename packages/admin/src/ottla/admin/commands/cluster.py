@@ -35,8 +35,14 @@ def describe(as_json: bool, bootstrap_server: str, properties: str | None) -> No
     state = with_admin(bootstrap_server, properties, lambda admin: admin.cluster_state())
     brokers = _broker_rows(state)
     partitions = [
-        (each.partition.topic, each.partition.partition, each.leader, each.replicas, each.isr)
-        for each in state.under_replicated
+        (
+            partition.partition.topic,
+            partition.partition.partition,
+            partition.leader,
+            partition.replicas,
+            partition.isr,
+        )
+        for partition in state.under_replicated
     ]
     if as_json:
         show_json(
@@ -64,20 +70,20 @@ _PARTITION_COLUMNS = ("topic", "partition", "leader", "replicas", "isr")
 def _broker_rows(state: ClusterState) -> list[tuple[object, ...]]:
     return [
         (
-            each.id,
-            f"{each.host}:{each.port}",
-            each.rack,
-            each.id == state.controller,
-            sum(partition.leader == each.id for partition in state.partitions),
-            sum(each.id in partition.replicas for partition in state.partitions),
-            sum(each.id in partition.isr for partition in state.partitions),
+            broker.id,
+            f"{broker.host}:{broker.port}",
+            broker.rack,
+            broker.id == state.controller,
+            sum(partition.leader == broker.id for partition in state.partitions),
+            sum(broker.id in partition.replicas for partition in state.partitions),
+            sum(broker.id in partition.isr for partition in state.partitions),
         )
-        for each in state.brokers
+        for broker in state.brokers
     ]
 
 
 def _topics(state: ClusterState) -> str:
-    count = len({each.partition.topic for each in state.partitions})
+    count = len({partition.partition.topic for partition in state.partitions})
     topics = "1 topic" if count == 1 else f"{count} topics"
     partitions = len(state.partitions)
     return f"{topics}, {partitions} partition" if partitions == 1 else f"{topics}, {partitions} partitions"
@@ -102,11 +108,13 @@ def health(as_json: bool, bootstrap_server: str, properties: str | None) -> None
 
     found = problems(with_admin(bootstrap_server, properties, lambda admin: admin.cluster_state()))
     if as_json:
-        show_json([{"kind": each.kind, "what": each.what, "problem": each.text} for each in found])
+        show_json(
+            [{"kind": problem.kind, "what": problem.what, "problem": problem.text} for problem in found]
+        )
     elif not found:
         click.echo("The cluster is healthy.")
     else:
-        for each in found:
-            click.echo(each.text)
+        for problem in found:
+            click.echo(problem.text)
     if found:
         raise click.exceptions.Exit(1)

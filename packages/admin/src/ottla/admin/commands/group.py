@@ -44,7 +44,7 @@ def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) ->
       ottla group list --json
     """
     groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list())
-    rows = [(each.name, each.state, each.protocol_type) for each in groups]
+    rows = [(listing.name, listing.state, listing.protocol_type) for listing in groups]
     show(("group", "state", "type"), rows, as_json=as_json)
 
 
@@ -68,10 +68,10 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
     found = progress.description
     rows = [
         (
-            *each.partition, each.offset, each.end_offset, each.lag,
-            each.owner.client_id if each.owner is not None else None,
+            *partition.partition, partition.offset, partition.end_offset, partition.lag,
+            partition.owner.client_id if partition.owner is not None else None,
         )
-        for each in progress.partitions
+        for partition in progress.partitions
     ]  # fmt: skip
     columns = ("topic", "partition", "offset", "end offset", "lag", "client")
     members_rows = [_member_row(member) for member in found.members]
@@ -90,9 +90,10 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
         return
     click.echo(f"Group {found.name}: {found.state}, {len(found.members)} members")
     show(member_columns if members else columns, members_rows if members else rows, as_json=False)
-    for each in progress.beyond_the_end:
+    for partition in progress.beyond_the_end:
         click.echo(
-            f"{each.partition}: the commit {each.offset} is beyond the end {each.end_offset}.", err=True
+            f"{partition.partition}: the commit {partition.offset} is beyond the end {partition.end_offset}.",
+            err=True,
         )
 
 
@@ -143,12 +144,14 @@ def reset_offsets(
     timestamp_ms = read_time(to_datetime) if to_datetime else (-2 if to_earliest else -1)
 
     async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
-        current = {each: offset for each, (offset, _) in (await admin.groups.committed(name)).items()}
+        current = {
+            partition: offset for partition, (offset, _) in (await admin.groups.committed(name)).items()
+        }
         partitions = await named_partitions(admin, topics) if topics else await _existing(admin, current)
         if not partitions:
             raise ValueError(f"group {name!r} has no committed offsets; name topics with --topic")
         if shift_by is not None:
-            goal = {each: current.get(each, 0) + shift_by for each in partitions}
+            goal = {partition: current.get(partition, 0) + shift_by for partition in partitions}
         elif to_offset is not None:
             goal = dict.fromkeys(partitions, to_offset)
         else:
@@ -167,16 +170,20 @@ def reset_offsets(
 async def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the partitions that are there; name those that were deleted since their commit."""
     partitions = sorted(committed)
-    there = {each.name: each.partitions for each in await admin.topics.list(internal=True)}
-    for gone in (each for each in partitions if each.partition not in there.get(each.topic, ())):
+    there = {topic.name: topic.partitions for topic in await admin.topics.list(internal=True)}
+    for gone in (
+        partition for partition in partitions if partition.partition not in there.get(partition.topic, ())
+    ):
         click.echo(f"{gone} is left out: there is no such partition any more.", err=True)
-    return [each for each in partitions if each.partition in there.get(each.topic, ())]
+    return [partition for partition in partitions if partition.partition in there.get(partition.topic, ())]
 
 
 async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
     first = await admin.offsets.find(dict.fromkeys(goal, -2))
     last = await admin.offsets.find(dict.fromkeys(goal, -1))
-    return {each: min(max(offset, first[each]), last[each]) for each, offset in goal.items()}
+    return {
+        partition: min(max(offset, first[partition]), last[partition]) for partition, offset in goal.items()
+    }
 
 
 @group.command()

@@ -61,7 +61,7 @@ def elect(
     outcomes = with_admin(bootstrap_server, properties, use)
     rows = [
         (*partition, "elected" if error is None else " ".join(str(error).split()))
-        for partition, error in sorted(outcomes.items(), key=lambda each: each[0])
+        for partition, error in sorted(outcomes.items(), key=lambda outcome: outcome[0])
     ]
     show(("topic", "partition", "outcome"), rows, as_json=as_json)
     if any(outcomes.values()):

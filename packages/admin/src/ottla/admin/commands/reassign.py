@@ -83,7 +83,7 @@ def generate(
         from ottla.admin.reassigning import current_plans
 
         present = await current_plans(admin, named or None)
-        current = {each.partition: each.replicas for each in present}
+        current = {plan.partition: plan.replicas for plan in present}
         racks = await _racks(admin, ids, ignore_racks=ignore_racks)
         weights = await _sizes(admin) if by == "size" else None
         return present, _balanced(current, racks, weights, replication_factor)
@@ -92,8 +92,8 @@ def generate(
     if rollback_file is not None:
         rollback_file.write_text(encode_plans(present) + "\n")
     click.echo(encode_plans(proposed))
-    before = {each.partition: each.replicas for each in present}
-    moved = sum(set(each.replicas) != set(before[each.partition]) for each in proposed)
+    before = {plan.partition: plan.replicas for plan in present}
+    moved = sum(set(plan.replicas) != set(before[plan.partition]) for plan in proposed)
     click.echo(f"{moved} of {len(proposed)} partitions would move.", err=True)
 
 
@@ -113,10 +113,10 @@ def _balanced(
 async def _racks(admin: Admin, ids: list[int] | None, *, ignore_racks: bool) -> dict[int, str | None]:
     from ottla.client.cluster import not_alive
 
-    known = {each.id: each.rack for each in (await admin.brokers.describe()).brokers}
+    known = {broker.id: broker.rack for broker in (await admin.brokers.describe()).brokers}
     if unknown := set(ids or ()) - known.keys():
         raise ValueError(not_alive(min(unknown), known))
-    return {each: None if ignore_racks else known[each] for each in (ids or sorted(known))}
+    return {broker: None if ignore_racks else known[broker] for broker in (ids or sorted(known))}
 
 
 async def _sizes(admin: Admin) -> dict[TopicPartition, int]:
@@ -163,7 +163,7 @@ def execute(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Begin the moves of a plan. `verify` tells how far they are, and removes the throttle at the end."""
+    """Begin the moves of a plan. `verify` shows their progress, and removes the throttle at the end."""
     from ottla.admin.reassigning import execute as begin
     from ottla.admin.reassignment_file import decode_plans, encode_plans
 
@@ -207,13 +207,13 @@ def verify(
     states, unthrottled = with_admin(bootstrap_server, properties, use)
     columns = ("topic", "partition", "state", "replicas", "adding", "removing", "moving dirs on")
     rows = [
-        (*each.plan.partition, each.state, each.replicas, each.adding, each.removing, each.moving_dirs)
-        for each in states
+        (*state.plan.partition, state.state, state.replicas, state.adding, state.removing, state.moving_dirs)
+        for state in states
     ]
     show(columns, rows, as_json=as_json)
     if unthrottled and not as_json:
         click.echo(f"Removed the throttles of {', '.join(unthrottled)}.")
-    if any(each.state != "complete" for each in states):
+    if any(state.state != "complete" for state in states):
         raise click.exceptions.Exit(1)
 
 
@@ -236,7 +236,7 @@ def cancel(
     if (file is None) != everything:
         raise click.UsageError("give a FILE or --all")
     plans = _read(file, decode_plans) if file is not None else None
-    partitions = None if plans is None else [each.partition for each in plans]
+    partitions = None if plans is None else [plan.partition for plan in plans]
 
     async def use(admin: Admin) -> tuple[list[TopicPartition], list[str]]:
         return await revert(admin, partitions, preserve_throttles=preserve_throttles)
@@ -263,7 +263,7 @@ def list_reassignments(as_json: bool, bootstrap_server: str, properties: str | N
         return await admin.partitions.reassignments()
 
     moving = with_admin(bootstrap_server, properties, use)
-    rows = [(*each.partition, each.replicas, each.adding, each.removing) for each in moving]
+    rows = [(*move.partition, move.replicas, move.adding, move.removing) for move in moving]
     show(("topic", "partition", "replicas", "adding", "removing"), rows, as_json=as_json)
 
 
@@ -272,7 +272,7 @@ def _partitions(count: int) -> str:
 
 
 def _read(path: Path, decode: Callable[[str], T]) -> T:
-    """Read a file of Kafka's tools; what is wrong in it becomes one line."""
+    """Read a file of Kafka's tools; an error in it becomes one line."""
     try:
         return decode(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

@@ -50,15 +50,22 @@ def verify(topics: tuple[str, ...], as_json: bool, bootstrap_server: str, proper
 
     async def use(admin: Admin) -> list[Verified]:
         wanted = await _wanted(admin, topics)
-        return [await admin.replicas.verify(each, state) for each, state in sorted(wanted.items())]
+        return [await admin.replicas.verify(partition, state) for partition, state in sorted(wanted.items())]
 
     found = with_admin(bootstrap_server, properties, use)
     rows = [
-        (*each.partition, each.replicas, each.start, each.end, each.batches, each.difference or "equal")
-        for each in found
+        (
+            *verified.partition,
+            verified.replicas,
+            verified.start,
+            verified.end,
+            verified.batches,
+            verified.difference or "equal",
+        )
+        for verified in found
     ]
     show(("topic", "partition", "replicas", "from", "to", "batches", "result"), rows, as_json=as_json)
-    if any(each.difference is not None for each in found):
+    if any(verified.difference is not None for verified in found):
         raise click.exceptions.Exit(1)
 
 
@@ -84,15 +91,15 @@ def lag(
     found = with_admin(bootstrap_server, properties, use)
     rows = [
         (
-            *each.partition,
-            each.broker,
-            "leader" if each.is_leader else "follower",
-            each.in_sync,
-            each.log_end_offset,
-            each.lag,
+            *end.partition,
+            end.broker,
+            "leader" if end.is_leader else "follower",
+            end.in_sync,
+            end.log_end_offset,
+            end.lag,
         )
-        for each in found
-        if not lagging or each.lag != 0
+        for end in found
+        if not lagging or end.lag != 0
     ]
     columns = ("topic", "partition", "broker", "role", "in sync", "log end", "lag")
     show(columns, rows, as_json=as_json)
@@ -103,8 +110,10 @@ async def _wanted(admin: Admin, topics: tuple[str, ...]) -> dict[TopicPartition,
 
     if topics:
         chosen = await named_partitions(admin, topics)
-        known = {each: await admin.topics.describe(each) for each in {one.topic for one in chosen}}
-        return {each: known[each.topic].partitions[each.partition] for each in chosen}
+        known = {
+            topic: await admin.topics.describe(topic) for topic in {partition.topic for partition in chosen}
+        }
+        return {partition: known[partition.topic].partitions[partition.partition] for partition in chosen}
     return {
         TopicPartition(topic.name, index): partition
         for topic in await admin.topics.list(internal=True)

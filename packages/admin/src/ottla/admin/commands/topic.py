@@ -86,7 +86,10 @@ def list_topics(internal: bool, as_json: bool, bootstrap_server: str, properties
       ottla topic list --internal --json
     """
     topics = with_admin(bootstrap_server, properties, lambda admin: admin.topics.list(internal=internal))
-    rows = [(each.name, len(each.partitions), _replicas(each), _under_replicated(each)) for each in topics]
+    rows = [
+        (listed.name, len(listed.partitions), _replicas(listed), _under_replicated(listed))
+        for listed in topics
+    ]
     show(("topic", "partitions", "replicas", "under replicated"), rows, as_json=as_json)
 
 

@@ -27,11 +27,11 @@ _PRODUCER_COLUMNS = (
 
 def _read_states(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return Kafka's spelling of states; click's own Choice would list them in lower case."""
-    known = {each.lower(): each for each in _STATES}
-    for each in given:
-        if each.lower() not in known:
-            raise click.BadParameter(f"{each!r} is not one of {', '.join(_STATES)}")
-    return tuple(known[each.lower()] for each in given)
+    known = {state.lower(): state for state in _STATES}
+    for name in given:
+        if name.lower() not in known:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(_STATES)}")
+    return tuple(known[name.lower()] for name in given)
 
 
 @click.group()
@@ -72,7 +72,10 @@ def list_transactions(
             states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms
         ),
     )
-    rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
+    rows = [
+        (listing.transactional_id, listing.coordinator, listing.producer_id, listing.state)
+        for listing in found
+    ]
     columns = ("transactional id", "coordinator", "producer id", "state")
     if rows or as_json:
         show(columns, rows, as_json=as_json, max_cell_length=_MAX_CELL_LENGTH)
@@ -102,7 +105,7 @@ def describe(transactional_id: str, as_json: bool, bootstrap_server: str, proper
         found.transactional_id, found.coordinator, found.producer_id, found.producer_epoch, found.state,
         found.timeout_ms, found.start_ms,
     )  # fmt: skip
-    partitions = [(each.topic, each.partition) for each in sorted(found.partitions)]
+    partitions = [(partition.topic, partition.partition) for partition in sorted(found.partitions)]
     if as_json:
         partition_rows = records(("topic", "partition"), partitions)
         show_json({**records(columns, [row])[0], "partitions": partition_rows})
@@ -138,7 +141,7 @@ def producers(
         return await admin.transactions.producers(await _wanted(admin, partitions))
 
     found = with_admin(bootstrap_server, properties, use)
-    rows = [_row(each) for each in found if not only_open or each.start_offset is not None]
+    rows = [_row(producer) for producer in found if not only_open or producer.start_offset is not None]
     show(_PRODUCER_COLUMNS, rows, as_json=as_json)
 
 
@@ -181,7 +184,7 @@ def find_hanging(
 
     found = with_admin(bootstrap_server, properties, use)
     if found or as_json:
-        show(_PRODUCER_COLUMNS, [_row(each) for each in found], as_json=as_json)
+        show(_PRODUCER_COLUMNS, [_row(producer) for producer in found], as_json=as_json)
     else:
         click.echo("No transaction hangs.")
     if found:

@@ -86,7 +86,7 @@ def _bytes(field: str, value: Any) -> bytes | None:
 def _headers(value: Any) -> Headers:
     match value:
         case list() if all(
-            isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in value
+            isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
         ):
             return [(name, _bytes(f"header {name}", given)) for name, given in value]
     raise ValueError("headers must be a list of [name, value]")

@@ -35,7 +35,7 @@ _POLL_S: Final = 0.05
 
 
 class HostRefused(RuntimeError):
-    """This host cannot do what is asked; the message is one line."""
+    """This host cannot carry out an action; the message is one line."""
 
 
 def zookeeper_of(plan: HostsPlan, host: Host) -> list[Member]:
@@ -49,7 +49,7 @@ def zookeeper_of(plan: HostsPlan, host: Host) -> list[Member]:
 
 def brokers_of(plan: HostsPlan, host: Host) -> list[Member]:
     """The brokers of a host."""
-    return [_broker(plan, host, each) for each in host.broker_ids]
+    return [_broker(plan, host, broker_id) for broker_id in host.broker_ids]
 
 
 def _broker(plan: HostsPlan, host: Host, broker_id: int) -> Member:
@@ -81,7 +81,7 @@ def _check_port(address: str, port: int, name: str) -> None:
 
 def start(plan: HostsPlan, host: Host, members: list[Member]) -> None:
     """Start the members that do not run and wait until they serve; end them if one does not."""
-    missing = [each for each in members if running_pid(each) is None]
+    missing = [member for member in members if running_pid(member) is None]
     started: dict[Member, subprocess.Popen[bytes]] = {}
     try:
         for member in missing:
@@ -114,7 +114,7 @@ async def _all_serve(plan: HostsPlan, host: Host, started: Mapping[Member, subpr
             await asyncio.gather(*waits)
             watch.cancel()
     except TimeoutError:
-        words = "; ".join(f"{each.name}: {each.last_words()}" for each in started)
+        words = "; ".join(f"{member.name}: {member.last_words()}" for member in started)
         raise HostRefused(f"not ready within {READY_BOUND_S:g} s ({words})") from None
     except ExceptionGroup as errors:
         raise HostRefused(str(errors.exceptions[0])) from None
@@ -155,14 +155,14 @@ async def _serves(address: str, member: Member) -> bool:
 
 def end(plan: HostsPlan, host: Host, names: list[str]) -> None:
     """Stop members and print which ran; the cluster's brokers before its ZooKeeper is the caller's care."""
-    members = [each for each in brokers_of(plan, host) if each.name in names]
+    members = [member for member in brokers_of(plan, host) if member.name in names]
     if "zookeeper" in names:
         with suppress(NoZooKeeper):
             members += zookeeper_of(plan, host)
-    running = [each for each in members if running_pid(each) is not None]
+    running = [member for member in members if running_pid(member) is not None]
     killed = stop(running, _STOP_BOUND_S)
-    for each in running:
-        _say(f"{each.name} {'was killed, for it did not stop' if each in killed else 'has stopped'}")
+    for member in running:
+        _say(f"{member.name} {'was killed, for it did not stop' if member in killed else 'has stopped'}")
 
 
 def _say(line: str) -> None:
@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> int:
     number, action, *names = arguments
     try:
         plan = HostsPlan.decode(sys.stdin.read())
-        host = next(each for each in plan.hosts if each.number == int(number))
+        host = next(host for host in plan.hosts if host.number == int(number))
         if action == "check":
             check(plan, host)
         elif action == "stop":

@@ -71,7 +71,7 @@ class HostsPlan:
     @property
     def zookeeper_connect(self) -> str:
         """The addresses of all ZooKeeper servers."""
-        return ",".join(f"{each.address}:{self.zookeeper_port}" for each in self.zookeeper_hosts)
+        return ",".join(f"{host.address}:{self.zookeeper_port}" for host in self.zookeeper_hosts)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -110,8 +110,8 @@ class HostsPlan:
             "4lw.commands.whitelist": "srvr,ruok,isro", "autopurge.purgeInterval": 24,
         }  # fmt: skip
         if len(self.zookeeper_hosts) > 1:
-            for each in self.zookeeper_hosts:
-                lines[f"server.{each.number}"] = f"{each.address}:{port + 1}:{port + 2}"
+            for host in self.zookeeper_hosts:
+                lines[f"server.{host.number}"] = f"{host.address}:{port + 1}:{port + 2}"
         return "".join(f"{key}={value}\n" for key, value in lines.items())
 
     def encode(self) -> str:
@@ -122,7 +122,7 @@ class HostsPlan:
     def decode(cls, text: str) -> Self:
         """Read the JSON."""
         values = json.loads(text)
-        return cls(**values | {"hosts": tuple(Host(**each) for each in values["hosts"])})
+        return cls(**values | {"hosts": tuple(Host(**host) for host in values["hosts"])})
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
@@ -132,7 +132,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
         if not (words := line.split("#", 1)[0].strip()):
             continue
         host = _host(words, number, len(hosts) + 1)
-        if host.address in {each.address for each in hosts}:
+        if host.address in {host.address for host in hosts}:
             raise MalformedHosts(
                 f"line {number}: {host.address} is named twice: use brokers=N for more brokers"
             )

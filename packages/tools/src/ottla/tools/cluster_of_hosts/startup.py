@@ -94,10 +94,10 @@ async def stop(
     """Stop brokers, then ZooKeeper, on all hosts, but no member of `but`; return the hosts' complaints."""
     kept = but or {}
     complaints: list[str] = []
-    brokers = {host: [f"broker-{each}" for each in host.broker_ids] for host in plan.hosts}
+    brokers = {host: [f"broker-{broker_id}" for broker_id in host.broker_ids] for host in plan.hosts}
     for members in (brokers, {host: ["zookeeper"] for host in plan.zookeeper_hosts}):
         actions = {
-            host: ("stop", *(each for each in names if each not in kept.get(host, ())))
+            host: ("stop", *(name for name in names if name not in kept.get(host, ())))
             for host, names in members.items()
         }
         complaints += await _each(plan, ssh, actions, report)
@@ -107,7 +107,7 @@ async def stop(
 async def _each(
     plan: HostsPlan, ssh: Ssh, actions: Mapping[Host, tuple[str, ...]], report: Report
 ) -> list[str]:
-    """Run actions whatever comes of the others; return the complaints."""
+    """Run all actions, also after one that fails; return the complaints."""
     complaints: list[str] = []
 
     async def one(host: Host, words: tuple[str, ...]) -> None:

@@ -93,7 +93,7 @@ class ClusterLayout:
     @property
     def zookeeper_connect(self) -> str:
         """The addresses of all ZooKeeper servers."""
-        return ",".join(f"{HOST}:{self.zookeeper_port(each)}" for each in self.zookeeper_ids)
+        return ",".join(f"{HOST}:{self.zookeeper_port(server_id)}" for server_id in self.zookeeper_ids)
 
     def broker_settings(self, broker_id: int, log_dir: Path) -> dict[str, str]:
         """The `server.properties` of a broker."""

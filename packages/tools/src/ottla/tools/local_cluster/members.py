@@ -103,9 +103,9 @@ def zookeeper_config(layout: ClusterLayout, home: Path, server_id: int) -> str:
         "autopurge.purgeInterval": 24,
     }
     if layout.is_ensemble:
-        for each in layout.zookeeper_ids:
-            peers, elections = layout.ensemble_ports(each)
-            lines[f"server.{each}"] = f"{HOST}:{peers}:{elections}"
+        for server_id in layout.zookeeper_ids:
+            peers, elections = layout.ensemble_ports(server_id)
+            lines[f"server.{server_id}"] = f"{HOST}:{peers}:{elections}"
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 

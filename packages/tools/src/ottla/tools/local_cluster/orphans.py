@@ -24,7 +24,7 @@ def orphans_of(directory: Path) -> dict[int, str]:
     for process in _PROCESSES.glob("[0-9]*"):
         if name := _name_in(directory, _command_of(int(process.name))):
             found[int(process.name)] = name
-    return dict(sorted(found.items(), key=lambda one: one[1]))
+    return dict(sorted(found.items(), key=lambda found: found[1]))
 
 
 def _name_in(directory: Path, command: list[str]) -> str | None:

@@ -41,11 +41,11 @@ def members_of(layout: ClusterLayout, directory: Path) -> list[Member]:
     from ottla.zookeeper.apache_server import NoZooKeeper
 
     try:
-        servers = [zookeeper_member(layout, directory, each) for each in layout.zookeeper_ids]
+        servers = [zookeeper_member(layout, directory, server_id) for server_id in layout.zookeeper_ids]
     except NoZooKeeper as error:
         text = str(error).removeprefix("NoZooKeeper: ")
         raise ClusterRefused(f"{text}; or run without Java: --zookeeper embedded") from None
-    return servers + [broker_member(layout, directory, each) for each in layout.broker_ids]
+    return servers + [broker_member(layout, directory, broker_id) for broker_id in layout.broker_ids]
 
 
 def check_directory(directory: Path) -> ClusterLayout | None:
@@ -153,8 +153,8 @@ async def _all_ready(layout: ClusterLayout, started: Processes, report: Report) 
 
     async with asyncio.TaskGroup() as tasks:
         waits = [
-            tasks.create_task(await_broker(each) if each.locks_itself else await_zookeeper(each))
-            for each in started
+            tasks.create_task(await_broker(member) if member.locks_itself else await_zookeeper(member))
+            for member in started
         ]
         watch = tasks.create_task(_watch(started))
         await asyncio.wait(waits)
@@ -207,8 +207,8 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
 def stop_all(members: list[Member], report: Report) -> None:
     """Stop the brokers, then ZooKeeper, which they need for that."""
     for some in (
-        [each for each in members if each.locks_itself],
-        [each for each in members if not each.locks_itself],
+        [member for member in members if member.locks_itself],
+        [member for member in members if not member.locks_itself],
     ):
         for killed in stop(some, STOP_TIMEOUT_S):
             report(f"{killed.name} did not stop within {STOP_TIMEOUT_S:g} s and was killed")

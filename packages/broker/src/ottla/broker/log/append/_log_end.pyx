@@ -236,7 +236,7 @@ cdef class LogEnd:
         self._write_with(data, self.position)
         self._placed(len(data), next_offset, largest, largest_at)
         if first:
-            self.segment.first_timestamp = self.max_timestamp
+            self.segment.set_first_timestamp(self.max_timestamp)
             self.created_ms = self.created_ms or now_ms
             self._set_age()
 

@@ -24,7 +24,6 @@ class Indexed(Protocol):
     files: Files
     base_offset: int
     size: int
-    first_timestamp: int
 
     @property
     def file(self) -> File: ...
@@ -32,6 +31,8 @@ class Indexed(Protocol):
     def path(self, kind: SegmentFile) -> Path: ...
 
     def set_max_timestamp(self, timestamp_ms: int, offset: int) -> None: ...
+
+    def set_first_timestamp(self, timestamp_ms: int) -> None: ...
 
 
 class IndexBuilder:
@@ -86,7 +87,7 @@ class IndexBuilder:
         self._times.close()
         self._segment.set_max_timestamp(*self._largest)
         if self._first >= 0:
-            self._segment.first_timestamp = self._first
+            self._segment.set_first_timestamp(self._first)
 
 
 def rebuild_indexes(segment: Indexed, interval_bytes: int = 4096) -> None:

@@ -273,8 +273,8 @@ class Segment:
             self._first_timestamp = self._read_first_timestamp()
         return self._first_timestamp
 
-    @first_timestamp.setter
-    def first_timestamp(self, timestamp_ms: int) -> None:
+    def set_first_timestamp(self, timestamp_ms: int) -> None:
+        """Set the timestamp that its age counts from."""
         self._first_timestamp = timestamp_ms
 
     def _read_first_timestamp(self) -> int:
