@@ -59,7 +59,7 @@ class Log:
         self.follower: ScriptedBroker | None = None
         self.records: dict[int, list[tuple[bytes, int]]] = {n: [] for n in range(partitions)}
         self.epoch = 1
-        self.topic_id = UUID(int=1)
+        self.topic_id = self.asked_id = UUID(int=1)
         self.preferred = -1
         self.codec = Codec.NONE
         self.key: bytes | None = None
@@ -132,6 +132,12 @@ class Log:
                 self.session |= wanted
                 wanted = self.session
         answers = [self.data(partition, offset) for partition, offset in wanted.items()]
+        for asked in request.topics:
+            self.asked_id = asked.topic_id
+        if self.asked_id not in (UUID(int=0), self.topic_id):  # of a topic that was deleted
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            answers = [PartitionData(partition_index=number, error_code=code) for number in wanted]
+            return self.answer(answers, 77 if self.has_sessions else 0, self.asked_id)
         if self.errors:
             answers = [PartitionData(partition_index=0, error_code=self.errors.pop(0))]
         elif self.preferred != -1 and self.follower is not None:
@@ -148,10 +154,11 @@ class Log:
             answers = [PartitionData(partition_index=0, error_code=self.follower_errors.pop(0))]
         return self.answer(answers, 0)
 
-    def answer(self, answers: list[PartitionData], session_id: int) -> FetchResponse:
-        return FetchResponse(
-            session_id=session_id, responses=[FetchableTopicResponse(topic="t", partitions=answers)]
-        )
+    def answer(
+        self, answers: list[PartitionData], session_id: int, topic_id: UUID | None = None
+    ) -> FetchResponse:
+        topic = FetchableTopicResponse(topic="t", topic_id=topic_id or self.topic_id, partitions=answers)
+        return FetchResponse(session_id=session_id, responses=[topic])
 
     def data(self, partition: int, offset: int) -> PartitionData:
         records = self.records[partition]

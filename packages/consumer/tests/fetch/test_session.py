@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from uuid import UUID
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.consumer.fetch.session import FetchSession, Wanted
+from ottla.consumer.fetch.session import FetchSession, Wanted, are_named_by_id
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.topics import TopicPartition
 
 partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 3))
-wanted = st.dictionaries(partitions, st.builds(Wanted, st.integers(0, 3), st.integers(0, 1)), max_size=5)
+ids = st.sampled_from([ZERO_UUID, UUID(int=1), UUID(int=2)])
+wanted = st.dictionaries(partitions, st.builds(Wanted, st.integers(0, 3), st.integers(0, 1), ids), max_size=5)
 
 
 class Broker:
@@ -24,7 +28,7 @@ class Broker:
 def test_the_session_of_the_broker_always_equals_the_wanted_partitions(
     steps: list[tuple[dict[TopicPartition, Wanted], str]],
 ) -> None:
-    session, broker = FetchSession(), Broker()
+    session, broker, by_id = FetchSession(), Broker(), False
     for asks, fate in steps:
         asked = session.next_request(asks)
         if asked.epoch == 0:
@@ -41,11 +45,13 @@ def test_the_session_of_the_broker_always_equals_the_wanted_partitions(
         else:
             assert asked.epoch == broker.epoch
             session_id, known = asked.session_id, broker.sessions[asked.session_id]
+            for gone, topic_id in asked.forgotten.items():
+                assert known.pop(gone).topic_id == topic_id
             known |= asked.partitions
-            for gone in asked.forgotten:
-                del known[gone]
             broker.epoch += 1
         assert known == asks
+        assert asked.epoch == 0 or are_named_by_id(asks) == by_id or not asks
+        by_id = are_named_by_id(asks)
         if fate == "lose":
             session.reset()
         else:
@@ -64,4 +70,4 @@ def test_only_what_changed_is_said_again() -> None:
 
     assert (asked.session_id, asked.epoch) == (7, 1)
     assert asked.partitions == {a: Wanted(5, 0), c: Wanted(0, 0)}
-    assert asked.forgotten == (b,)
+    assert set(asked.forgotten) == {b}

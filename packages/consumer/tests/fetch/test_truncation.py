@@ -99,6 +99,20 @@ async def test_a_topic_that_was_made_again_is_read_from_its_beginning(broker: Sc
         assert await take(consumer, 3) == [b"new 1", b"new 2", b"new 3"]
 
 
+async def test_a_position_of_a_deleted_topic_is_not_used_in_the_one_that_was_made_again(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.add(*[b"%d" % number for number in range(60)])
+    async with reader(broker) as consumer:
+        await take(consumer, 60)
+        log.records[0] = []
+        log.topic_id = UUID(int=2)
+        log.add(*[b"new %d" % number for number in range(400)])
+
+        assert await take(consumer, 400) == [b"new %d" % number for number in range(400)]
+
+
 async def test_data_that_arrives_during_a_validation_is_not_taken_for_truncated(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 VersionRange = tuple[int, int]
 
-# Later versions change the request's form (topic ids instead of names, several groups at once) and gain
-# nothing for this client.
+# Later versions change the request's form (topic ids instead of names, several groups at once): callers that
+# use that form ask for them.
 CEILINGS: Final[Mapping[int, int]] = {
     ApiKey.FETCH: 12,
     ApiKey.METADATA: 11,
@@ -45,14 +45,12 @@ def choose_version(
 ) -> int:
     """Return the highest version that both sides support, within the caller's bounds.
 
-    Raises UnsupportedByBroker when there is none.
-
+    A caller's `max_version` takes the place of our ceiling. Raises UnsupportedByBroker when there is none.
     """
     key = request.API_KEY
     least = max(request.MIN_VERSION, min_version or 0)
-    most = min(request.MAX_VERSION, CEILINGS.get(key, request.MAX_VERSION))
-    if max_version is not None:
-        most = min(most, max_version)
+    ceiling = CEILINGS.get(key, request.MAX_VERSION) if max_version is None else max_version
+    most = min(request.MAX_VERSION, ceiling)
     theirs = served.get(key)
     if theirs is None or min(most, theirs[1]) < max(least, theirs[0]):
         raise UnsupportedByBroker(key, (least, most), theirs)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
 
 from ottla.client.cluster import Cluster
 from ottla.client.connection_pool import Pool
@@ -26,9 +27,13 @@ from ottla.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
+from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.topics import TopicPartition
 
 NO_REPLICA = -1
+FIRST_BY_ID = 13
+"""The first version of Fetch that names topics by their ids: a topic that was created again is not fetched by
+a position of the old one (KIP-516)."""
 
 _SESSION_ENDED = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -189,19 +194,27 @@ class Fetcher:
         if known is None:
             raise BrokerNotAvailable(f"broker {node} left the cluster")
         connection = await self._pool.get(known.address)
-        wanted = {state.partition: Wanted(state.fetch_offset, state.leader_epoch) for state in states}
+        ids = connection.versions.get(FetchRequest.API_KEY, (0, 0))[1] >= FIRST_BY_ID
+        ids = ids and all(state.topic_id != ZERO_UUID for state in states)
+        wanted = {
+            state.partition: Wanted(
+                state.fetch_offset, state.leader_epoch, state.topic_id if ids else ZERO_UUID
+            )
+            for state in states
+        }
         bound_s = (self._config.fetch_max_wait_ms + self._config.client.request_timeout_ms) / 1_000
         request = self._request(session.next_request(wanted))
         loop = asyncio.get_running_loop()
         since_s = loop.time()
-        response = await connection.send(request, FetchResponse, timeout_s=bound_s)
+        version = FIRST_BY_ID if ids else FIRST_BY_ID - 1
+        response = await connection.send(request, FetchResponse, timeout_s=bound_s, max_version=version)
         self._metrics.answered((loop.time() - since_s) * 1_000, response.throttle_time_ms)
         return response
 
     def _request(self, asked: SessionRequest) -> FetchRequest:
-        topics: dict[str, list[FetchPartition]] = defaultdict(list)
+        topics: dict[tuple[str, UUID], list[FetchPartition]] = defaultdict(list)
         for partition, wanted in asked.partitions.items():
-            topics[partition.topic].append(
+            topics[partition.topic, wanted.topic_id].append(
                 FetchPartition(
                     partition=partition.partition,
                     current_leader_epoch=wanted.leader_epoch,
@@ -209,9 +222,9 @@ class Fetcher:
                     partition_max_bytes=self._config.max_partition_fetch_bytes,
                 )
             )
-        forgotten: dict[str, list[int]] = defaultdict(list)
-        for partition in asked.forgotten:
-            forgotten[partition.topic].append(partition.partition)
+        forgotten: dict[tuple[str, UUID], list[int]] = defaultdict(list)
+        for partition, topic_id in asked.forgotten.items():
+            forgotten[partition.topic, topic_id].append(partition.partition)
         return FetchRequest(
             replica_id=NO_REPLICA,
             max_wait_ms=self._config.fetch_max_wait_ms,
@@ -220,9 +233,13 @@ class Fetcher:
             isolation_level=int(self._config.reads_committed),
             session_id=asked.session_id,
             session_epoch=asked.epoch,
-            topics=[FetchTopic(topic=name, partitions=parts) for name, parts in topics.items()],
+            topics=[
+                FetchTopic(topic=name, topic_id=topic_id, partitions=partitions)
+                for (name, topic_id), partitions in topics.items()
+            ],
             forgotten_topics_data=[
-                ForgottenTopic(topic=name, partitions=parts) for name, parts in forgotten.items()
+                ForgottenTopic(topic=name, topic_id=topic_id, partitions=partitions)
+                for (name, topic_id), partitions in forgotten.items()
             ],
             rack_id=self._config.client_rack or "",
         )

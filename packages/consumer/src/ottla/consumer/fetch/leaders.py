@@ -49,7 +49,6 @@ class PartitionLeaders:
         self._may_create = config.allow_auto_create_topics
         self._on_leaders = on_leaders
         self._stale = asyncio.Event()
-        self._ids: dict[str, object] = {}
 
     def refresh_soon(self) -> None:
         """Refresh metadata soon: a response showed that they are stale."""
@@ -93,7 +92,7 @@ class PartitionLeaders:
             if topic.error_code not in (ErrorCode.NONE, *_TRANSIENT):
                 name = topic.name or ""
                 self._fail(named_error(f"topic {name!r}", topic.error_code), {name})
-            self._check_topic_id(topic)
+        self._compare_topic_ids(answer)
         for state in self._positions:
             self._update_leader(state)
         self._on_leaders()
@@ -115,18 +114,25 @@ class PartitionLeaders:
             state.fetch_not_before_s = 0.0
         state.leader_epoch = known.leader_epoch
 
-    def _check_topic_id(self, topic: MetadataResponseTopic) -> None:
-        """Seek to the beginning of a topic that was deleted and created again."""
-        name = topic.name or ""
-        if topic.topic_id == ZERO_UUID or topic.error_code != ErrorCode.NONE:
-            return
-        known, self._ids[name] = self._ids.get(name, topic.topic_id), topic.topic_id
-        if known != topic.topic_id:
+    def _compare_topic_ids(self, answer: MetadataResponse) -> None:
+        """Seek to the beginning of topics that were deleted and created again.
+
+        Until a response of this task shows the new id, partitions are fetched by the id that their positions
+        belong to, and brokers refuse that.
+        """
+        ids = {topic.name: topic.topic_id for topic in answer.topics if topic.error_code == ErrorCode.NONE}
+        recreated = set()
+        for state in self._positions:
+            topic_id = ids.get(state.partition.topic, ZERO_UUID)
+            if topic_id in (ZERO_UUID, state.topic_id):
+                continue
+            if state.topic_id != ZERO_UUID:
+                recreated.add(state.partition.topic)
+                state.leader_epoch = NO_EPOCH
+                state.seek(0)
+            state.topic_id = topic_id
+        for name in recreated:
             log.warning("topic %s was deleted and created again: reading from its beginning", name)
-            for state in self._positions:
-                if state.partition.topic == name:
-                    state.leader_epoch = NO_EPOCH
-                    state.seek(0)
 
     def _fail(self, error: Exception, topics: set[str]) -> None:
         for state in self._positions:

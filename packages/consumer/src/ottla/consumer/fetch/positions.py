@@ -10,6 +10,7 @@ from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.errors import NotAssigned
 from ottla.consumer.fetch.decoding import RecordCursor
 from ottla.protocol.messages.fetch import AbortedTransaction
+from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.records import Buffer
 from ottla.protocol.topics import TopicPartition
 
@@ -43,6 +44,7 @@ class PartitionState:
     """One assigned partition: its position, the data buffered for it, and where to fetch next.
 
     `generation` changes whenever buffered data and outstanding fetches become invalid, as after a seek.
+    `topic_id` is the id of the topic that the position belongs to, zero while it is unknown.
     """
 
     __slots__ = (
@@ -71,6 +73,7 @@ class PartitionState:
         "preferred",
         "preferred_until_s",
         "skips_committed",
+        "topic_id",
     )
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -84,6 +87,7 @@ class PartitionState:
         self.skips_committed = self.must_validate = False
         self.leader = self.preferred = NO_LEADER
         self.leader_epoch = NO_EPOCH
+        self.topic_id = ZERO_UUID
         self.preferred_until_s = self.fetch_not_before_s = 0.0
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None

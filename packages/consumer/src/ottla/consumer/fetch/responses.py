@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
+from uuid import UUID
 
 from ottla.client.cluster import Cluster
 from ottla.client.retry import is_retriable
@@ -81,7 +82,8 @@ class FetchResponseReader:
     async def read(self, node: int, response: FetchResponse, points: FetchPoints) -> None:
         """Apply a response of a broker to the partitions that were asked for and did not move since."""
         arrived: list[tuple[PartitionState, FetchPoint, FetchedData]] = []
-        for partition, data in _partitions(response):
+        names = {state.topic_id: state.partition.topic for state, _ in points.values()}
+        for partition, data in _partitions(response, names):
             if partition not in points:
                 continue
             state, point = points[partition]
@@ -198,7 +200,11 @@ def _decompress_ahead(cursors: list[RecordCursor]) -> None:
         cursor.decompress_ahead()
 
 
-def _partitions(response: FetchResponse) -> Iterator[tuple[TopicPartition, PartitionData]]:
+def _partitions(
+    response: FetchResponse, names: Mapping[UUID, str]
+) -> Iterator[tuple[TopicPartition, PartitionData]]:
+    """Iterate over the partitions of a response that has names of topics, or ids (KIP-516)."""
     for topic in response.responses:
+        name = topic.topic or names.get(topic.topic_id, "")
         for data in topic.partitions:
-            yield TopicPartition(topic.topic, data.partition_index), data
+            yield TopicPartition(name, data.partition_index), data

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
+from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.topics import TopicPartition
 
 NO_SESSION = 0
@@ -14,10 +16,11 @@ LAST_EPOCH = 0x7FFFFFFF
 
 
 class Wanted(NamedTuple):
-    """Where to fetch a partition from."""
+    """Where to fetch a partition from, and by which topic id if not by name."""
 
     offset: int
     leader_epoch: int
+    topic_id: UUID = ZERO_UUID
 
 
 class SessionRequest(NamedTuple):
@@ -26,7 +29,8 @@ class SessionRequest(NamedTuple):
     session_id: int
     epoch: int
     partitions: Mapping[TopicPartition, Wanted]
-    forgotten: tuple[TopicPartition, ...]
+    forgotten: Mapping[TopicPartition, UUID]
+    """Partitions to leave out, with the ids that the session has of their topics."""
 
 
 class FetchSession:
@@ -35,15 +39,26 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = OPENING
+        self._is_by_id = False
         self._known: dict[TopicPartition, Wanted] = {}
 
     def next_request(self, wanted: Mapping[TopicPartition, Wanted]) -> SessionRequest:
         """Return what to send so that the session covers exactly the wanted partitions."""
         known, self._known = self._known, dict(wanted)
+        by_id = are_named_by_id(wanted)
+        if by_id != self._is_by_id:  # a session has either ids or names
+            self._is_by_id = by_id
+            self.reset()
         if self._epoch == OPENING:
-            return SessionRequest(self._id, OPENING, self._known, ())
-        changed = {partition: each for partition, each in wanted.items() if known.get(partition) != each}
-        forgotten = tuple(partition for partition in known if partition not in wanted)
+            return SessionRequest(self._id, OPENING, self._known, {})
+        changed = {
+            partition: position for partition, position in wanted.items() if known.get(partition) != position
+        }
+        forgotten = {
+            partition: position.topic_id
+            for partition, position in known.items()
+            if partition not in wanted or wanted[partition].topic_id != position.topic_id
+        }
         return SessionRequest(self._id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int, error_code: int) -> None:
@@ -64,3 +79,8 @@ class FetchSession:
         Needed after a failed request: it is unknown whether the broker applied it.
         """
         self._epoch = OPENING
+
+
+def are_named_by_id(wanted: Mapping[TopicPartition, Wanted]) -> bool:
+    """Return whether the topics of all partitions are named by their ids instead of names (KIP-516)."""
+    return bool(wanted) and all(position.topic_id != ZERO_UUID for position in wanted.values())
