@@ -243,6 +243,33 @@ async def test_a_record_is_finished_when_the_next_one_is_asked_for(cluster: Serv
     assert again.offset == 1  # it was in hand as the consumer closed
 
 
+@pytest.mark.parametrize("way", ["all", "given", "nowait"])
+async def test_a_consumer_that_stops_does_not_go_back_behind_its_own_commit(
+    cluster: Servers, fresh: Fresh, way: str
+) -> None:
+    topic, group = fresh("own-commit"), fresh("own-commit")
+    async with writer_of(cluster.bootstrap_servers, topic, 1) as writer:
+        await writer.write(5)
+    partition = TopicPartition(topic, 0)
+
+    async with consumer_of(cluster.bootstrap_servers, group, topic) as consumer:
+        found: list[int] = []
+        while len(found) < 5:
+            found += [
+                record.offset for record in (await consumer.getmany(timeout_ms=5_000)).get(partition, [])
+            ]
+        match way:
+            case "all":
+                await consumer.commit()
+            case "given":
+                await consumer.commit({partition: 3})
+            case _:
+                await consumer.commit_nowait()
+
+    async with consumer_of(cluster.bootstrap_servers, group) as consumer:
+        assert await consumer.committed(partition) == (3 if way == "given" else 5)
+
+
 async def test_a_rebalance_waits_for_the_record_in_hand(cluster: Servers, fresh: Fresh) -> None:
     servers, group = cluster.bootstrap_servers, fresh("hand")
 

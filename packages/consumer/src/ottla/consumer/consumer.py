@@ -357,13 +357,17 @@ class Consumer:
         others are committed. An offset may carry metadata, as a pair or as OffsetAndMetadata.
         """
         wanted = self._to_commit(offsets)
-        await self._lifecycle.opened.need_group().commits.commit(wanted)
+        commits = self._lifecycle.opened.need_group().commits
+        self._finish(wanted)
+        await commits.commit(wanted)
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> asyncio.Future[None]:
         """Commit without waiting; the future has the result, and need not be awaited."""
         wanted = self._to_commit(offsets)
         opened = self._lifecycle.opened
-        return opened.need_group().commits.commit_nowait(wanted, opened.tasks)
+        commits = opened.need_group().commits
+        self._finish(wanted)
+        return commits.commit_nowait(wanted, opened.tasks)
 
     async def committed(self, partition: Partition) -> int | None:
         """Return the offset that the group committed for a partition; None if there is none."""
@@ -444,6 +448,10 @@ class Consumer:
         if not until:
             return False
         return all([await self.position(each) >= offset for each, offset in until.items()])
+
+    def _finish(self, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        # Else the next automatic commit, at the latest that of `stop`, would go back behind this one.
+        self._delivery.finish({partition: offset.offset for partition, offset in committed.items()})
 
     def _to_commit(
         self, offsets: Mapping[TopicPartition, Offset] | None

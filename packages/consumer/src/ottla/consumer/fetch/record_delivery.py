@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ottla.client.interceptors import Interceptors
@@ -274,6 +274,18 @@ class RecordDelivery(RecordIterator):
     def unfinished(self) -> dict[TopicPartition, int]:
         """Return the first unfinished offset of each partition of which records were delivered last."""
         return _last_delivered(self._last_cursor) | self._unfinished
+
+    def finish(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Count delivered records below offsets as finished: the application commits them."""
+        delivered = _last_delivered(self._last_cursor)
+        for partition, offset in offsets.items():
+            if delivered.get(partition, offset) < offset:
+                self._last_cursor = None
+            state = self._positions.get(partition)
+            if state is None or state.position is None or state.position <= offset:
+                self._unfinished.pop(partition, None)
+            elif partition in self._unfinished:
+                self._unfinished[partition] = max(self._unfinished[partition], offset)
 
     def was_polled(self) -> bool:
         """Return whether records were asked for since the last call of this, or are waited for."""
