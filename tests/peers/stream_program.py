@@ -19,7 +19,7 @@ from ottla.producer import Producer
 from ottla.streams import Processor
 from ottla.streams.config import StreamsConfig
 from ottla.streams.handlers.direct_outputs import DirectOutputs
-from ottla.streams.language.runtime import TopologyRuntime
+from ottla.streams.language.runtime import FOLLOW_GLOBAL_TABLES_S, TopologyRuntime
 from ottla.streams.language.topology import Topology
 from ottla.streams.language.windows import WindowValue, tumbling
 
@@ -100,13 +100,18 @@ def config(servers: str, **settings: Any) -> StreamsConfig:
 
 @asynccontextmanager
 async def running(
-    program: Topology, settings: StreamsConfig, state_dir: Path | str
+    program: Topology,
+    settings: StreamsConfig,
+    state_dir: Path | str,
+    follow_tables_s: float = FOLLOW_GLOBAL_TABLES_S,
 ) -> AsyncIterator[tuple[Processor, TopologyRuntime]]:
     """Run a topology: its producer, its state, and its processor."""
     plan = program.plan()
     async with Producer(config=settings.producer) as producer:
         outputs = DirectOutputs(producer)
-        async with TopologyRuntime(plan, settings, outputs, app_id=APP, state_dir=state_dir) as runtime:
+        async with TopologyRuntime(
+            plan, settings, outputs, app_id=APP, state_dir=state_dir, follow_tables_s=follow_tables_s
+        ) as runtime:
             async with Processor(
                 runtime, *plan.topics, config=settings, outputs=outputs, states=runtime
             ) as processor:

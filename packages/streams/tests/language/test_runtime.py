@@ -202,6 +202,58 @@ async def test_tables_are_complete_before_the_first_record_and_followed_from_the
     assert later
 
 
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_a_global_table_whose_topic_has_grown_has_the_newest_row_of_each_key(
+    servers: str, admin: Admin, tmp_path: Path, store: StoreKind
+) -> None:
+    """Keys move to other partitions then: the older row stays behind, and so does a row that was removed."""
+    await create(admin, orders=1, names=2, out=1)
+    keys = [f"key{number}" for number in range(8)]
+    await write(servers, "names", [(key, "old") for key in keys])
+    await admin.topics.add_partitions("names", 5)
+    await write(servers, "names", [(key, "new") for key in keys[:4]] + [(key, None) for key in keys[4:]])
+    await write(servers, "orders", [(key, "order") for key in keys])
+
+    async with (
+        member(servers, joined_by_name(store), tmp_path),
+        reading(servers, "out") as out,
+    ):
+        found = dict(await rows(out, len(keys)))
+
+    assert found == dict.fromkeys(keys[:4], "new") | dict.fromkeys(keys[4:], "nobody")
+
+
+def joined_by_name(store: StoreKind) -> Topology:
+    topology = Topology(store=store)
+    names = topology.global_table("names", key=str, value=str)
+    orders = topology.stream("orders", key=str, value=str).map(lambda key, order: (key, (key, order)))
+    orders.left_join(names, lambda order, name: name or "nobody", by=lambda order: order[0]).to("out")
+    return topology
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_partitions_that_are_added_to_a_global_table_are_read_while_it_runs(
+    servers: str, admin: Admin, tmp_path: Path, store: StoreKind
+) -> None:
+    await create(admin, orders=1, names=1, out=1)
+    await write(servers, "names", [("a", "old"), ("b", "old")])
+
+    async with (
+        running(joined_by_name(store), config(servers), tmp_path, follow_tables_s=0.1) as (_, runtime),
+        reading(servers, "out") as out,
+    ):
+        await admin.topics.add_partitions("names", 3)
+        async with Producer(servers) as producer:
+            await producer.send("names", "new", "a", partition=2)
+            await producer.send("names", None, "b", partition=1)
+        async with asyncio.timeout(WAIT_S):
+            found = set[tuple[str, str]]()
+            while not found >= {("a", "new"), ("b", "nobody")}:
+                await write(servers, "orders", [("a", "order"), ("b", "order")])
+                found |= set(await rows(out, 2))
+        assert runtime.partitions
+
+
 async def asked_until(servers: str, out: Consumer, wanted: tuple[str, str]) -> bool:
     """Send orders until the table has followed: it does so by itself, some time after the row is written."""
     async with asyncio.timeout(WAIT_S):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.streams.state.entry import STATE_HEADER, Entry, from_record, to_headers
+from ottla.streams.state.entry import STATE_HEADER, Contents, Entry, from_record, to_headers
 from ottla.streams.state.errors import StoreClosed
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore
@@ -192,7 +192,7 @@ async def test_a_damaged_file_is_made_anew(tmp_path: Path, executor: ThreadPoolE
 
 
 async def test_a_table_drops_removed_keys_at_once(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
-    table = SqliteStore(tmp_path / "table.sqlite", "1", executor, keeps_stamps=False)
+    table = SqliteStore(tmp_path / "table.sqlite", "1", executor, Contents.TABLE)
     await table.open()
     await table.apply([(b"a", Entry(b"1", 0)), (b"b", Entry(b"2", 1))], 2)
     before = await table.get(b"a")

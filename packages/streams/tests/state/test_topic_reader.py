@@ -17,7 +17,8 @@ from ottla.client.config import ClientConfig
 from ottla.consumer import ConsumerConfig
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.state.entry import Entry, to_headers
+from ottla.streams.state.entry import Contents, Entry, to_headers
+from ottla.streams.state.errors import StoreClosed
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore
 from ottla.streams.state.topic_reader import TopicReader
@@ -121,7 +122,7 @@ async def test_a_table_follows_its_topic(servers: str, admin: Admin, reader: Top
     await admin.topics.create("followed", partitions=1)
     table = _Told()
     async with asyncio.timeout(60):
-        await reader.load(TopicPartition("followed", 0), table, follow=True, is_table=True)
+        await reader.load(TopicPartition("followed", 0), table, Contents.TABLE, follow=True)
 
         await write(servers, "followed", [(b"a", Entry(b"1")), (b"b", Entry(b"2")), (b"a", Entry(None))])
         await table.reached(3)
@@ -198,7 +199,7 @@ class _Told(MemoryStore):
     """A table that says how far it is."""
 
     def __init__(self) -> None:
-        super().__init__(keeps_stamps=False)
+        super().__init__(Contents.TABLE)
         self.moved = asyncio.Event()
         self.next_offset = 0
 
@@ -211,3 +212,109 @@ class _Told(MemoryStore):
         while self.next_offset < offset:
             await self.moved.wait()
             self.moved.clear()
+
+
+def damage(path: Path) -> None:
+    """Overwrite all pages of a SQLite file but the first few, which have the header and the facts."""
+    with path.open("r+b") as file:
+        file.seek(8 * 4_096)
+        left = path.stat().st_size - file.tell()
+        assert left > 20 * 4_096
+        file.write(b"\x5a" * left)
+
+
+@pytest.mark.parametrize("contents", [Contents.STATE, Contents.TABLE])
+async def test_a_file_that_is_damaged_behind_its_header_is_rebuilt_from_its_topic(
+    servers: str,
+    admin: Admin,
+    reader: TopicReader,
+    tmp_path: Path,
+    contents: Contents,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = f"damaged-{contents.name}"
+    partition, path, rows = TopicPartition(topic, 0), tmp_path / "0.sqlite", 2_000
+    await admin.topics.create(topic, partitions=1)
+    await write(servers, topic, [(b"%d" % at, Entry(b"v" * 200, at)) for at in range(rows)])
+    with ThreadPoolExecutor(1) as executor:
+        before = SqliteStore(path, "id", executor, contents)
+        await before.open()
+        async with asyncio.timeout(60):
+            await reader.load(partition, before, contents, follow=True)
+        await reader.drop(partition, before)
+        await before.close()
+        damage(path)
+
+        store = SqliteStore(path, "id", executor, contents)
+        await store.open()
+        async with asyncio.timeout(60):
+            await reader.load(partition, store, contents, follow=True)
+            found = await asyncio.gather(*(store.get(b"%d" % at) for at in range(rows)))
+            await write(servers, topic, [(b"later", Entry(b"1", rows))])
+            while await store.get(b"later") is None:
+                await asyncio.sleep(0.01)
+                store._cache.clear()
+        await reader.drop(partition, store)
+        await store.close()
+
+    assert [None if entry is None else entry.value for entry in found] == [b"v" * 200] * rows
+    assert f"state file {path} is damaged (database disk image is malformed)" in caplog.text
+
+
+async def test_a_damaged_file_is_rebuilt_when_writing_meets_the_damage(
+    servers: str, admin: Admin, reader: TopicReader, tmp_path: Path
+) -> None:
+    partition, path, rows = TopicPartition("damaged-later", 0), tmp_path / "0.sqlite", 2_000
+    await admin.topics.create(partition.topic, partitions=1)
+    await write(servers, partition.topic, [(b"%d" % at, Entry(b"v" * 200, at)) for at in range(rows)])
+    with ThreadPoolExecutor(1) as executor:
+        before = SqliteStore(path, "id", executor)
+        await before.open()
+        async with asyncio.timeout(60):
+            await reader.load(partition, before, follow=True)
+        await reader.drop(partition, before)
+        await before.close()
+        damage(path)
+        # What is written while nothing reads meets the damage in the load.
+        await write(servers, partition.topic, [(b"%d" % at, Entry(b"w", rows + at)) for at in range(rows)])
+
+        store = SqliteStore(path, "id", executor)
+        await store.open()
+        async with asyncio.timeout(60):
+            await reader.load(partition, store, follow=True)
+            found = await asyncio.gather(*(store.get(b"%d" % at) for at in range(rows)))
+        await reader.drop(partition, store)
+        await store.close()
+
+    assert [None if entry is None else entry.value for entry in found] == [b"w"] * rows
+
+
+async def test_a_store_that_is_dropped_while_it_is_rebuilt_stays_closed(
+    servers: str, admin: Admin, reader: TopicReader, tmp_path: Path
+) -> None:
+    partition, path, rows = TopicPartition("dropped-damaged", 0), tmp_path / "0.sqlite", 2_000
+    await admin.topics.create(partition.topic, partitions=1)
+    await write(servers, partition.topic, [(b"%d" % at, Entry(b"v" * 200, at)) for at in range(rows)])
+    with ThreadPoolExecutor(1) as executor:
+        before = SqliteStore(path, "id", executor)
+        await before.open()
+        async with asyncio.timeout(60):
+            await reader.load(partition, before, follow=True)
+        await reader.drop(partition, before)
+        await before.close()
+        damage(path)
+        store = SqliteStore(path, "id", executor)
+        await store.open()
+        async with asyncio.timeout(60):
+            await reader.load(partition, store, follow=True)
+            reads = [asyncio.create_task(store.get(b"%d" % at)) for at in range(rows)]
+            while store._is_whole.is_set():  # noqa: ASYNC110 - until one of them meets the damage
+                await asyncio.sleep(0.001)
+            await reader.drop(partition, store)
+            await store.close()
+            found = await asyncio.gather(*reads, return_exceptions=True)
+
+    entries = [each for each in found if not isinstance(each, BaseException)]
+    assert all(isinstance(each, StoreClosed) for each in found if isinstance(each, BaseException))
+    assert len(entries) < rows
+    assert all(entry is not None and entry.value == b"v" * 200 for entry in entries)

@@ -15,6 +15,7 @@ from ottla.streams.language.tables import Tables
 from ottla.streams.language.topics import changelog_topic
 from ottla.streams.language.topology import SubTopology
 from ottla.streams.language.windows import NO_TIME
+from ottla.streams.state.entry import Contents
 from ottla.streams.state.store_partition import StorePartition
 
 _CHUNK = 1_024
@@ -128,7 +129,7 @@ class PartitionState:
         levels = self.part.levels
         for spec in self.part.stores:
             changelog = TopicPartition(changelog_topic(self._app_id, spec), number)
-            store = await self._factory.open(spec.kind, changelog, is_table=False)
+            store = await self._factory.open(spec.kind, changelog, Contents.STATE)
             source_id = self._factory.topic_ids[spec.topic].encode()
             opened = self.stores[spec.name] = StorePartition(
                 store, changelog.topic, source_id, level=levels[spec.name]

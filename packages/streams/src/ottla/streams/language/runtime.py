@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
@@ -12,8 +13,10 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from ottla.admin import LATEST, Admin
+from ottla.client.errors import ClientError
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
@@ -28,8 +31,12 @@ from ottla.streams.language.topology import Plan
 from ottla.streams.seams import Work
 from ottla.streams.state.topic_reader import EndOffsets, TopicReader
 
+log = logging.getLogger(__name__)
+
 RESTORE_IN_REBALANCE_S: Final = 10.0
 """How long a rebalance waits for state; after that the records of the partition wait for it."""
+FOLLOW_GLOBAL_TABLES_S: Final = 10.0
+"""The time between two looks for partitions that were added to global tables."""
 CLOSING_S: Final = 10.0
 """How long the end waits for files to close."""
 
@@ -78,12 +85,14 @@ class TopologyRuntime:
         app_id: str,
         state_dir: Path | str,
         counters: Counters | None = None,
+        follow_tables_s: float = FOLLOW_GLOBAL_TABLES_S,
     ) -> None:
         self.counters = counters or Counters()
         self._plan = plan
         self._config = config
         self._outputs = outputs
         self._app_id = app_id
+        self._follow_tables_s = follow_tables_s
         self._state_dir = Path(state_dir) / app_id
         self._is_transactional = config.processing_guarantee == "exactly-once"
         self._parts = {topic: CompiledPart(part) for topic, part in plan.parts.items()}
@@ -168,8 +177,37 @@ class TopologyRuntime:
         self._tasks = await stack.enter_async_context(asyncio.TaskGroup())
         self._stores = StoreFactory(reader, executor, self._state_dir, await self._topic_ids(admin))
         self._tables = Tables(self._stores)
+        stack.push_async_callback(self._close_global_tables)
         for table in self._plan.global_tables:
             await self._tables.open(table, range(self._counts[table.topic]))
+            await self._tables.drop_tombstones(table, range(self._counts[table.topic]))
+        if self._plan.global_tables:
+            following = self._tasks.create_task(
+                self._follow_global_tables(admin), name="follow global tables"
+            )
+            stack.callback(following.cancel)
+
+    async def _follow_global_tables(self, admin: Admin) -> None:
+        """Read partitions that are added to global tables, and drop tombstones; until cancelled."""
+        while True:
+            await asyncio.sleep(self._follow_tables_s)
+            for table in self._plan.global_tables:
+                before = self._counts[table.topic]
+                try:
+                    now = len((await admin.topics.describe(table.topic)).partitions)
+                except (ClientError, KafkaError) as error:
+                    log.warning("the partitions of table %s are not known: %s", table.topic, error)
+                    continue
+                if now > before:
+                    await self._tables.open(table, range(before, now))
+                    # Not before they are loaded: a row of theirs may be older than the one that is known.
+                    self._counts[table.topic] = now
+                    log.info("table %s has %d partitions now, not %d", table.topic, now, before)
+                await self._tables.drop_tombstones(table, range(self._counts[table.topic]))
+
+    async def _close_global_tables(self) -> None:
+        for table in self._plan.global_tables:
+            await self._tables.close(table, range(self._counts[table.topic]))
 
     async def _leave(self) -> None:
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.language.stores import StoreFactory
+from ottla.streams.state.entry import Contents, Entry, newest_row
 from ottla.streams.state.store import ELSEWHERE, KeyedStore
 
 
@@ -34,13 +35,16 @@ class Tables:
             opened.users += 1
             async with opened.changing:
                 if opened.store is None:
-                    opened.store = await self._stores.open(table.store, partition, is_table=True)
+                    contents = Contents.GLOBAL_TABLE if table.is_global else Contents.TABLE
+                    opened.store = await self._stores.open(table.store, partition, contents)
 
     async def close(self, table: TableNode, partitions: Iterable[int]) -> None:
         """Close partitions of a table that nobody else uses."""
         for number in partitions:
             partition = TopicPartition(table.topic, number)
-            opened = self._open[partition]
+            opened = self._open.get(partition)
+            if opened is None:
+                continue  # an earlier one failed to open
             opened.users -= 1
             async with opened.changing:
                 if opened.users == 0 and opened.store is not None:
@@ -50,22 +54,41 @@ class Tables:
     def row(
         self, table: TableNode, partitions: Sequence[int], key: bytes
     ) -> bytes | Awaitable[bytes | None] | None:
-        """Return the newest value of a key, wherever it is in some partitions, or await it."""
+        """Return the newest value of a key in some partitions, or await it."""
+        found: Entry | None = None
         for number in partitions:
             store = self._open[TopicPartition(table.topic, number)].store
             entry = None if store is None else store.at_hand(key)
             if entry is ELSEWHERE:
                 return self._read(table, partitions, key)
-            if entry is not None:
-                return entry.value
-        return None
+            if found is None:
+                found = entry
+            elif entry is not None:
+                found = newest_row((found, entry))
+        return None if found is None else found.value
 
     async def _read(self, table: TableNode, partitions: Sequence[int], key: bytes) -> bytes | None:
-        for number in partitions:
-            opened = self._open[TopicPartition(table.topic, number)]
-            if opened.store is not None and (entry := await opened.store.get(key)) is not None:
-                return entry.value
-        return None
+        stores = self._stores_of(table, partitions)
+        found = newest_row([await store.get(key) for store in stores])
+        return None if found is None else found.value
+
+    async def drop_tombstones(self, table: TableNode, partitions: Sequence[int]) -> None:
+        """Remove the older rows of keys that a partition of a global table has a tombstone of, and that."""
+        stores = self._stores_of(table, partitions)
+        for store in stores:
+            dead = await store.tombstones()
+            if not dead:
+                continue
+            for other in stores:
+                if other is not store:
+                    rows = await other.entries(dead)
+                    older = {key: row for key, row in rows.items() if newest_row((row, dead[key])) is not row}
+                    await other.remove(older)
+            await store.remove(dead)
+
+    def _stores_of(self, table: TableNode, partitions: Sequence[int]) -> list[KeyedStore]:
+        opened = (self._open[TopicPartition(table.topic, number)].store for number in partitions)
+        return [store for store in opened if store is not None]
 
 
 class PartitionLookup:

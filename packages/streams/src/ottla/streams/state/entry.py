@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from enum import Enum
 from typing import Final, NamedTuple
 
 STATE_HEADER: Final = "ottla-state"
@@ -16,6 +17,17 @@ NEVER: Final = -1
 """The stamp of what no record was applied to, and the due time of what never becomes due."""
 
 _LAYOUT: Final = struct.Struct(">qqq")
+
+
+class Contents(Enum):
+    """The records that a store is kept from, and what becomes of their tombstones."""
+
+    STATE = "state"
+    """A changelog. Entries with a later stamp win, and tombstones keep their stamp until it is committed."""
+    TABLE = "table"
+    """One partition of a table. The record read last wins, and a tombstone removes its key."""
+    GLOBAL_TABLE = "global table"
+    """One of all partitions of a table. Tombstones stay: other partitions may have older rows of the key."""
 
 
 class Entry(NamedTuple):
@@ -33,6 +45,20 @@ class Entry(NamedTuple):
     def age(self) -> tuple[int, int]:
         """The order of two entries of a key: the later one has the larger."""
         return self.stamp, self.revision
+
+
+def row_of(value: bytes | None, timestamp_ms: int, read: int) -> Entry:
+    """Return the entry of a row of a global table; `read` rises with each row that is read."""
+    return Entry(value, stamp=read, revision=timestamp_ms)
+
+
+def newest_row(rows: Iterable[Entry | None]) -> Entry | None:
+    """Return the newest of the rows that partitions have of one key: by timestamp, then as they were read.
+
+    Offsets say nothing here. A key is in more than one partition since its topic has grown.
+    """
+    found = (row for row in rows if row is not None)
+    return max(found, key=lambda row: (row.revision, row.stamp), default=None)
 
 
 def to_headers(entry: Entry) -> list[tuple[str, bytes]]:

@@ -16,3 +16,16 @@ class StoreClosed(StreamsError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.path,)
+
+
+class StoreDamaged(StreamsError):
+    """The state file is damaged, and is rebuilt from its topic: what was read for it is read again."""
+
+    def __init__(self, path: Path, cause: BaseException | None) -> None:
+        because = "" if cause is None else f" ({cause})"
+        super().__init__(f"the state file {path} is damaged{because} and is rebuilt from its topic")
+        self.path = path
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.path, self.cause)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ottla.streams.state.entry import NEVER, Entry
+from ottla.streams.state.entry import NEVER, Contents, Entry
 
 
 class MemoryStore:
-    """The entries of a partition in a dict.
+    """The entries of a partition in a dict."""
 
-    `keeps_stamps` is False for tables: a tombstone then removes its key at once.
-    """
-
-    def __init__(self, *, keeps_stamps: bool = True) -> None:
-        self._keeps_stamps = keeps_stamps
+    def __init__(self, contents: Contents = Contents.STATE) -> None:
+        self.on_damage: Callable[[], None] = self.go_on
+        self._contents = contents
         self._entries: dict[bytes, Entry] = {}
         self._due: list[tuple[int, bytes]] = []
         self._tombstones: deque[tuple[int, bytes]] = deque()
@@ -48,7 +46,7 @@ class MemoryStore:
 
     def put(self, key: bytes, entry: Entry) -> None:
         """Replace an entry."""
-        if entry.value is None and not self._keeps_stamps:
+        if entry.value is None and self._contents is Contents.TABLE:
             self._entries.pop(key, None)
             return
         before = self._entries.get(key)
@@ -62,7 +60,7 @@ class MemoryStore:
         """Take over records of the changelog."""
         for key, entry in records:
             before = self._entries.get(key)
-            if before is None or before.age <= entry.age:
+            if before is None or before.age <= entry.age or self._contents is not Contents.STATE:
                 self.put(key, entry)
 
     async def due(self, until_ms: int, limit: int) -> list[bytes]:
@@ -88,8 +86,32 @@ class MemoryStore:
                 del self._entries[key]
         self._tombstones = waiting
 
+    async def tombstones(self) -> dict[bytes, Entry]:
+        """Return the entries without a value."""
+        kept = {key: self._entries.get(key) for _, key in self._tombstones}
+        return {key: entry for key, entry in kept.items() if entry is not None and entry.value is None}
+
+    async def entries(self, keys: Collection[bytes]) -> dict[bytes, Entry]:
+        """Return the entries of keys."""
+        return {key: self._entries[key] for key in keys if key in self._entries}
+
+    async def remove(self, entries: Mapping[bytes, Entry]) -> None:
+        """Remove entries that have not changed since."""
+        for key, entry in entries.items():
+            if self._entries.get(key) == entry:
+                del self._entries[key]
+        kept = await self.tombstones()
+        self._tombstones = deque((entry.stamp, key) for key, entry in kept.items())
+
     async def room(self) -> None:
         """Memory is always ready."""
+
+    async def rebuild(self) -> None:
+        """Drop everything."""
+        await self.clear()
+
+    def go_on(self) -> None:
+        """Nothing waits for memory."""
 
     def give_up(self) -> None:
         """Nothing waits for memory."""

@@ -10,16 +10,17 @@ import asyncio
 import logging
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from ottla.streams.environment import environment
-from ottla.streams.state.entry import NEVER, Entry
-from ottla.streams.state.errors import StoreClosed
-from ottla.streams.state.state_file import StateFile
+from ottla.streams.state.entry import NEVER, Contents, Entry
+from ottla.streams.state.errors import StoreClosed, StoreDamaged
+from ottla.streams.state.state_file import StateFile, is_damage, remove
 from ottla.streams.state.store import ELSEWHERE, Elsewhere
 
 T = TypeVar("T")
@@ -43,15 +44,15 @@ class SqliteStore:
         path: Path,
         identity: str,
         executor: Executor,
+        contents: Contents = Contents.STATE,
         *,
-        keeps_stamps: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._clock = clock or environment().now_ms  # bound here: it is read on a thread
         self._path = path
         self._identity = identity
         self._executor = executor
-        self._keeps_stamps = keeps_stamps
+        self._contents = contents
         self._file: StateFile | None = None
         self._checkpoint: int | None = None
         self._next_due_ms: int | None = None
@@ -62,11 +63,32 @@ class SqliteStore:
         self._is_reading = False
         self._is_failing = False
         self._is_given_up = False
+        self._is_whole = asyncio.Event()
+        """Whether the file has everything up to its checkpoint: not while a damaged one is rebuilt."""
+        self._damages = 0
+        self.on_damage: Callable[[], None] = _nothing
 
     async def open(self) -> None:
         """Open the file; a damaged one, and one of another log, is emptied."""
-        await self._persistently(self._open)
+        await self._on_file(self._open)
         self._has_room.set()
+        self._is_whole.set()
+
+    async def rebuild(self) -> None:
+        """Put an empty file in place of a damaged one. Reads wait for `go_on`."""
+        is_replaced = False
+        while not is_replaced:
+            await asyncio.sleep(
+                RETRY_MS / 1_000
+            )  # a disk that damages each file must not keep the thread busy
+            with suppress(StoreDamaged):
+                await self._on_file(self._replace)
+                is_replaced = True
+        self._cache.clear()
+
+    def go_on(self) -> None:
+        """Let reads go on: the file has everything again."""
+        self._is_whole.set()
 
     @property
     def checkpoint(self) -> int | None:
@@ -80,7 +102,7 @@ class SqliteStore:
 
     async def clear(self) -> None:
         """Empty the file."""
-        await self._persistently(self._opened().clear)
+        await self._on_file(self._opened().clear)
         self._checkpoint = self._next_due_ms = None
         self._cache.clear()
 
@@ -114,7 +136,7 @@ class SqliteStore:
     async def apply(self, records: Iterable[tuple[bytes, Entry]], next_offset: int) -> None:
         """Write records of the changelog and the offset after them to the file."""
         some = list(records)
-        await self._persistently(lambda: self._opened().write(some, next_offset))
+        await self._on_file(lambda: self._opened().write(some, next_offset))
         self._checkpoint = next_offset
         for key, entry in some:
             self._applied(key, entry)
@@ -140,6 +162,21 @@ class SqliteStore:
         for key in dead:
             del self._cache[key]
 
+    async def tombstones(self) -> dict[bytes, Entry]:
+        """Return the entries without a value."""
+        return await self._persistently(lambda: self._opened().tombstones())
+
+    async def entries(self, keys: Collection[bytes]) -> dict[bytes, Entry]:
+        """Return the entries of keys; those without one are left out."""
+        wanted = list(keys)
+        return await self._persistently(lambda: self._opened().read(wanted))
+
+    async def remove(self, entries: Mapping[bytes, Entry]) -> None:
+        """Remove entries that have not changed since they were returned."""
+        await self._persistently(lambda: self._opened().remove(entries))
+        for key in entries:
+            self._cache.pop(key, None)
+
     async def room(self) -> None:
         """Return once few enough entries wait to come back from the changelog."""
         if not self._has_room.is_set():
@@ -149,6 +186,7 @@ class SqliteStore:
         """Let calls that wait for the file raise StoreClosed: the partition goes to another member."""
         self._is_given_up = True
         self._has_room.set()
+        self._is_whole.set()
 
     async def close(self) -> None:
         """Close the file."""
@@ -161,9 +199,19 @@ class SqliteStore:
     # --- on the thread
 
     def _open(self) -> None:
-        self._file = StateFile(self._path, self._identity, self._clock, keeps_stamps=self._keeps_stamps)
+        self._file = StateFile(self._path, self._identity, self._clock, self._contents)
         self._checkpoint = self._file.checkpoint
         self._next_due_ms = self._file.next_due_ms()
+
+    def _replace(self) -> None:
+        if self._file is not None:
+            with suppress(sqlite3.Error):
+                self._file.close()
+        remove(self._path)
+        self._open()
+
+    def _read_in_file(self, keys: list[bytes]) -> dict[bytes, Entry]:
+        return self._opened().read(keys)
 
     def _due_in_file(self, until_ms: int, limit: int) -> tuple[list[bytes], int | None]:
         file = self._opened()
@@ -208,20 +256,21 @@ class SqliteStore:
         wanted, self._wanted = self._wanted, {}
         self._is_reading = True
         loop = asyncio.get_running_loop()
-        file = self._file
-        keys = list(wanted)
-        reading = loop.run_in_executor(self._executor, lambda: {} if file is None else file.read(keys))
-        reading.add_done_callback(lambda done: self._was_read(wanted, done))
+        reading = loop.run_in_executor(self._executor, self._read_in_file, list(wanted))
+        reading.add_done_callback(partial(self._was_read, wanted, self._damages))
 
     def _was_read(
         self,
         wanted: dict[bytes, asyncio.Future[Entry | None]],
+        damages: int,
         done: asyncio.Future[dict[bytes, Entry]],
     ) -> None:
         # A callback, not a continuation: entries enter the cache in the order in which the thread read and
         # wrote them, so that an older one never replaces what `apply` brought.
         self._is_reading = False
         error = None if done.cancelled() else done.exception()
+        if error is None and damages != self._damages:  # it may have read the empty file of a rebuild
+            error = StoreDamaged(self._path, None)
         for key, future in wanted.items():
             if future.done():
                 continue
@@ -236,14 +285,31 @@ class SqliteStore:
             self._read_wanted()
 
     async def _persistently(self, call: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-
-        async def on_thread() -> T:
-            return await loop.run_in_executor(self._executor, call)
-
-        return await self._persisting(on_thread)
+        """Call on the thread, as `_persisting` does."""
+        return await self._persisting(partial(self._on_thread, call))
 
     async def _persisting(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call that reads the file, once the file is whole."""
+        while True:
+            if not self._is_whole.is_set():
+                await self._is_whole.wait()
+            damages = self._damages
+            try:
+                result = await self._until_it_works(call)
+            except StoreDamaged:
+                continue
+            if damages == self._damages:  # otherwise it may have read the empty file of a rebuild
+                return result
+
+    async def _on_file(self, call: Callable[[], T]) -> T:
+        """Call on the thread. Raises StoreDamaged."""
+        return await self._until_it_works(partial(self._on_thread, call))
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    async def _until_it_works(self, call: Callable[[], Awaitable[T]]) -> T:
+        damages = self._damages
         while True:
             try:
                 result = await call()
@@ -252,6 +318,8 @@ class SqliteStore:
             except sqlite3.Error as error:
                 if self._is_given_up:
                     raise StoreClosed(self._path) from error
+                if is_damage(error):
+                    raise self._damaged(error, damages) from error
                 self._note_failure(error)
                 await asyncio.sleep(RETRY_MS / 1_000)
                 continue
@@ -260,7 +328,21 @@ class SqliteStore:
                 _log.info("state file %s works again", self._path)
             return result
 
+    def _damaged(self, error: sqlite3.Error, damages: int) -> StoreDamaged:
+        """Note that the file is damaged, and report it: once, of all calls that meet the same damage."""
+        damaged = StoreDamaged(self._path, error)
+        if damages == self._damages:
+            self._damages += 1
+            self._is_whole.clear()
+            _log.error("%s; records that need it wait for that", damaged)
+            self.on_damage()
+        return damaged
+
     def _note_failure(self, error: sqlite3.Error) -> None:
         if not self._is_failing:
             self._is_failing = True
             _log.error("state file %s: %s; records that need it wait until it works", self._path, error)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -6,11 +6,11 @@ Calls block; they are made on a thread, one at a time.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ottla.streams.state.entry import NEVER, Entry
+from ottla.streams.state.entry import NEVER, Contents, Entry
 
 BUSY_TIMEOUT_S: Final = 0.05
 """How long a call waits for a file that is locked: calls to other files wait for it on the same thread."""
@@ -42,20 +42,29 @@ class StateFile:
     """
 
     def __init__(
-        self, path: Path, identity: str, clock: Callable[[], int], *, keeps_stamps: bool = True
+        self, path: Path, identity: str, clock: Callable[[], int], contents: Contents = Contents.STATE
     ) -> None:
         self._clock = clock
-        self._keeps_stamps = keeps_stamps
+        self._contents = contents
+        self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._database = _open(path)
+            self._begin(identity)
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
+            if not is_damage(error):
                 raise
-            _remove(path)  # damaged: the changelog has everything
-            self._database = _open(path)
-        if self._fact("identity") != identity or self._is_too_old():
-            self.clear(identity)
+            remove(path)  # the changelog has everything
+            self._begin(identity)
+
+    def _begin(self, identity: str) -> None:
+        self._database = _open(self._path)
+        try:
+            if self._fact("identity") != identity or self._is_too_old():
+                self.clear(identity)
+            self.next_due_ms()  # damage is found here, where the file is made again
+        except BaseException:
+            self._database.close()
+            raise
 
     @property
     def checkpoint(self) -> int | None:
@@ -86,7 +95,7 @@ class StateFile:
         """Write entries and the checkpoint in one transaction; entries older than the file's are left out."""
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            if self._keeps_stamps:
+            if self._contents is Contents.STATE:
                 self._database.executemany(_UPSERT, ((key, *entry) for key, entry in records))
             else:
                 self._write_table(records)
@@ -95,9 +104,10 @@ class StateFile:
 
     def _write_table(self, records: Iterable[tuple[bytes, Entry]]) -> None:
         newest = dict(records)
-        rows = [(key, *entry) for key, entry in newest.items() if entry.value is not None]
+        keeps_all = self._contents is Contents.GLOBAL_TABLE
+        rows = [(key, *entry) for key, entry in newest.items() if keeps_all or entry.value is not None]
         self._database.executemany("REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", rows)
-        removed = [(key,) for key, entry in newest.items() if entry.value is None]
+        removed = [(key,) for key, entry in newest.items() if not keeps_all and entry.value is None]
         self._database.executemany("DELETE FROM entries WHERE key = ?", removed)
 
     def due(self, until_ms: int, limit: int) -> list[bytes]:
@@ -114,6 +124,20 @@ class StateFile:
         """Remove tombstones with stamps below an offset."""
         with self._database:
             self._database.execute("DELETE FROM entries WHERE value IS NULL AND stamp < ?", (below,))
+
+    def tombstones(self) -> dict[bytes, Entry]:
+        """Return the entries without a value."""
+        rows = self._database.execute("SELECT * FROM entries WHERE value IS NULL")
+        return {key: Entry(*rest) for key, *rest in rows}
+
+    def remove(self, entries: Mapping[bytes, Entry]) -> None:
+        """Remove entries that have not changed since they were returned."""
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany(
+                "DELETE FROM entries WHERE key = ? AND stamp = ? AND revision = ?",
+                ((key, entry.stamp, entry.revision) for key, entry in entries.items()),
+            )
 
     def close(self) -> None:
         """Note the time, and close the file."""
@@ -148,6 +172,13 @@ def _open(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _remove(path: Path) -> None:
+def is_damage(error: sqlite3.Error) -> bool:
+    """Return whether the file is damaged, not only locked, full or out of reach."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def remove(path: Path) -> None:
+    """Remove a state file, with the files that SQLite keeps beside it."""
     for end in ("", "-wal", "-shm"):
         path.with_name(path.name + end).unlink(missing_ok=True)

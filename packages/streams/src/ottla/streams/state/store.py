@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import Final, Protocol
 
@@ -21,6 +21,9 @@ ELSEWHERE: Final = Elsewhere.ELSEWHERE
 
 class KeyedStore(Protocol):
     """The entries of one partition. At most one caller reads or writes a key at a time."""
+
+    on_damage: Callable[[], None]
+    """Is called when a file turns out to be damaged. `rebuild` and another reading of the topic mend it."""
 
     @property
     def checkpoint(self) -> int | None:
@@ -61,8 +64,28 @@ class KeyedStore(Protocol):
         """Drop tombstones with stamps below a committed offset: their records never come again."""
         ...
 
+    async def tombstones(self) -> dict[bytes, Entry]:
+        """Return the entries without a value."""
+        ...
+
+    async def entries(self, keys: Collection[bytes]) -> dict[bytes, Entry]:
+        """Return the entries of keys; those without one are left out."""
+        ...
+
+    async def remove(self, entries: Mapping[bytes, Entry]) -> None:
+        """Remove entries that have not changed since they were returned."""
+        ...
+
     async def room(self) -> None:
         """Return once the store can take entries: at once, unless writes wait for the disk."""
+        ...
+
+    async def rebuild(self) -> None:
+        """Begin with no entries and no checkpoint, in another file. Reads wait for `go_on`."""
+        ...
+
+    def go_on(self) -> None:
+        """Let reads go on: everything is applied again."""
         ...
 
     async def clear(self) -> None:
