@@ -53,6 +53,9 @@ class Nowhere:
     def row(self, table: TableNode, key: bytes) -> None:
         return None
 
+    def name_row(self, table: TableNode, key: bytes) -> str:
+        return table.topic
+
 
 def doubled(order: Order) -> Order:
     return Order(order.number, order.region, 2 * order.amount)

@@ -63,6 +63,9 @@ class Member:
     def row(self, table: TableNode, key: bytes) -> bytes | None:
         return self.tables.get((table.topic, key))
 
+    def name_row(self, table: TableNode, key: bytes) -> str:
+        return f"the row of table {table.topic!r}"
+
     async def restore(self) -> None:
         """Read the changelogs, as the next owner of the partition does."""
         for partition in self.stores.values():

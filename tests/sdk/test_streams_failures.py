@@ -418,3 +418,35 @@ async def test_a_dead_letter_that_is_not_acknowledged_holds_up_its_key_only_unti
     assert [each.value for each in letters] == [b"first"]
     assert seen[-1] == b"second"
     assert await topics.committed() == 22
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["record", "batch"])
+async def test_a_record_whose_output_is_too_large_for_its_topic_is_a_dead_letter(
+    topics: Topics, admin: Admin, fresh: Fresh, is_batch: bool
+) -> None:
+    """It stopped the processor at each restart."""
+    target = fresh("invoices")
+    await admin.topics.create(target, partitions=1, configs={"max.message.bytes": "1000"})
+    await topics.write((b"a", b"1"), (b"a", b"2"), (b"b", b"3"))
+    seen: list[int] = []
+    enough = asyncio.Event()
+
+    async def handle(records: list[ConsumerRecord], context: Context) -> None:
+        for record in records:
+            size = 2_000 if record.offset == 1 else 10
+            await context.send(target, b"%d" % record.offset + bytes(size), key=record.key)
+            seen.append(record.offset)
+        if len(seen) == 3:
+            enough.set()
+
+    size = 3 if is_batch else 1
+    await handled(topics.processor(handle, batch_size=size, batch_of="any"), enough)
+
+    assert sorted(seen) == [0, 1, 2]
+    letters = await topics.dead_letters(3 if is_batch else 1)
+    assert (letters[0].key, letters[-1].value) == (b"a", b"3" if is_batch else b"2")
+    reason = dict(letters[0].headers)["dead-reason"] or b""
+    assert reason.startswith(b"OutputFailed: the outputs of a record were not acknowledged")
+    assert b"MessageTooLarge" in reason
+    assert target.encode() in reason
+    assert await topics.committed() == 3

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.retry import Backoff
+from ottla.producer import RecordTooLarge
+from ottla.protocol.errors import MessageTooLarge
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import (
     DeadLetterDelayed,
@@ -17,8 +19,12 @@ from ottla.streams.errors import (
     HandlerTimedOut,
     InvalidHandler,
     KeySetAside,
+    OutputFailed,
+    OutputTooLarge,
     RecordUndecodable,
     RemoteError,
+    StateTooLarge,
+    StateUndecodable,
     ThreadsExhausted,
 )
 from ottla.streams.failures.retry_policy import RetryPolicy
@@ -152,3 +158,41 @@ def test_dead_letters_that_are_not_acknowledged_are_sent_again_for_ever_with_gro
     ]
 
     assert waits == [Retry(100), Retry(200), Retry(400), Retry(60_000)]
+
+
+STATE_UNDECODABLE = StateUndecodable(
+    PARTITION, 3, ValueError("no number"), "the row of table 'names'", "fix it"
+)
+
+
+def test_a_row_that_cannot_be_decoded_stops_unless_its_own_class_is_named() -> None:
+    """The record that needs it is not at fault, and would be lost among the dead letters."""
+    assert policy().decide(STATE_UNDECODABLE, 1, 0, 0.5) == Stop()
+    assert policy(on_error={Exception: "dead-letter"}).decide(STATE_UNDECODABLE, 1, 0, 0.5) == Stop()
+    named = policy(on_error={StateUndecodable: "dead-letter"})
+    assert named.decide(STATE_UNDECODABLE, 1, 0, 0.5) == DeadLetter()
+
+
+@pytest.mark.parametrize("cause", [MessageTooLarge("too large"), RecordTooLarge(9, 5)])
+def test_an_output_that_is_too_large_is_a_dead_letter_without_another_attempt(cause: Exception) -> None:
+    failed = OutputFailed(PARTITION, 3, OutputTooLarge("invoices", cause))
+
+    assert policy().decide(failed, 1, 0, 0.5) == DeadLetter()
+    assert policy().decide(OutputTooLarge("invoices", cause), 1, 0, 0.5) == DeadLetter()
+    assert policy(on_error={OutputFailed: "retry"}).decide(failed, 1, 0, 0.5) == DeadLetter()
+    assert policy(on_error={OutputFailed: "skip"}).decide(failed, 1, 0, 0.5) == Skip()
+    assert policy(on_error={Exception: "skip"}).decide(failed, 1, 0, 0.5) == DeadLetter()
+    assert policy(has_dead_letters=False).decide(failed, 1, 0, 0.5) == Stop()
+    assert "set dead_letter_topic" in str(failed)
+
+
+def test_an_output_that_failed_otherwise_stops() -> None:
+    failed = OutputFailed(PARTITION, 3, ConnectionError("no broker"))
+
+    assert policy(on_error={OutputFailed: "skip"}).decide(failed, 1, 0, 0.5) == Stop()
+
+
+def test_state_that_is_too_large_for_its_changelog_stops() -> None:
+    error = StateTooLarge("counts-changelog", MessageTooLarge("too large"))
+
+    assert policy(on_error={Exception: "skip"}).decide(error, 1, 0, 0.5) == Stop()

@@ -117,12 +117,49 @@ async def test_the_changelog_is_compacted_and_has_as_many_partitions(
     assert {each.name: each.value for each in configs}["cleanup.policy"] == "compact"
 
 
+async def test_a_source_that_grows_under_an_aggregate_stops_at_once_with_the_remedy(
+    servers: str, admin: Admin, tmp_path: Path
+) -> None:
+    """It waited for a minute for a partition of the changelog that does not exist."""
+    await create(admin, orders=1, counts=1)
+    settings = config(servers, metadata_max_age_ms=200)
+
+    with pytest.raises(TopologyError) as raised:
+        async with running(counting("memory"), settings, tmp_path) as (processor, runtime):
+            await has_partitions(runtime, 1)
+            await admin.topics.add_partitions("orders", 2)
+            async with asyncio.timeout(30):
+                await processor.wait()
+
+    assert str(raised.value).startswith(
+        f"stream 'orders' has 2 partitions and its changelog '{APP}-counts-changelog' has 1: keys are in"
+    )
+    assert "give the store another name=, or delete the changelog" in str(raised.value)
+
+
+async def test_a_source_without_state_may_grow(servers: str, admin: Admin, tmp_path: Path) -> None:
+    await create(admin, orders=1, out=1)
+    topology = Topology()
+    topology.stream("orders", key=str, value=str).to("out")
+
+    async with (
+        running(topology, config(servers, metadata_max_age_ms=200), tmp_path) as (_, runtime),
+        reading(servers, "out") as out,
+    ):
+        await has_partitions(runtime, 1)
+        await admin.topics.add_partitions("orders", 2)
+        await has_partitions(runtime, 2)
+        async with Producer(servers) as producer:
+            await producer.send("orders", "1", "a", partition=1)
+        assert await rows(out, 1) == [("a", "1")]
+
+
 async def test_a_changelog_of_another_size_is_said_at_the_start(
     servers: str, admin: Admin, tmp_path: Path
 ) -> None:
     await create(admin, orders=3, counts=1, **{f"{APP}-counts-changelog": 2})
 
-    with pytest.raises(TopologyError, match="give the store another name, or delete the changelog"):
+    with pytest.raises(TopologyError, match="give the store another name=, or delete the changelog"):
         async with member(servers, counting("memory"), tmp_path):
             pass
 

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ottla.streams.errors import RecordUndecodable
+from ottla.consumer import ConsumerRecord
+from ottla.streams.errors import RecordUndecodable, StateUndecodable
 from ottla.streams.language.topology import Topology
+from ottla.streams.language.windows import tumbling
 from peers.stream_member import Crashed, Log, Member, record
 
 
@@ -197,3 +199,109 @@ async def test_a_failed_attempt_leaves_no_trace_in_the_store() -> None:
 
     assert log.rows("sums") == [(b"k", b"2"), (b"k", b"2")]
     assert log.rows("sums-changelog") == [(b"k", b"2")]
+
+
+# --- state that cannot be decoded
+
+
+async def test_a_row_that_cannot_be_decoded_is_named_and_is_no_fault_of_the_record() -> None:
+    topology, log = Topology(), Log()
+    orders = topology.stream("orders", key=str, value=str)
+    orders.join(topology.table("customers", key=str, value=Order), lambda order, row: row.item).to("out")
+    member = Member(topology, "orders", log)
+    member.tables["customers", b"a"] = b'{"item": 3}'
+
+    with pytest.raises(StateUndecodable) as raised:
+        await member.handle(record(7, b"a", b"tea"))
+
+    assert str(raised.value) == (
+        "the row of table 'customers' cannot be decoded, which a record needs (topic orders, partition 0, "
+        "offset 7): ValidationError: Expected `str`, got `int` - at `$.item`; it is no Order from JSON: "
+        "write the row of this key again, or set on_error={StateUndecodable: 'dead-letter'}"
+    )
+
+
+async def test_state_of_a_store_whose_type_changed_is_named_with_the_remedy() -> None:
+    before, log = Topology(), Log()
+    before.stream("orders", key=str, value=str).aggregate(str, lambda now, value: now + value, name="sums")
+    await Member(before, "orders", log).handle(record(0, b"a", b"tea"))
+    after = Topology()
+    after.stream("orders", key=str, value=str).count(name="sums").to("out")
+    member = Member(after, "orders", log)
+    await member.restore()
+
+    with pytest.raises(StateUndecodable, match=r"the state of store 'sums' \(key [0-9a-f]{16}\)") as raised:
+        await member.handle(record(1, b"a", b"milk"))
+
+    assert "it is no int from JSON: give the store another name=" in str(raised.value)
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["each", "final"])
+async def test_windows_whose_type_changed_are_named(final: bool) -> None:
+    before, log = Topology(), Log()
+    before.stream("orders", key=str, value=str).count(name="sums")
+    await Member(before, "orders", log).handle(record(0, b"a", b"tea"))
+    after = Topology()
+    windows = after.stream("orders", key=str, value=str).window(tumbling(1_000))
+    (windows.final() if final else windows).count(name="sums").to("out")
+    member = Member(after, "orders", log)
+    await member.restore()
+
+    with pytest.raises(StateUndecodable, match="it is no state of windows"):
+        await member.handle(record(1, b"a", b"milk", 100))
+
+
+# --- headers
+
+
+async def test_records_that_are_written_keep_their_headers() -> None:
+    topology, log = Topology(), Log()
+    orders = topology.stream("orders", key=str, value=str)
+    orders.map_values(str.upper).to("out")
+    orders.count(name="counts").to("counts")
+    headers = [("trace", b"1"), ("message-id", b"7"), ("trace", None)]
+
+    await Member(topology, "orders", log).handle(with_headers(headers))
+
+    assert [list(output.headers) for output in log.outputs if "changelog" not in output.topic] == [
+        headers
+    ] * 2
+
+
+@pytest.mark.parametrize("made", [list, later(list)], ids=["plain", "async"])
+async def test_records_that_were_made_of_one_do_not_share_its_message_id(made: Callable[[Any], Any]) -> None:
+    """They would be taken for copies of each other, and all but the first left out."""
+    topology, log = Topology(), Log()
+    orders = topology.stream("orders", key=str, value=str)
+    orders.flat_map_values(made).peek(later(len)).to("letters")
+    orders.to("out")
+
+    await Member(topology, "orders", log).handle(with_headers([("trace", b"1"), ("message-id", b"7")]))
+
+    assert {(output.topic, *output.headers) for output in log.outputs} == {
+        ("letters", ("trace", b"1")),
+        ("out", ("trace", b"1"), ("message-id", b"7")),
+    }
+
+
+async def test_a_window_that_closes_has_none_of_the_headers_of_the_record_that_closes_it() -> None:
+    topology, log = Topology(), Log()
+    orders = topology.stream("orders", key=str, value=str)
+    orders.window(tumbling(1_000)).final().count(name="counts").map_values(lambda row: row.value).to("counts")
+    orders.to("out")
+    member = Member(topology, "orders", log)
+
+    await member.handle(record(0, b"a", b"tea", 0))
+    await member.handle(with_headers([("trace", b"1")], offset=1, timestamp_ms=5_000))
+
+    assert written_headers(log) == [("out", []), ("counts", []), ("out", [("trace", b"1")])]
+
+
+def written_headers(log: Log) -> list[tuple[str, list[Any]]]:
+    return [(each.topic, list(each.headers)) for each in log.outputs if not each.topic.endswith("changelog")]
+
+
+def with_headers(
+    headers: list[tuple[str, bytes | None]], offset: int = 0, timestamp_ms: int = 0
+) -> ConsumerRecord:
+    return ConsumerRecord("orders", 0, offset, timestamp_ms, b"a", b"tea", headers=headers)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         OutputFailed,
         RecordError,
         RecordUndecodable,
+        StateUndecodable,
         StreamsError,
         WorkerProcessDied,
     )
@@ -101,6 +102,7 @@ __all__ = [
     "Skip",
     "SqlMarks",
     "SqliteStore",
+    "StateUndecodable",
     "Stop",
     "StoreUnavailable",
     "Stream",
@@ -135,7 +137,7 @@ _MODULES = {
     "MissingIdentity RedisStore SqlMarks SqliteStore StoreUnavailable TopicStore WindowLimits "
     "by_function by_header by_key by_message_id",
     "ottla.streams.errors": "ContextMisused HandlerCancelled HandlerFailed HandlerTimedOut InvalidHandler "
-    "OutputFailed RecordError RecordUndecodable StreamsError WorkerProcessDied",
+    "OutputFailed RecordError RecordUndecodable StateUndecodable StreamsError WorkerProcessDied",
     "ottla.streams.exactly_once.outcome": "OutputRejected TransactionsFenced",
     "ottla.streams.failures.retry_policy": "RetryPolicy",
     "ottla.streams.handlers.context": "Context",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from ottla.client.errors import ClientError
+from ottla.producer import RecordTooLarge
+from ottla.protocol.errors import MessageTooLarge, RecordListTooLarge
 from ottla.protocol.topics import TopicPartition
+
+TOO_LARGE: Final = (RecordTooLarge, MessageTooLarge, RecordListTooLarge)
+"""What producer and broker raise for a record that is too large: sending it again is in vain."""
 
 
 class StreamsError(ClientError):
@@ -42,6 +47,8 @@ class HandlerFailed(RecordError):
         super().__init__(f"the handler failed in attempt {attempts}", partition, offset, cause)
         if isinstance(cause, RecordUndecodable):  # the handler was not called
             self.args = (f"{cause}; {_AFTER_UNDECODABLE}",)
+        if isinstance(cause, StateUndecodable):  # it names the record too, and the handler is not at fault
+            self.args = (str(cause),)
         self.attempts = attempts
 
 
@@ -131,6 +138,24 @@ class RecordUndecodable(RecordError):
         return type(self), (self.partition, self.offset, self.cause, self.how, self.part)
 
 
+class StateUndecodable(RecordError):
+    """A row of a table, or the state of a store, cannot be decoded, and a record of a stream needs it.
+
+    The record is not at fault, so the processor stops; `on_error` may name this class.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, offset: int, cause: BaseException, where: str, remedy: str
+    ) -> None:
+        super().__init__(f"{where} cannot be decoded, which a record needs", partition, offset, cause)
+        self.args = (f"{self}; {remedy}, or set on_error={{StateUndecodable: 'dead-letter'}}",)
+        self.where = where
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.partition, self.offset, self.cause, self.where, self.remedy)
+
+
 class BatchUndecodable(StreamsError):
     """Some records of a batch cannot be decoded; the handler was not called."""
 
@@ -187,6 +212,30 @@ class RemoteError(StreamsError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.kind, self.name, self.message, self.trace)
+
+
+class OutputTooLarge(StreamsError):
+    """A topic takes no record of the size of an output. The record that it was made of is not retried."""
+
+    def __init__(self, topic: str, cause: BaseException) -> None:
+        super().__init__(
+            f"topic {topic!r} takes no record of this size: {type(cause).__name__}: {cause}; raise its "
+            "max.message.bytes, or set dead_letter_topic to go on after such records"
+        )
+        self.topic = topic
+        self.cause = cause
+
+
+class StateTooLarge(StreamsError):
+    """A changelog takes no state of this size. The processor stops: its state would not be restored."""
+
+    def __init__(self, topic: str, cause: BaseException) -> None:
+        super().__init__(
+            f"the changelog {topic!r} takes no state of this size: {type(cause).__name__}: {cause}; keep "
+            "less per key, or raise max.message.bytes of the changelog and max_request_size"
+        )
+        self.topic = topic
+        self.cause = cause
 
 
 class StateUnavailable(StreamsError):

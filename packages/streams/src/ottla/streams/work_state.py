@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ class WorkState:
 
     outputs: list[Any] = field(default_factory=list)
     """The sends of the current attempt, as the `Outputs` keep them."""
+    changelogs: Collection[str] = ()
+    """The topics among those of its outputs that have state."""
     final: FinalFailure | None = None
     """Set once the work goes to the dead letters."""
     set_aside_offsets: set[int] = field(default_factory=set)

@@ -17,13 +17,12 @@ from ottla.producer import (
     ProducerClosed,
     ProducerFenced,
     ProducerRecord,
-    RecordTooLarge,
     SerializationFailed,
     TransactionError,
 )
 from ottla.protocol import errors
 from ottla.protocol.errors import KafkaError
-from ottla.streams.errors import DeadLetterRejected, RemoteError
+from ottla.streams.errors import TOO_LARGE, DeadLetterRejected, RemoteError
 from ottla.streams.work_state import FinalFailure
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,6 @@ MAX_MESSAGE_CHARS: Final = 1_000
 MAX_SHORT_BYTES: Final = 1_024
 """The bytes of a key and of a value that are kept if the whole record is too large for the topic."""
 
-_TOO_LARGE: Final = (RecordTooLarge, errors.MessageTooLarge, errors.RecordListTooLarge)
 _FOR_GOOD: Final = (
     AuthenticationFailed,
     ProducerClosed,
@@ -47,7 +45,7 @@ _FOR_GOOD: Final = (
     errors.InvalidTopicException,
     errors.PolicyViolation,
     errors.TopicAuthorizationFailed,
-    *_TOO_LARGE,
+    *TOO_LARGE,
 )
 
 _MAY_PASS: Final = (ClientError, KafkaError, TimeoutError)
@@ -142,7 +140,7 @@ class DeadLetters:
     async def _send_one(self, record: ConsumerRecord, failure: FinalFailure) -> None:
         try:
             await self._send(dead_letter(self.topic, record, failure, self._group_id))
-        except _TOO_LARGE:
+        except TOO_LARGE:
             await self._send(short_dead_letter(self.topic, record, failure, self._group_id))
 
     def _log_failing(self, error: BaseException) -> None:

@@ -25,16 +25,22 @@ from ottla.streams.errors import (
     DeadLetterRejected,
     InvalidHandler,
     KeySetAside,
+    OutputFailed,
+    OutputTooLarge,
     RecordUndecodable,
     RemoteError,
+    StateTooLarge,
     StateUnavailable,
+    StateUndecodable,
     ThreadsExhausted,
 )
 from ottla.streams.seams import DeadLetter, Retry, Skip, Stop, Verdict
 
 Action = Literal["retry", "dead-letter", "skip", "stop"]
 
-_STOPPING: Final = (InvalidHandler, ContextMisused, ThreadsExhausted, DeadLetterRejected, StateUnavailable)
+_STOPPING: Final = (
+    InvalidHandler, ContextMisused, ThreadsExhausted, DeadLetterRejected, StateUnavailable, StateTooLarge,
+)  # fmt: skip
 _SEVERITY: Final[tuple[Action, ...]] = ("stop", "dead-letter", "retry", "skip")
 
 
@@ -72,11 +78,22 @@ class RetryPolicy:
             return next(each for each in _SEVERITY if each in actions)
         if not isinstance(error, Exception) or isinstance(error, _STOPPING):
             return "stop"
+        if isinstance(error, StateUndecodable):  # no fault of the record: only a name of its own counts
+            return self._named(type(error), StateUndecodable) or "stop"
+        if isinstance(error, OutputFailed):
+            return self._for_outputs(error)
         kind = error.kind if isinstance(error, RemoteError) else type(error)
         action = self._named(kind, BaseException) or "retry"
-        if isinstance(error, RecordUndecodable | KeySetAside) and action == "retry":
+        if isinstance(error, RecordUndecodable | KeySetAside | OutputTooLarge) and action == "retry":
             return "dead-letter"
         return action
+
+    def _for_outputs(self, error: OutputFailed) -> Action:
+        """Return what follows outputs that are not acknowledged; no attempt, for later records went on."""
+        if not isinstance(error.cause, OutputTooLarge):
+            return "stop"
+        named = self._named(type(error), OutputFailed)
+        return "dead-letter" if named is None or named == "retry" else named
 
     def _named(self, kind: type[BaseException], base: type[BaseException]) -> Action | None:
         """Return the action of the nearest class that `on_error` names, up to a base class."""

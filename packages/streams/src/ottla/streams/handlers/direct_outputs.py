@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Protocol
 
 from ottla.producer import Acknowledgement, ProducerRecord
 from ottla.producer.record import Headers
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.errors import TOO_LARGE, OutputTooLarge, StateTooLarge
 from ottla.streams.seams import Work
 from ottla.streams.work_state import WorkState, state_of
 
@@ -47,7 +49,7 @@ class DirectOutputs:
         if not isinstance(state, WorkState) or not state.outputs:
             return None
         outputs, state.outputs = state.outputs, []
-        settled = _Settled(len(outputs))
+        settled = _Settled(len(outputs), state.changelogs)
         for each in outputs:
             each.add_done_callback(settled.count)
         return settled.future
@@ -64,9 +66,10 @@ class DirectOutputs:
 class _Settled:
     """Counts acknowledgements down; the future is done after the last one, or fails with the first error."""
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, changelogs: Collection[str]) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = left
+        self._changelogs = changelogs
 
     def count(self, acknowledgement: Acknowledgement) -> None:
         self._left -= 1
@@ -74,6 +77,13 @@ class _Settled:
         if self.future.done():
             return
         if error is not None:
-            self.future.set_exception(error)
+            self.future.set_exception(self._named(acknowledgement, error))
         elif not self._left:
             self.future.set_result(None)
+
+    def _named(self, acknowledgement: Acknowledgement, error: BaseException) -> BaseException:
+        partition = acknowledgement.topic_partition
+        if partition is None or not isinstance(error, TOO_LARGE):
+            return error
+        kind = StateTooLarge if partition.topic in self._changelogs else OutputTooLarge
+        return kind(partition.topic, error)

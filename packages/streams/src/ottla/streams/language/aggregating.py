@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ottla.streams.language.calls import Step, Waiting, in_turn, then
+from ottla.streams.errors import StateUndecodable
+from ottla.streams.handlers.context import key_hash
+from ottla.streams.language.calls import Step, Waiting, then, without
 from ottla.streams.language.nodes import Aggregate
 from ottla.streams.language.runs import Cell, Run
 from ottla.streams.language.windows import (
@@ -58,13 +61,26 @@ class _OfKeys:
         """Apply a record to the cell of its key."""
         raise NotImplementedError
 
+    def state_of(self, run: Run, cell: Cell, data: bytes) -> Any:
+        """Return the state of bytes. Raises StateUndecodable."""
+        try:
+            return self._state.deserialize(data)
+        except Exception as error:
+            raise self.undecodable(run, cell.key, f"{self._state}", error) from error
+
+    def undecodable(self, run: Run, key: bytes, form: str, error: Exception) -> StateUndecodable:
+        """Return the error of a key's state that is not in the form that the program says."""
+        where = f"the state of store {self._spec.name!r} (key {key_hash(key)})"
+        remedy = f"it is no {form}: give the store another name=, or delete its changelog to begin again"
+        return run.cannot_decode(where, remedy, error)
+
 
 class Aggregating(_OfKeys):
     """Keeps one value per key, and passes each new one on."""
 
     def in_cell(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
         """Apply a record; one that was applied before passes the value on as it is now."""
-        now = None if cell.value is None else self._state.deserialize(cell.value)
+        now = None if cell.value is None else self.state_of(run, cell, cell.value)
         if cell.is_known:
             return self._following(run, key, now)
         made = self._node.update(now, value)
@@ -104,15 +120,15 @@ class Windowing(_OfKeys):
 
     def in_cell(self, run: Run, key: Any, value: Any, cell: Cell) -> Waiting:
         """Apply a record to its window, and close those that the key's time has passed."""
-        windows = KeyWindows() if cell.value is None else decode(cell.value)
+        windows = KeyWindows() if cell.value is None else self._windows_of(run, cell.key, cell.value)
         start_ms = self._rules.windows.start_of(run.timestamp_ms)
         if cell.is_known:
-            return self._repeat(run, key, windows, start_ms)
+            return self._repeat(run, key, cell, windows.open.get(start_ms), start_ms)
         if self._rules.is_late(run.timestamp_ms, windows.time_ms, cell.partition.closed_until_ms):
             run.counters.late += 1
             return None
         data = windows.open.get(start_ms)
-        made = self._node.update(None if data is None else self._state.deserialize(data), value)
+        made = self._node.update(None if data is None else self.state_of(run, cell, data), value)
         change = _Change(cell, windows, start_ms)
         if hasattr(made, "__await__"):
             return then(made, self._updated, run, key, change)
@@ -127,11 +143,17 @@ class Windowing(_OfKeys):
         still, closed = self._rules.close(changed, changed.time_ms)
         cell.after = Entry(encode(still), run.record.offset, 0, self._rules.due_ms(still))
         if self._node.is_final:
-            return self._emit_closed(run, key, closed)
+            return self._emit_closed(run, key, cell, closed)
         return self._emit(run, key, start_ms, now)
 
+    def _windows_of(self, run: Run, key: bytes, data: bytes) -> KeyWindows:
+        try:
+            return decode(data)
+        except Exception as error:
+            raise self.undecodable(run, key, "state of windows", error) from error
+
     def _sweep_key(self, run: Run, cell: Cell, before: Entry, until_ms: int) -> Waiting:
-        windows = decode(before.value or b"")
+        windows = self._windows_of(run, cell.key, before.value or b"")
         still, closed = self._rules.close(windows, until_ms)
         is_over = not still.open and still.time_ms <= until_ms
         cell.after = Entry(
@@ -142,22 +164,25 @@ class Windowing(_OfKeys):
         )
         if not self._node.is_final or not closed:
             return None
-        return self._emit_closed(run, self._spec.key.deserialize(cell.key), closed)
+        try:
+            key = self._spec.key.deserialize(cell.key)
+        except Exception as error:
+            raise self.undecodable(run, cell.key, f"{self._spec.key} as key", error) from error
+        return self._emit_closed(run, key, cell, closed)
 
-    def _repeat(self, run: Run, key: Any, windows: KeyWindows, start_ms: int) -> Waiting:
+    def _repeat(self, run: Run, key: Any, cell: Cell, data: bytes | None, start_ms: int) -> Waiting:
         """Pass on the value of the window of a record that was applied before."""
-        data = windows.open.get(start_ms)
         if self._node.is_final or data is None:
             return None
-        return self._emit(run, key, start_ms, self._state.deserialize(data))
+        return self._emit(run, key, start_ms, self.state_of(run, cell, data))
 
-    def _emit_closed(self, run: Run, key: Any, closed: dict[int, bytes]) -> Waiting:
+    def _emit_closed(self, run: Run, key: Any, cell: Cell, closed: dict[int, bytes]) -> Waiting:
         if not closed:
             return None
         run.closes_windows = True
-        return in_turn(
-            self._emit(run, key, start_ms, self._state.deserialize(data)) for start_ms, data in closed.items()
-        )
+        values = {start_ms: self.state_of(run, cell, data) for start_ms, data in closed.items()}
+        emitting = (partial(self._emit, run, key, start_ms, value) for start_ms, value in values.items())
+        return without(None, run, emitting)
 
     def _emit(self, run: Run, key: Any, start_ms: int, value: Any) -> Waiting:
         return self._following(run, key, WindowValue(start_ms, start_ms + self._rules.windows.size_ms, value))

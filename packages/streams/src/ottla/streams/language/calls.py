@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from ottla.streams.language.runs import Run
+from ottla.streams.language.runs import Headers, Run
 
 Waiting = Awaitable[None] | None
 """None: all is done. Otherwise it is awaited, and the rest is done then."""
@@ -56,6 +56,26 @@ def in_turn(turns: Iterator[Waiting]) -> Waiting:
         if waiting is not None:
             return _rest(waiting, turns)
     return None
+
+
+def without(header: str | None, run: Run, turns: Iterator[Callable[[], Waiting]]) -> Waiting:
+    """Do one thing after the other; what they write has the run's headers without one of them, or none.
+
+    Several records that were made of one are no copies of each other: so they must not have its message id.
+    A window that closes has no headers: those of the record that closes it say nothing about it.
+    """
+    headers = run.headers
+    run.headers = () if header is None else [each for each in headers if each[0] != header]
+    waiting = in_turn(turn() for turn in turns)
+    if waiting is not None:
+        return _with(headers, run, waiting)
+    run.headers = headers
+    return None
+
+
+async def _with(headers: Headers, run: Run, waiting: Awaitable[None]) -> None:
+    await waiting
+    run.headers = headers
 
 
 async def _rest(first: Awaitable[None], turns: Iterator[Waiting]) -> None:

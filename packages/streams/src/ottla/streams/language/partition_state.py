@@ -103,6 +103,8 @@ class PartitionState:
         self._tables = tables
         self._opened: list[TableNode] = []
         self._forgotten = 0
+        self.changelogs = frozenset(changelog_topic(app_id, spec) for spec in part.stores)
+        """The topics of its stores."""
 
     async def open(self) -> None:
         """Restore the stores and load the tables, to the ends that their topics have now."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
+from ottla.streams.errors import StateUndecodable
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.state.entry import Entry, to_headers
 from ottla.streams.state.store import ELSEWHERE
@@ -17,6 +18,8 @@ from ottla.streams.state.store_partition import (
     StorePartition,
     closed_until_entry,
 )
+
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Outbox(Protocol):
@@ -34,6 +37,9 @@ class Lookup(Protocol):
 
     def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
         """Return the newest value of a key, None without one, or what is awaited for it."""
+
+    def name_row(self, table: TableNode, key: bytes) -> str:
+        """Name the row of a key that was just looked up, with its table and partition."""
 
 
 @dataclass
@@ -70,8 +76,8 @@ class Run:
     """One record: what it has changed and what it causes, before anybody else sees it."""
 
     __slots__ = (
-        "_cells", "_closed_until", "closes_windows", "counters", "lookup", "outputs", "record", "stores",
-        "timestamp_ms",
+        "_cells", "_closed_until", "closes_windows", "counters", "headers", "lookup", "outputs", "record",
+        "stores", "timestamp_ms",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +88,8 @@ class Run:
         counters: Counters,
     ) -> None:
         self.record = record
+        self.headers: Headers = record.headers
+        """The headers of what it writes: the record's own, unless a step says otherwise."""
         self.timestamp_ms = max(record.timestamp_ms, 0)
         """The event time; records without one count as from time 0."""
         self.stores = stores
@@ -112,6 +120,10 @@ class Run:
         if not partition.acquire_if_free(key):
             return None
         return await self._loaded(store, partition, key)
+
+    def cannot_decode(self, where: str, remedy: str, error: Exception) -> StateUndecodable:
+        """Return the error of state that the record needs and that cannot be decoded."""
+        return StateUndecodable(self.record.topic_partition, self.record.offset, error, where, remedy)
 
     def close_until(self, store: str, time_ms: int) -> None:
         """Note that windows of idle keys are closed up to a time."""

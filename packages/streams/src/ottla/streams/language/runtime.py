@@ -30,6 +30,7 @@ from ottla.streams.language.topics import changelog_topic, prepare_topics
 from ottla.streams.language.topology import Plan
 from ottla.streams.seams import Work
 from ottla.streams.state.topic_reader import EndOffsets, TopicReader
+from ottla.streams.work_state import state_of
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class TopologyRuntime:
         self._is_transactional = config.processing_guarantee == "exactly-once"
         self._parts = {topic: CompiledPart(part) for topic, part in plan.parts.items()}
         self._stack = AsyncExitStack()
+        self._admin: Admin | None = None
         self._counts: dict[str, int] = {}
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._closing: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -128,7 +130,12 @@ class TopologyRuntime:
     # --- what the processor tells
 
     async def assigned(self, partition: TopicPartition, offset: int | None) -> asyncio.Future[None] | None:
-        """Restore the state of a partition. After a while its records wait for it instead of the group."""
+        """Restore the state of a partition. After a while its records wait for it instead of the group.
+
+        Raises TopologyError for a partition that was added to a topic whose state has no place for it.
+        """
+        if partition.partition >= self._counts[partition.topic]:
+            await self._check_grown_topics()
         before = self._closing.pop(partition, None)
         state = self._partitions[partition] = PartitionState(
             partition,
@@ -167,6 +174,7 @@ class TopologyRuntime:
     async def _enter(self, stack: AsyncExitStack) -> None:
         client = self._config.consumer.client
         admin = await stack.enter_async_context(environment().admin(client))
+        self._admin = admin
         self._counts = await prepare_topics(admin, self._plan, self._app_id)
         executor = ThreadPoolExecutor(1, "ottla-state")
         stack.callback(executor.shutdown)
@@ -218,6 +226,15 @@ class TopologyRuntime:
                 found = found.exceptions[0]
             raise found from None
 
+    async def _check_grown_topics(self) -> None:
+        """Check again that topics fit together: changelogs and tables may lack the partitions of a stream."""
+        assert self._admin is not None
+        counts = await prepare_topics(self._admin, self._plan, self._app_id)
+        followed = {
+            table.topic for table in self._plan.global_tables
+        }  # their new partitions are loaded first
+        self._counts.update((topic, count) for topic, count in counts.items() if topic not in followed)
+
     async def _topic_ids(self, admin: Admin) -> dict[str, str]:
         parts = self._plan.parts.values()
         changelogs = [changelog_topic(self._app_id, store) for part in parts for store in part.stores]
@@ -240,6 +257,8 @@ class TopologyRuntime:
         state = self._partitions[record.topic_partition]
         if not state.is_restored:
             await _restored(record.topic_partition, state)
+        if state.stores:
+            state_of(work).changelogs = state.changelogs
         run = Run(record, state.stores, state.lookup, self.counters)
         try:
             waiting = self._parts[record.topic].process(run, state.time.time_ms)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal
 
 from ottla.producer import ProducerRecord
+from ottla.streams.dedupe.identity import MESSAGE_ID_HEADER
 from ottla.streams.errors import RecordUndecodable
 from ottla.streams.language.aggregating import aggregate_step
 from ottla.streams.language.calls import (
@@ -16,6 +18,7 @@ from ottla.streams.language.calls import (
     calling_with_key,
     in_turn,
     then,
+    without,
 )
 from ottla.streams.language.nodes import (
     Aggregate,
@@ -118,7 +121,10 @@ def _value(following: Step) -> GoOn:
 
 
 def _each_value(following: Step) -> GoOn:
-    return lambda run, key, _, made: in_turn(following(run, key, each) for each in made)
+    def go_on(run: Run, key: Any, _: Any, made: Any) -> Waiting:
+        return without(MESSAGE_ID_HEADER, run, (partial(following, run, key, value) for value in made))
+
+    return go_on
 
 
 def _pair(following: Step) -> GoOn:
@@ -126,7 +132,10 @@ def _pair(following: Step) -> GoOn:
 
 
 def _each_pair(following: Step) -> GoOn:
-    return lambda run, _key, _value, made: in_turn(following(run, key, value) for key, value in made)
+    def go_on(run: Run, _key: Any, _value: Any, made: Any) -> Waiting:
+        return without(MESSAGE_ID_HEADER, run, (partial(following, run, *pair) for pair in made))
+
+    return go_on
 
 
 def _branch(node: Branch, children: list[Step]) -> Step:
@@ -153,10 +162,15 @@ def _sink(node: Sink) -> Step:
                 None if key is None else write_key(key),
                 None,
                 run.timestamp_ms,
+                run.headers,
             )
         )
 
     return step
+
+
+async def _beside(key: bytes, data: Awaitable[bytes | None]) -> tuple[bytes, bytes | None]:
+    return key, await data
 
 
 class Joining:
@@ -176,14 +190,20 @@ class Joining:
     def _look(self, run: Run, key: Any, value: Any, wanted: Any) -> Waiting:
         if wanted is None:
             run.counters.without_key += not self._is_left
-            return self._join(run, key, value, None)
-        data = run.lookup.row(self._table, self._table.key.serialize(wanted))
+            return self._join(run, key, value, (b"", None))
+        row_key = self._table.key.serialize(wanted)
+        data = run.lookup.row(self._table, row_key)
         if data is None or isinstance(data, bytes):
-            return self._join(run, key, value, data)
-        return then(data, self._join, run, key, value)
+            return self._join(run, key, value, (row_key, data))
+        return then(_beside(row_key, data), self._join, run, key, value)
 
-    def _join(self, run: Run, key: Any, value: Any, data: bytes | None) -> Waiting:
-        row = None if data is None else self._table.value.deserialize(data)
+    def _join(self, run: Run, key: Any, value: Any, found: tuple[bytes, bytes | None]) -> Waiting:
+        row_key, data = found
+        try:
+            row = None if data is None else self._table.value.deserialize(data)
+        except Exception as error:
+            remedy = f"it is no {self._table.value}: write the row of this key again"
+            raise run.cannot_decode(run.lookup.name_row(self._table, row_key), remedy, error) from error
         if row is None and not self._is_left:
             return None
         made = self._joiner(value, row)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.protocol.topics import TopicPartition
+from ottla.streams.handlers.context import key_hash
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.language.stores import StoreFactory
 from ottla.streams.state.entry import Contents, Entry, newest_row
@@ -72,6 +73,20 @@ class Tables:
         found = newest_row([await store.get(key) for store in stores])
         return None if found is None else found.value
 
+    def place_of(self, table: TableNode, partitions: Sequence[int], key: bytes) -> str:
+        """Name the partition of the newest row of a key, and its offset if that is known."""
+        rows: list[tuple[int, Entry]] = []
+        for number in partitions:
+            store = self._open[TopicPartition(table.topic, number)].store
+            entry = None if store is None else store.at_hand(key)
+            if entry is not None and entry is not ELSEWHERE:
+                rows.append((number, entry))
+        newest = newest_row(entry for _, entry in rows)
+        for number, entry in rows:
+            if entry is newest:
+                return f"partition {number}" + ("" if table.is_global else f", offset {entry.stamp}")
+        return "not in memory any more"
+
     async def drop_tombstones(self, table: TableNode, partitions: Sequence[int]) -> None:
         """Remove the older rows of keys that a partition of a global table has a tombstone of, and that."""
         stores = self._stores_of(table, partitions)
@@ -101,5 +116,12 @@ class PartitionLookup:
 
     def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
         """Return the newest value of a key, None without one, or what is awaited for it."""
-        partitions = range(self._counts[table.topic]) if table.is_global else self._own
-        return self._tables.row(table, partitions, key)
+        return self._tables.row(table, self._partitions_of(table), key)
+
+    def name_row(self, table: TableNode, key: bytes) -> str:
+        """Name the row of a key that was just looked up, with its table and partition."""
+        place = self._tables.place_of(table, self._partitions_of(table), key)
+        return f"the row of table {table.topic!r} ({place}, key {key_hash(key)})"
+
+    def _partitions_of(self, table: TableNode) -> Sequence[int]:
+        return range(self._counts[table.topic]) if table.is_global else self._own

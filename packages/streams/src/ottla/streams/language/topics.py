@@ -95,6 +95,7 @@ async def _prepare_changelog(admin: Admin, changelog: str, partitions: int, topi
     found = await _created_count(admin, changelog, partitions, COMPACTED)
     if found != partitions:
         raise TopologyError(
-            f"stream {topic!r} has {partitions} partitions and its changelog {changelog!r} has {found}; give "
-            "the store another name, or delete the changelog to begin anew"
+            f"stream {topic!r} has {partitions} partitions and its changelog {changelog!r} has {found}: keys "
+            "are in other partitions than their state; give the store another name=, or delete the changelog "
+            "and read the topic again: ottla group reset-offsets"
         )

@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.errors import HandlerCancelled, HandlerFailed, HandlerTimedOut, OutputFailed
+from ottla.streams.errors import (
+    HandlerCancelled,
+    HandlerFailed,
+    HandlerTimedOut,
+    OutputFailed,
+    OutputTooLarge,
+)
 from ottla.streams.processing.lease import LOOK_EVERY_S, Lease
 from ottla.streams.scheduling.assignment import WorkItem
 from ottla.streams.scheduling.scheduler import Scheduler
@@ -99,6 +105,7 @@ class Workers:
         self._around: asyncio.Task[bool] | None = None
         self._workers: list[Worker] = []
         self._idle: list[Worker] = []
+        self._setting_aside: set[asyncio.Task[None]] = set()
         self._turn_end_s = 0.0
         self._has_turn = False
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -124,7 +131,7 @@ class Workers:
         for timer in (self._retry_timer, self._lease_timer):
             if timer is not None:
                 timer.cancel()
-        for task in (self._around, *(worker.task for worker in self._workers)):
+        for task in (self._around, *self._setting_aside, *(worker.task for worker in self._workers)):
             if task is not None:
                 task.cancel()
 
@@ -337,11 +344,53 @@ class Workers:
         error = asyncio.CancelledError() if acknowledged.cancelled() else acknowledged.exception()
         if error is None:
             self._scheduler.finish(work)
+        elif work.assignment.is_stale:
+            self._scheduler.forsake(work)
+        else:
+            self._refused(work, OutputFailed(work.partition, work.offset, error), error)
+        self._progress.set()
+
+    def _refused(self, work: WorkItem, failure: OutputFailed, error: BaseException) -> None:
+        """What handled work sent will never be acknowledged, or not in time."""
+        verdict = self._verdict(work, failure) if isinstance(error, OutputTooLarge) else Stop()
+        if self._observer is not None and isinstance(verdict, Skip | DeadLetter):
+            self._observer.on_failed(work, failure, verdict)
+        if isinstance(verdict, Skip):
+            self._scheduler.finish(work)
+        elif isinstance(verdict, DeadLetter) and self._tasks is not None and not self._is_stopped:
+            # Its lane went on, so no worker may take it again: a task of its own sends the dead letters.
+            task = self._tasks.create_task(
+                self._set_aside_handled(work, failure), name="ottla-streams-refused"
+            )
+            self._setting_aside.add(task)
+            task.add_done_callback(self._setting_aside.discard)
         else:
             self._scheduler.forsake(work)
-            if not work.assignment.is_stale:
-                self._fail(OutputFailed(work.partition, work.offset, error))
-        self._progress.set()
+            self._fail(failure)
+
+    async def _set_aside_handled(self, work: WorkItem, error: BaseException) -> None:
+        """Set released work aside, again and again while that is delayed, and finish it."""
+        is_finished = False
+        try:
+            while not work.assignment.is_stale:
+                try:
+                    await self._failures.set_aside(work, error)
+                except Exception as failure:
+                    verdict = self._verdict(work, failure)
+                    if not isinstance(verdict, Retry):
+                        self._fail(self._stopping(work, failure))
+                        return
+                    await asyncio.sleep(max(0, verdict.at_ms - self.now_ms()) / 1_000)
+                    continue
+                if self._observer is not None:
+                    self._observer.on_set_aside(work)
+                self._scheduler.finish(work)
+                is_finished = True
+                return
+        finally:
+            if not is_finished:
+                self._scheduler.forsake(work)
+            self._progress.set()
 
     # --- failures
 
