@@ -298,6 +298,13 @@ def simulation(session: nox.Session) -> None:
 
 
 @nox.session
+def streams_kills(session: nox.Session) -> None:
+    """Kill one of two members that write to SQLite, under load, in fifty rounds (`-- --rounds N`)."""
+    _install(session, "psutil", "confluent-kafka")
+    session.run("python", "tests/system/streams_kills.py", *session.posargs)
+
+
+@nox.session
 def streams_chaos(session: nox.Session) -> None:
     """Kill and rebalance members of a streams group for a million records (`-- --records N --effect E`)."""
     _install(session, "psutil", "confluent-kafka", "psycopg[binary]")

@@ -44,7 +44,6 @@ from ottla.streams.scheduling.finished_offsets import PREFIX, decode
 GROUP, TOPIC = "chaos", "changes"
 MEMBERS = 3
 SESSION_S = 3.0
-STALLED_S = 90.0
 WATCH_S = 0.5
 _FAULTS = ("kill", "leave", "join", "pause")
 EFFECTS = ("none", "processes", "sqlite", "postgres", "transactions")
@@ -179,11 +178,16 @@ class Run:
             now = time.monotonic()
             if self.rules.handled > handled:
                 progress_s, handled = now, self.rules.handled
-            if now - progress_s > STALLED_S:
-                self.wrong.append(f"nothing was handled for {STALLED_S:.0f} s")
+            if now - progress_s > self.options.stalled_s:
+                await self.stalled()
             if now - printed_s > self.options.print_s:
                 printed_s = now
                 self.report()
+
+    async def stalled(self) -> None:
+        """Note that nothing is handled any more, and what the members say of themselves."""
+        self.wrong.append(f"nothing was handled for {self.options.stalled_s:.0f} s")
+        self.wrong += await self.group.describe()
 
     async def judge(self, admin: Admin) -> None:
         """Read the commits, then the events up to a later moment, and judge both."""
@@ -200,7 +204,7 @@ class Run:
         """Wait until what a member handled before it was killed is handled again, and committed."""
         ends = await admin.offsets.find(dict.fromkeys(self.partitions, LATEST))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STALLED_S):
+            async with asyncio.timeout(self.options.stalled_s):
                 while any(
                     each.known[0] < ends[TopicPartition(TOPIC, each.number)] for each in self.rules.partitions
                 ):
@@ -310,6 +314,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pauses", type=float, default=1.0, help="the weight of pauses among the faults")
     parser.add_argument("--metadata-bytes", type=int, default=4_096, help="commit_metadata_max_bytes")
     parser.add_argument("--strategy", default="cooperative-sticky", help="partition_assignment_strategy")
+    parser.add_argument("--stalled-s", type=float, default=90.0, help="how long nothing may be handled")
     parser.add_argument("--print-s", type=float, default=10.0, help="the time between two lines of progress")
     parser.add_argument("--keep", type=Path, help="a folder for the journal and the logs of members")
     return parser.parse_args(arguments)

@@ -17,6 +17,8 @@ from streams_journal import Journal, Kind
 
 LEAVE_BOUND_S = 30.0
 CHILDREN_BOUND_S = 20.0
+DESCRIPTION_S = 5.0
+"""How long members may take to print their state."""
 _HERE = Path(__file__).resolve().parent
 
 
@@ -114,6 +116,15 @@ class Group:
                 self.journal.write_for(member.number, Kind.KILLED)
                 del self.members[slot]
 
+    async def describe(self) -> list[str]:
+        """Ask members for the state of their processors and tasks; return the last lines of each."""
+        for member in self.members.values():
+            member.process.send_signal(signal.SIGUSR1)
+        await asyncio.sleep(DESCRIPTION_S)
+        return [
+            f"member {member.number}: {last_words(member, 12, 4_000)}" for member in self.members.values()
+        ]
+
     async def end(self) -> None:
         """Kill whatever runs still."""
         for member in self.members.values():
@@ -122,6 +133,6 @@ class Group:
                 await member.process.wait()
 
 
-def last_words(member: Member) -> str:
+def last_words(member: Member, lines: int = 4, characters: int = 600) -> str:
     """Return the end of what a member printed."""
-    return " | ".join(member.log.read_text(errors="replace").splitlines()[-4:])[-600:]
+    return " | ".join(member.log.read_text(errors="replace").splitlines()[-lines:])[-characters:]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import faulthandler
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -68,7 +71,34 @@ def main() -> None:
         **chosen,
     )
     app.handle(given.topic)(handler)
+
+    @app.on_startup
+    async def describe_on_demand() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, describe, app)
+
     app.run()
+
+
+def describe(app: App) -> None:
+    """Print what the processors of an app do: for a run in which nothing is handled any more."""
+    for task in asyncio.all_tasks():
+        print(task, file=sys.stderr)
+    faulthandler.dump_traceback(sys.stderr)
+    for running in app._running:
+        processor = running._processor
+        if processor is None:
+            continue
+        scheduler, workers, consumer = processor.scheduler, processor._workers, processor.consumer
+        print("unfinished", scheduler.unfinished_positions(), scheduler.totals, file=sys.stderr)
+        print("parked", scheduler.retried_from(0), scheduler.next_retry_ms(), file=sys.stderr)
+        print("running", workers.running(), "of", workers.count, workers.now_ms(), file=sys.stderr)
+        print("idle", len(workers._idle), "waking", workers._waking, "busy", workers._busy, file=sys.stderr)
+        print("session ends", consumer.session_ends_s, "lease", workers._lease.ends_s, file=sys.stderr)
+        print("ready", scheduler.has_ready, "held", processor._rebalancing._held, file=sys.stderr)
+        for partition in sorted(consumer.assignment()):
+            state = consumer._positions[partition]
+            print(partition, state, consumer.lag(partition), consumer.paused(), file=sys.stderr)
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

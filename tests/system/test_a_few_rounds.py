@@ -47,6 +47,10 @@ HERE = Path(__file__).resolve().parent
             id="rows are right though changes are sent again and members are killed",
         ),
         pytest.param(
+            ["streams_kills.py", "--rounds", "1", "--load", "0", "--records", "3000"],
+            id="one of two members is killed and the other one goes on",
+        ),
+        pytest.param(
             ["connections.py", "--idle", "300", "--active", "30", "--requests", "5"],
             id="idle connections and busy clients are served at once",
         ),
