@@ -257,3 +257,37 @@ async def test_a_cluster_that_denies_transactions_refuses_exactly_once_at_the_st
         words = r'processing_guarantee="exactly-once" needs.*Leave out'
         with pytest.raises(TransactionsRefused, match=words):
             await app.run_async()
+
+
+async def test_a_record_whose_output_is_too_large_for_its_topic_is_a_dead_letter_once(
+    cluster: Cluster, admin: Admin, fresh: Callable[[str], str]
+) -> None:
+    """Its transaction was aborted at each restart."""
+    source, target, failed = fresh("in"), fresh("out"), fresh("failed")
+    for name, configs in ((source, None), (target, {"max.message.bytes": "1000"}), (failed, None)):
+        await admin.topics.create(name, partitions=1, configs=configs)
+    async with Producer(cluster.bootstrap_servers) as producer:
+        for size in (10, 2_000, 20):
+            await producer.send(source, b"%d" % size, b"key")
+
+    async def handle(value: int, context: Context) -> None:
+        await context.send(target, bytes(value), key=b"key")
+
+    async with Processor(
+        handle,
+        source,
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id=fresh("group"),
+        processing_guarantee="exactly-once",
+        transaction_interval_ms=50,
+        dead_letter_topic=failed,
+    ):
+        written = await committed(cluster, target, 2)
+        (letter,) = await committed(cluster, failed, 1)
+
+    assert [len(record.value) for record in written] == [10, 20]
+    assert letter.value == b"2000"
+    assert (
+        f"topic '{target}' takes no record of this size"
+        in (dict(letter.headers)["dead-reason"] or b"").decode()
+    )

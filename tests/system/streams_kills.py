@@ -6,8 +6,8 @@ right, every key was handled in order (`streams_rules`), and all is committed. A
 handled for `--stalled-s` ends with the state of the members that live: processors, tasks and threads. Then a
 member is added, and the report says whether that made the group go on.
 
-`--load` processes spin beside the group. The whole run has the lowest priority, so that they take the
-processors from each other only.
+`--load` processes spin beside broker and group. With `--nice` the whole run has a lower priority: where other
+work uses the machine, that starves it as well.
 
 python tests/system/streams_kills.py --rounds 50 --load 50
 """
@@ -31,7 +31,6 @@ from streams_chaos import Run, address_of, broker_of, options_of
 
 from ottla.admin import Admin
 
-LOWEST_PRIORITY = 19
 MEMBERS = 2
 
 
@@ -101,6 +100,7 @@ def run_round(options: argparse.Namespace, folder: Path) -> list[str]:
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(broker_of(options.broker, folder / "broker"))
         address = stack.enter_context(address_of(options.effect, folder))
+        stack.enter_context(load(options.load))
         round_ = KillRound(options, servers, folder, address)
         asyncio.run(round_.run())
         round_.report()
@@ -112,6 +112,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--load", type=int, default=50, help="how many processes spin beside the group")
+    parser.add_argument("--nice", type=int, default=0, help="what is added to the niceness of the run")
     parser.add_argument("--kills", type=int, default=2, help="how many members each round kills")
     own, rest = parser.parse_known_args(arguments)
     small = ["--effect", "sqlite", "--records", "6240", "--keys", "200", "--partitions", "4", "--pauses", "0"]
@@ -121,11 +122,11 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options, failed = parsed(), 0
-    os.nice(LOWEST_PRIORITY)
+    os.nice(options.nice)
     first_seed = options.seed
     for number in range(options.rounds):
         options.seed, begun = first_seed + number, time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="ottla-streams-kills-") as made, load(options.load):
+        with tempfile.TemporaryDirectory(prefix="ottla-streams-kills-") as made:
             folder = Path(made) if options.keep is None else options.keep / str(options.seed)
             folder.mkdir(parents=True, exist_ok=True)
             wrong = run_round(options, folder)

@@ -12,7 +12,8 @@ from ottla.consumer import CommitFailed
 from ottla.producer import ProducerFenced, TransactionFailed
 from ottla.protocol.errors import IllegalGeneration, MessageTooLarge
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, Output
+from ottla.streams.errors import OutputTooLarge
+from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, FinishedWork, Output
 from ottla.streams.exactly_once.outcome import OutputRejected, TransactionsFenced
 from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
 
@@ -37,6 +38,19 @@ class Plan:
         return offset < self.offset
 
 
+@dataclass(frozen=True)
+class Acknowledged:
+    """The acknowledgement of an output."""
+
+    error: BaseException | None = None
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
+
 @dataclass
 class ScriptedProducer:
     """Notes the calls; a call whose name is in `failures` raises the next error of its list."""
@@ -48,6 +62,7 @@ class ScriptedProducer:
     offsets: dict[TopicPartition, int | OffsetAndMetadata] = field(default_factory=dict)
     group: str | GroupMetadata | None = None
     stuck: bool = False
+    refused: dict[bytes, BaseException] = field(default_factory=dict)
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -66,13 +81,13 @@ class ScriptedProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
-    ) -> object:
+    ) -> Acknowledged:
         self._call("send")
         if self.stuck:
             await asyncio.Event().wait()
         assert isinstance(value, bytes)
         self.pending.append(value)
-        return None
+        return Acknowledged(self.refused.get(value))
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
@@ -259,3 +274,43 @@ async def test_plans_that_no_transaction_committed_are_not_returned() -> None:
     assert await commits.commit([Plan(2)]) == [Plan(2)]
     assert await commits.commit([Plan(2)]) == [Plan(2)]  # nothing is new
     assert await commits.commit([Plan(1, is_complete=False)]) == []
+
+
+def too_large(producer: ScriptedProducer, value: bytes) -> None:
+    """Let the broker refuse an output for its size, and the commit fail by that, once."""
+    producer.refused[value] = MessageTooLarge("max.message.bytes is 1000")
+    producer.failures["commit"] = [failed_by(producer.refused[value])]
+
+
+async def test_dead_letters_take_the_place_of_an_output_that_is_too_large_for_its_topic() -> None:
+    producer, outputs = ScriptedProducer(), BufferedOutputs()
+    asked: list[tuple[int, str]] = []
+
+    def letters(work: FinishedWork, error: OutputTooLarge) -> tuple[Output, ...]:
+        asked.append((work.offsets[0], error.topic))
+        return (Output("dead", b"letter"),)
+
+    commits = TransactionalCommits(producer, outputs, lambda: GROUP, interval_ms=10, letters=letters)
+    outputs.finish(P0, (0,), (Output("out", b"a"),))
+    outputs.finish(P0, (1,), (Output("other", b"b"), Output("out", b"huge")))
+    too_large(producer, b"huge")
+
+    with pytest.raises(TransactionFailed):
+        await commits.commit([Plan(2)])
+    await commits.commit([Plan(2)])
+
+    assert producer.visible == [b"a", b"b", b"letter"]
+    assert asked == [(1, "out")]
+    assert (len(outputs), outputs.size_bytes) == (0, 0)
+
+
+async def test_state_that_is_too_large_for_its_changelog_stops() -> None:
+    producer, outputs = ScriptedProducer(), BufferedOutputs()
+    commits = TransactionalCommits(
+        producer, outputs, lambda: GROUP, interval_ms=10, letters=lambda work, error: ()
+    )
+    outputs.finish(P0, (0,), (Output("counts-changelog", b"huge"),), changelogs=["counts-changelog"])
+    too_large(producer, b"huge")
+
+    with pytest.raises(OutputRejected):
+        await commits.commit([Plan(1)])

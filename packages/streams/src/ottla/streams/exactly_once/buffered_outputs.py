@@ -18,10 +18,11 @@ Nothing is removed before its transaction is committed: an aborted one leaves ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.seams import Plan
 
@@ -59,6 +60,11 @@ class FinishedWork:
     offsets: tuple[int, ...]
     outputs: tuple[Output, ...]
     size_bytes: int
+    records: Sequence[ConsumerRecord] = ()
+    """The records, for dead letters."""
+    attempts: int = 1
+    changelogs: Collection[str] = ()
+    """The topics among those of its outputs that have state."""
 
     def is_covered_by(self, plan: Plan) -> bool:
         """Whether a commit would keep all its records from running again."""
@@ -108,13 +114,29 @@ class BufferedOutputs:
         return self._open is not None
 
     def finish(
-        self, partition: TopicPartition, offsets: tuple[int, ...], outputs: tuple[Output, ...]
+        self,
+        partition: TopicPartition,
+        offsets: tuple[int, ...],
+        outputs: tuple[Output, ...],
+        records: Sequence[ConsumerRecord] = (),
+        *,
+        attempts: int = 1,
+        changelogs: Collection[str] = (),
     ) -> None:
         """Add the outputs of a work whose handler finished; plans from now on may cover its records."""
         self._number += 1
         size_bytes = sum(each.size_bytes for each in outputs)
-        self._waiting.append(FinishedWork(self._number, partition, offsets, outputs, size_bytes))
+        self._waiting.append(
+            FinishedWork(self._number, partition, offsets, outputs, size_bytes, records, attempts, changelogs)
+        )
         self.size_bytes += size_bytes
+
+    def replace(self, work: FinishedWork, outputs: tuple[Output, ...]) -> None:
+        """Give finished work that waits other outputs, since its own will never be committed."""
+        if any(waiting is work for waiting in self._waiting):
+            self.size_bytes -= work.size_bytes
+            work.outputs, work.size_bytes = outputs, sum(output.size_bytes for output in outputs)
+            self.size_bytes += work.size_bytes
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Forget partitions that were revoked or lost, with the outputs made from their records.

@@ -18,11 +18,31 @@ from ottla.consumer import CommitFailed
 from ottla.producer import ProducerLost, TransactionError, TransactionFailed
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, Headers, Transaction
+from ottla.streams.errors import TOO_LARGE, OutputTooLarge
+from ottla.streams.exactly_once.buffered_outputs import (
+    BufferedOutputs,
+    FinishedWork,
+    Headers,
+    Output,
+    Transaction,
+)
 from ottla.streams.exactly_once.outcome import OutputRejected, TransactionsFenced, cause_of, is_permanent
 from ottla.streams.seams import Plan
 
 log = logging.getLogger(__name__)
+
+Letters = Callable[[FinishedWork, OutputTooLarge], tuple[Output, ...] | None]
+"""Returns the dead letters of work whose output is too large; None if it has to be written."""
+
+
+class Sent(Protocol):
+    """The acknowledgement of an output."""
+
+    def done(self) -> bool:
+        """Return whether it was acknowledged, or failed."""
+
+    def exception(self) -> BaseException | None:
+        """Return what it failed with."""
 
 
 class TransactionalProducer(Protocol):
@@ -39,7 +59,7 @@ class TransactionalProducer(Protocol):
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
-    ) -> object:
+    ) -> Sent:
         """Append a record; its failure fails the commit."""
 
     async def send_offsets(
@@ -77,12 +97,16 @@ class TransactionalCommits:
         *,
         interval_ms: int,
         on_committed: Callable[[], None] = lambda: None,
+        letters: Letters = lambda work, error: None,
     ) -> None:
         self._producer = producer
         self._outputs = outputs
         self._group = group
         self._interval_ms = interval_ms
         self._on_committed = on_committed
+        self._letters = letters
+        self._sent: list[tuple[FinishedWork, Output, Sent]] = []
+        """The outputs of the last transaction."""
         self._one_at_a_time = asyncio.Lock()
         self._left = _Left.NOTHING
         self._fatal: TransactionsFenced | OutputRejected | None = None
@@ -147,12 +171,15 @@ class TransactionalCommits:
             raise
 
     async def _write(self, transaction: Transaction, group: GroupMetadata) -> None:
+        self._sent.clear()
         await self._producer.begin_transaction()
         for work in transaction.works:
-            for each in work.outputs:
-                await self._producer.send(
-                    each.topic, each.value, each.key, each.partition, each.timestamp_ms, each.headers
-                )
+            for output in work.outputs:
+                sent = await self._producer.send(
+                    output.topic, output.value, output.key, output.partition, output.timestamp_ms,
+                    output.headers,
+                )  # fmt: skip
+                self._sent.append((work, output, sent))
         offsets = {
             partition: OffsetAndMetadata(plan.offset, plan.metadata)
             for partition, plan in transaction.plans.items()
@@ -178,6 +205,7 @@ class TransactionalCommits:
             self._left = _Left.ABORT
             raise
         self._left = _Left.NOTHING
+        self._sent.clear()
         self._outputs.committed()
         self.committed_total += 1
         self._on_committed()
@@ -190,9 +218,29 @@ class TransactionalCommits:
         self._left = _Left.NOTHING
         self._outputs.aborted()
         self.aborted_total += 1
-        if cause is not None and is_permanent(cause):
+        if cause is not None and is_permanent(cause) and not self._set_aside_too_large():
             self._fatal = OutputRejected(cause)
             raise self._fatal from cause
+
+    def _set_aside_too_large(self) -> bool:
+        """Put dead letters in place of outputs that their topic refused for their size, and only those.
+
+        False: none was refused for that, or one has to be written. The next transaction repeats the others.
+        """
+        refused: dict[FinishedWork, dict[int, OutputTooLarge]] = {}
+        for work, output, sent in self._sent:
+            error = sent.exception() if sent.done() else None
+            if isinstance(error, TOO_LARGE):
+                refused.setdefault(work, {})[id(output)] = OutputTooLarge(output.topic, error)
+        for work, errors in refused.items():
+            error = next(iter(errors.values()))
+            letters = None if error.topic in work.changelogs else self._letters(work, error)
+            if letters is None:
+                return False
+            kept = tuple(output for output in work.outputs if id(output) not in errors)
+            self._outputs.replace(work, kept + letters)
+            log.warning("%s at offset %d: %s", work.partition, work.offsets[0], error)
+        return bool(refused)
 
     def _fence(self, error: BaseException) -> TransactionsFenced:
         self._fatal = TransactionsFenced(error)

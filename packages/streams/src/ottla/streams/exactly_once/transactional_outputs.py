@@ -128,7 +128,14 @@ class TransactionalOutputs:
         held = self._release(work)
         if held is not None:
             offsets = tuple(each.offset for each in work.records)
-            self._finished.finish(work.partition, offsets, tuple(held.outputs))
+            self._finished.finish(
+                work.partition,
+                offsets,
+                tuple(held.outputs),
+                work.records,
+                attempts=work.attempt,
+                changelogs=state_of(work).changelogs,
+            )
         return None
 
     def discard(self, work: Work) -> None:

@@ -137,6 +137,13 @@ class DeadLetters:
             self.sent += 1
         self._log_working()
 
+    def made(
+        self, records: Sequence[ConsumerRecord], failure: FinalFailure, *, is_short: str
+    ) -> list[ProducerRecord]:
+        """Return the dead letters of records, short ones if this is the topic `is_short`."""
+        make = short_dead_letter if self.topic == is_short else dead_letter
+        return [make(self.topic, record, failure, self._group_id) for record in records]
+
     async def _send_one(self, record: ConsumerRecord, failure: FinalFailure) -> None:
         try:
             await self._send(dead_letter(self.topic, record, failure, self._group_id))

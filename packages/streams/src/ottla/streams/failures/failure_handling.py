@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from ottla.consumer import ConsumerRecord
+from ottla.producer import ProducerRecord
 from ottla.streams.errors import DeadLetterDelayed, DeadLetterRejected, KeySetAside, RecordUndecodable
 from ottla.streams.failures.dead_letters import DeadLetters
 from ottla.streams.failures.poison_keys import PoisonKeys
@@ -73,6 +74,20 @@ class FailureHandling:
             failure = FinalFailure(each, work.attempt, work.attempt - 1)
             await self._send(work, failure, [records[each.offset]])
             state.set_aside_offsets.add(each.offset)
+
+    def letters_of(
+        self, records: Sequence[ConsumerRecord], error: Exception, attempts: int, *, is_short: str
+    ) -> list[ProducerRecord] | None:
+        """Return the dead letters of records whose outputs failed; none to skip them, None to stop.
+
+        Those for the topic `is_short` are short: it has refused one for its size.
+        """
+        action = self.policy.action_for(error)
+        if action == "skip":
+            return []
+        if action != "dead-letter" or self.dead_letters is None:
+            return None
+        return self.dead_letters.made(records, FinalFailure(error, attempts), is_short=is_short)
 
     def wrap(self, handler: Handler) -> Handler:
         """Return a handler that raises for work that failed for good, or whose key is set aside."""

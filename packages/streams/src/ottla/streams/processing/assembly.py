@@ -81,6 +81,8 @@ class Assembly:
         self._opened: list[AbstractAsyncContextManager[Any]] = []
         self.outputs: Outputs = self._make_outputs() if outputs is None else outputs
         own = make_failures(self.config, self._dead_letter_send()) if failures is None else None
+        if self._transactions is not None:
+            self._transactions.use(own)
         self.failures: FailurePolicy = own or cast("FailurePolicy", failures)
         self.max_concurrency: int = config.max_concurrency
         """The most works at once: a plain function has no more than there are threads or processes for it."""
