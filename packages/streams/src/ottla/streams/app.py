@@ -87,7 +87,7 @@ class App(Topology):
         super().__init__(store=config.state_store)
 
     def __repr__(self) -> str:
-        handlers = ", ".join(each.name for each in self._declared)
+        handlers = ", ".join(handler.name for handler in self._declared)
         return f"<App {self.name!r}, handlers: {handlers or 'none'}>"
 
     # --- declaring
@@ -101,16 +101,18 @@ class App(Topology):
         handler from records that it has handled; it belongs to this handler, which opens it. Raises AppError
         and SettingError.
         """
-        if not topics or not all(isinstance(each, str) for each in topics):
+        if not topics or not all(isinstance(topic, str) for topic in topics):
             raise AppError('handle needs names of topics: write @app.handle("orders")')
         self._config(settings)
 
         def declare(function: F) -> F:
             own = name or handler_name(function).rpartition(".")[2]
-            if own == STREAMS or any(each.name == own for each in self._declared):
+            if own == STREAMS or any(handler.name == own for handler in self._declared):
                 raise AppError(f"there is a handler {own!r} already; give one of them a name=")
             declared = DeclaredHandler(own, function, topics, settings, dedupe)
-            check_members((each, self._config(each.settings)) for each in [*self._declared, declared])
+            check_members(
+                (handler, self._config(handler.settings)) for handler in [*self._declared, declared]
+            )
             self._declared.append(declared)
             return function
 
@@ -144,12 +146,12 @@ class App(Topology):
         if status is not None:
             self.status_address = status
         for name in dedupe or {}:
-            if all(each.name != name for each in self._declared):
-                known = ", ".join(each.name for each in self._declared)
+            if all(handler.name != name for handler in self._declared):
+                known = ", ".join(handler.name for handler in self._declared)
                 raise AppError(f"there is no handler {name!r} whose dedupe could be replaced, only {known}")
         self._declared = [
-            replace(each, dedupe=dedupe[each.name]) if dedupe and each.name in dedupe else each
-            for each in self._declared
+            replace(handler, dedupe=dedupe[handler.name]) if dedupe and handler.name in dedupe else handler
+            for handler in self._declared
         ]
         self._overrides.update(settings)
         self._config({})
@@ -158,10 +160,11 @@ class App(Topology):
         """Return the config of each handler, with its group. Raises AppError for topics read twice in one."""
         app = self._config({})
         found = {
-            each: as_member(self._config(each.settings), app, each.name) for each in self._all_declared()
+            handler: as_member(self._config(handler.settings), app, handler.name)
+            for handler in self._all_declared()
         }
         check_members(found.items())
-        return {each.name: config for each, config in found.items()}
+        return {handler.name: config for handler, config in found.items()}
 
     def _all_declared(self) -> list[DeclaredHandler]:
         """Return the handlers, and the streams as one more."""
@@ -215,8 +218,8 @@ class App(Topology):
 
     def stop(self) -> None:
         """Ask all handlers to drain and to stop; return at once."""
-        for each in self._running:
-            each.stop()
+        for work in self._running:
+            work.stop()
 
     @property
     def status_url(self) -> str | None:
@@ -231,22 +234,22 @@ class App(Topology):
             raise AppError(
                 'the app has no handler: declare one with @app.handle("topic"), or app.stream("topic")'
             )
-        for each in self._declared:
-            if not isinstance(each.function, Plan):
-                arguments_of(each.function)  # before anything connects
+        for handler in self._declared:
+            if not isinstance(handler.function, Plan):
+                arguments_of(handler.function)  # before anything connects
         configs = self.configs()
         self._all_done = asyncio.Event()
         self._running = [
             HandlerProcessor(
-                each.name,
-                each.function,
-                each.topics,
-                configs[each.name],
+                handler.name,
+                handler.function,
+                handler.topics,
+                configs[handler.name],
                 app_id=self.name,
                 health_limits=self._health_limits,
-                dedupe=each.dedupe,
+                dedupe=handler.dedupe,
             )
-            for each in declared
+            for handler in declared
         ]
         try:
             async with AsyncExitStack() as stack:
@@ -277,22 +280,22 @@ class App(Topology):
         stack.callback(self.stop)
         started = asyncio.Semaphore(0)
         left = set(self._running)
-        for each in self._running:
-            tasks.create_task(self._run_one(each, started, left), name=f"ottla-streams-{each.name}")
+        for work in self._running:
+            tasks.create_task(self._run_one(work, started, left), name=f"ottla-streams-{work.name}")
         for _ in self._running:
             await started.acquire()
 
     async def _run_one(
-        self, one: HandlerProcessor, started: asyncio.Semaphore, left: set[HandlerProcessor]
+        self, processor: HandlerProcessor, started: asyncio.Semaphore, left: set[HandlerProcessor]
     ) -> None:
         """Run one handler. An error ends the group: the other handlers drain, and so does the app's block."""
         try:
-            async with one:
-                log.info("handler started", extra={"handler": one.name, "group": one.group_id})
+            async with processor:
+                log.info("handler started", extra={"handler": processor.name, "group": processor.group_id})
                 started.release()
-                await one.wait()
+                await processor.wait()
         finally:
-            left.discard(one)
+            left.discard(processor)
             if not left:
                 self._all_done.set()
 
@@ -311,7 +314,7 @@ class App(Topology):
             await self.run_async()
 
     def _say_stopping(self) -> str:
-        longest_ms = max((each.drain_timeout_ms for each in self.configs().values()), default=0)
+        longest_ms = max((config.drain_timeout_ms for config in self.configs().values()), default=0)
         return _STOPPING.format(longest_ms / 1_000)
 
     def _status_server(self, address: str) -> StatusServer:
@@ -360,5 +363,5 @@ def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_one_line(each) for each in error.exceptions)
+        return "; ".join(_one_line(failure) for failure in error.exceptions)
     return " ".join(str(error).split()) or type(error).__name__

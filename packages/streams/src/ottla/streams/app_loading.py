@@ -84,15 +84,15 @@ def _named(module: ModuleType, name: str, place: str) -> App:
 
 def _only_app(module: ModuleType, place: str) -> App:
     apps = _apps(module)
-    if len({id(each) for each in apps.values()}) == 1:
+    if len({id(app) for app in apps.values()}) == 1:
         return next(iter(apps.values()))
     if not apps:
         raise AppError(f'{place} has no App at its top level; write app = App("name")')
-    raise AppError(f"{place} has several apps; give one: {', '.join(f'{place}:{each}' for each in apps)}")
+    raise AppError(f"{place} has several apps; give one: {', '.join(f'{place}:{app}' for app in apps)}")
 
 
 def _apps(module: ModuleType) -> dict[str, App]:
-    return {name: each for name, each in vars(module).items() if isinstance(each, App)}
+    return {name: found for name, found in vars(module).items() if isinstance(found, App)}
 
 
 def _apps_there(module: ModuleType) -> str:

@@ -201,7 +201,7 @@ def _reload(program: str) -> None:
         folder = file_of(program)
     except _mistakes() as error:
         raise click.ClickException(str(error)) from None
-    arguments = [each for each in sys.argv[1:] if each != "--reload"]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
     code = "from ottla.client.cli import main; main()"
     run_process(
         folder,

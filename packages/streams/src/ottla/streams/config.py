@@ -212,7 +212,7 @@ class _Split:
         self.consumer: dict[str, Any] = {}
         self.producer: dict[str, Any] = {}
         own, reading, writing = (
-            {each.name for each in fields(StreamsConfig)},
+            {field.name for field in fields(StreamsConfig)},
             _names(ConsumerConfig),
             _names(ProducerConfig),
         )
@@ -242,7 +242,7 @@ def _unknown(spelling: str, known: Collection[str]) -> str:
 
 def _over_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return given settings, and the defaults of names that they do not spell in either way."""
-    named = {each.replace(".", "_") for each in given}
+    named = {name.replace(".", "_") for name in given}
     return {**{name: value for name, value in defaults.items() if name not in named}, **given}
 
 

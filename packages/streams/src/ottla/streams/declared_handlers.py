@@ -56,22 +56,25 @@ def check_members(handlers: Iterable[tuple[DeclaredHandler, StreamsConfig]]) -> 
     """Raise AppError if two handlers of a group read the same topic, or use the same transactional id."""
     readers: dict[tuple[str, str], DeclaredHandler] = {}
     writers: dict[str, DeclaredHandler] = {}
-    for each, config in handlers:
-        for topic in dict.fromkeys(each.topics):
-            other = readers.setdefault((config.group_id, topic), each)
-            if other is not each:
-                raise AppError(_shared_topic(other, each, topic, config.group_id))
+    for handler, config in handlers:
+        for topic in dict.fromkeys(handler.topics):
+            other = readers.setdefault((config.group_id, topic), handler)
+            if other is not handler:
+                raise AppError(_shared_topic(other, handler, topic, config.group_id))
         transactional_id = config.producer.transactional_id
-        if transactional_id is not None and (other := writers.setdefault(transactional_id, each)) is not each:
+        if (
+            transactional_id is not None
+            and (other := writers.setdefault(transactional_id, handler)) is not handler
+        ):
             raise AppError(
-                f"{other.title} and {each.title} have the same transactional_id {transactional_id!r}, and one"
-                " would fence the other: give each its own, or none at all"
+                f"{other.title} and {handler.title} have the same transactional_id {transactional_id!r}, and "
+                "one would fence the other: give each its own, or none at all"
             )
 
 
-def _shared_topic(one: DeclaredHandler, other: DeclaredHandler, topic: str, group_id: str) -> str:
-    by_hand = one if isinstance(other.function, Plan) else other
+def _shared_topic(handler: DeclaredHandler, other: DeclaredHandler, topic: str, group_id: str) -> str:
+    by_hand = handler if isinstance(other.function, Plan) else other
     return (
-        f"{one.title} and {other.title} both read {topic!r} in group {group_id!r}, so that each would get a "
+        f"{handler.title} and {other.title} both read {topic!r} in group {group_id!r}, so each would get a "
         f'part of its records: give {by_hand.title} a group of its own, group_id="{group_id}-{by_hand.name}"'
     )

@@ -88,8 +88,8 @@ class OffsetsNotCommitted(StreamsError):
         self.offsets = tuple(offsets)
         self.cause = cause
         where = "; ".join(
-            f"topic {each.topic}, partition {each.partition}, offset {offset}"
-            for each, offset in self.offsets
+            f"topic {partition.topic}, partition {partition.partition}, offset {offset}"
+            for partition, offset in self.offsets
         )
         super().__init__(f"not committed: {where}: {type(cause).__name__}: {cause}")
 

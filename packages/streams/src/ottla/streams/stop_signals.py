@@ -34,13 +34,13 @@ class StopSignals:
 
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._before = {each: signal.signal(each, self._receive) for each in _SIGNALS}
+        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         assert self._loop is not None

@@ -29,7 +29,7 @@ class Claims:
     async def take(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Claim identities, after other members; return those that were marked meanwhile or before."""
         # All members in the same order, so that two with parts of each other's batches do not wait for ever.
-        return {each for each in sorted(identities) if await self._is_done(scope, each)}
+        return {identity for identity in sorted(identities) if await self._is_done(scope, identity)}
 
     async def _is_done(self, scope: Scope, identity: bytes) -> bool:
         wait_s = FIRST_WAIT_S
@@ -40,7 +40,7 @@ class Claims:
 
     def released(self, held: Iterable[Held]) -> list[Held]:
         """Forget claims; return those that the store must be told to end."""
-        ended = [each for each in held if each in self._claimed]
+        ended = [lock for lock in held if lock in self._claimed]
         self._claimed.difference_update(ended)
         return ended
 

@@ -156,12 +156,14 @@ class Dedupe:
         if not self._writes.is_available:
             await self._writes.wait()
         identified = [(record, self._identity_of(record)) for record in records]
-        wanted = list(dict.fromkeys((state.scope, each) for _, each in identified if each is not None))
+        wanted = list(
+            dict.fromkeys((state.scope, identity) for _, identity in identified if identity is not None)
+        )
         if await self._in_flight.acquire(wanted):
             self.statistics.waited += 1
         admission = Admission(state, wanted)
         try:
-            done = await self._marked(state, [each for _, each in wanted if each not in own])
+            done = await self._marked(state, [identity for _, identity in wanted if identity not in own])
             self._choose(admission, identified, done)
             if self.marks_before and admission.held:
                 await self._mark([admission])
@@ -227,7 +229,7 @@ class Dedupe:
 
     async def _marked(self, state: ScopeState, identities: list[bytes]) -> set[bytes]:
         """Return the identities that were handled, and claim the others where members compete."""
-        unknown = [each for each in identities if not state.is_new(each)]
+        unknown = [identity for identity in identities if not state.is_new(identity)]
         if not unknown:
             return set()
         self.statistics.asked += len(unknown)
@@ -250,13 +252,13 @@ class Dedupe:
                 taken.add(identity)
             admission.records.append(record)
         if done:
-            self._in_flight.release([each for each in admission.held if each[1] in done])
-            admission.held = [each for each in admission.held if each[1] not in done]
+            self._in_flight.release([lock for lock in admission.held if lock[1] in done])
+            admission.held = [lock for lock in admission.held if lock[1] not in done]
 
     async def _mark(self, admissions: list[Admission]) -> None:
         """Mark admissions of one scope."""
         state = admissions[0].state
-        identities = [identity for each in admissions for identity in each.identities]
+        identities = [identity for admission in admissions for identity in admission.identities]
         # Before the mark, because the caller may be cancelled while the mark is being written.
         began_ms = self._clock()
         state.add(identities, began_ms)
@@ -264,15 +266,15 @@ class Dedupe:
             await self._writes.call(lambda: self.store.mark(state.scope, identities))
         finally:
             self._add_late(admissions, identities, began_ms)
-        for each in admissions:
-            each.is_marked = True
+        for admission in admissions:
+            admission.is_marked = True
             if self._claims is not None:
-                self._claims.ended(each.held)
+                self._claims.ended(admission.held)
 
     def _add_late(self, admissions: list[Admission], identities: list[bytes], began_ms: int) -> None:
         """Add identities again if the mark took long, or the partition has been assigned anew meanwhile."""
         current, ended_ms = self._scopes.current(admissions[0].state.scope), self._clock()
-        is_same = all(each.state is current for each in admissions)
+        is_same = all(admission.state is current for admission in admissions)
         if current is not None and (not is_same or ended_ms - began_ms > SLACK_MS // 2):
             current.add(identities, ended_ms)
 
@@ -300,5 +302,5 @@ class Dedupe:
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        expected = " or ".join(repr(each) for each in allowed)
+        expected = " or ".join(repr(choice) for choice in allowed)
         raise DedupeMisconfigured(f"{name} must be {expected}, not {value!r}")

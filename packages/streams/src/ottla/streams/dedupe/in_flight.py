@@ -23,19 +23,19 @@ class InFlight:
     async def acquire(self, wanted: Collection[Held]) -> bool:
         """Take the locks, after those that hold one of them have released it; return whether one did."""
         waited = False
-        while (busy := next((each for each in wanted if each in self._held), None)) is not None:
+        while (busy := next((lock for lock in wanted if lock in self._held), None)) is not None:
             released = self._held[busy]
             if released is None:
                 released = self._held[busy] = asyncio.Event()
             await released.wait()
             waited = True
-        for each in wanted:
-            self._held[each] = None
+        for lock in wanted:
+            self._held[lock] = None
         return waited
 
     def release(self, held: Collection[Held]) -> None:
         """Give locks back."""
-        for each in held:
-            released = self._held.pop(each)
+        for lock in held:
+            released = self._held.pop(lock)
             if released is not None:
                 released.set()

@@ -56,11 +56,11 @@ class Prefilter:
     @property
     def size_bytes(self) -> int:
         """Memory of the Bloom filters."""
-        return sum(each.bloom.size_in_bits // 8 for each in self._generations)
+        return sum(generation.bloom.size_in_bits // 8 for generation in self._generations)
 
     def may_contain(self, identity: bytes) -> bool:
         """Return False only for an identity that was not added within the window."""
-        return any(identity in each.bloom for each in self._generations)
+        return any(identity in generation.bloom for generation in self._generations)
 
     def add(self, identities: Iterable[bytes], now_ms: int) -> None:
         """Add identities that are marked at this time."""
@@ -92,7 +92,7 @@ class Prefilter:
 
     def _drop_outdated(self, now_ms: int) -> None:
         oldest_ms = self._limits.oldest_ms(now_ms) - SLACK_MS
-        later = sum(each.count for each in self._generations)
+        later = sum(generation.count for generation in self._generations)
         while self._generations:
             oldest = self._generations[0]
             later -= oldest.count

@@ -59,7 +59,7 @@ class Guard:
             self._dedupe.abandon(admission)
             return
         if admission.is_marked:
-            self._marked_before[id(work)] = work, frozenset(each for _, each in admission.held)
+            self._marked_before[id(work)] = work, frozenset(identity for _, identity in admission.held)
         whole = len(admission.records) == len(work.records)
         try:
             await handler(work if whole else PartOfWork(work, admission.records))
@@ -88,7 +88,7 @@ class Guard:
     def committed(self, plan: Plan) -> None:
         """Mark the work that a commit covers."""
         held = self._uncommitted.get(plan.partition, {})
-        for offset in [each for each in held if plan.covers(each)]:
+        for offset in [finished for finished in held if plan.covers(finished)]:
             self._dedupe.finish_soon(held.pop(offset), None)
 
     def discard(self, work: Work) -> None:

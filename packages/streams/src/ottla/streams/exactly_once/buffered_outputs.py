@@ -68,11 +68,11 @@ class FinishedWork:
 
     def is_covered_by(self, plan: Plan) -> bool:
         """Whether a commit would keep all its records from running again."""
-        return all(plan.covers(each) for each in self.offsets)
+        return all(plan.covers(offset) for offset in self.offsets)
 
     def is_split_by(self, plan: Plan) -> bool:
         """Whether a commit would keep some of its records from running again, and others not."""
-        return len(self.offsets) > 1 and len({plan.covers(each) for each in self.offsets}) > 1
+        return len(self.offsets) > 1 and len({plan.covers(offset) for offset in self.offsets}) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class BufferedOutputs:
     ) -> None:
         """Add the outputs of a work whose handler finished; plans from now on may cover its records."""
         self._number += 1
-        size_bytes = sum(each.size_bytes for each in outputs)
+        size_bytes = sum(output.size_bytes for output in outputs)
         self._waiting.append(
             FinishedWork(self._number, partition, offsets, outputs, size_bytes, records, attempts, changelogs)
         )
@@ -144,9 +144,9 @@ class BufferedOutputs:
         What the open transaction holds of them is forgotten if it is aborted. If it is committed, their next
         owner waits for its end, and starts behind it; that may be this member again.
         """
-        gone = [each for each in self._waiting if each.partition in partitions]
-        self.size_bytes -= sum(each.size_bytes for each in gone)
-        self._waiting = [each for each in self._waiting if each.partition not in partitions]
+        gone = [work for work in self._waiting if work.partition in partitions]
+        self.size_bytes -= sum(work.size_bytes for work in gone)
+        self._waiting = [work for work in self._waiting if work.partition not in partitions]
         for partition in partitions:
             self._commits.pop(partition, None)
         if self._open is not None:
@@ -166,7 +166,9 @@ class BufferedOutputs:
             (works if plan is not None and work.is_covered_by(plan) else rest).append(work)
         touched = {work.partition for work in works}
         changed = {
-            each: plan for each, plan in allowed.items() if each in touched or self._is_new(each, plan)
+            partition: plan
+            for partition, plan in allowed.items()
+            if partition in touched or self._is_new(partition, plan)
         }
         if not changed:
             return None
@@ -178,7 +180,7 @@ class BufferedOutputs:
     def committed(self) -> None:
         """End the open transaction: its outputs are visible, its offsets are committed."""
         done = self._close()
-        self.size_bytes -= sum(each.size_bytes for each in done.works)
+        self.size_bytes -= sum(work.size_bytes for work in done.works)
         for partition, plan in done.plans.items():
             if partition not in self._dropped:
                 self._commits[partition] = _Commit(plan.offset, plan.metadata, plan.end)
@@ -186,18 +188,18 @@ class BufferedOutputs:
     def aborted(self) -> None:
         """End the open transaction: its outputs wait for the next, in their old order."""
         done = self._close()
-        again = [each for each in done.works if each.partition not in self._dropped]
-        self._waiting = sorted(again + self._waiting, key=lambda each: each.number)
-        kept_bytes = sum(each.size_bytes for each in again)
-        self.size_bytes -= sum(each.size_bytes for each in done.works) - kept_bytes
+        again = [work for work in done.works if work.partition not in self._dropped]
+        self._waiting = sorted(again + self._waiting, key=lambda work: work.number)
+        kept_bytes = sum(work.size_bytes for work in again)
+        self.size_bytes -= sum(work.size_bytes for work in done.works) - kept_bytes
 
     def has_outputs_of(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether finished works of these partitions wait for a commit."""
-        return any(each.partition in partitions for each in self._waiting)
+        return any(work.partition in partitions for work in self._waiting)
 
     def committed_among(self, plans: Collection[Plan]) -> list[Plan]:
         """Return the plans, one per partition, that equal the last commit and cover no output that waits."""
-        last = {each.partition: each for each in plans if not self._is_new(each.partition, each)}
+        last = {plan.partition: plan for plan in plans if not self._is_new(plan.partition, plan)}
         for work in self._waiting:
             if (plan := last.get(work.partition)) is not None and work.is_covered_by(plan):
                 del last[work.partition]
@@ -213,9 +215,9 @@ class BufferedOutputs:
     def _allowed(self, plans: Mapping[TopicPartition, Plan]) -> dict[TopicPartition, Plan]:
         """Return the plans that may be committed by rules 2 and 3."""
         split = {
-            each.partition
-            for each in self._waiting
-            if (plan := plans.get(each.partition)) is not None and each.is_split_by(plan)
+            work.partition
+            for work in self._waiting
+            if (plan := plans.get(work.partition)) is not None and work.is_split_by(plan)
         }
         return {
             partition: plan

@@ -150,7 +150,7 @@ class TransactionalCommits:
                 return ()
             if group.generation_id == NO_GENERATION:  # coordinators fence only commits that name a member
                 raise CommitFailed(f"the consumer is not in the group {group.group_id!r}, or joins it again")
-            transaction = self._outputs.next_transaction({each.partition: each for each in plans})
+            transaction = self._outputs.next_transaction({plan.partition: plan for plan in plans})
             if transaction is not None:
                 await self._run(transaction, group)
             return self._outputs.committed_among(plans)

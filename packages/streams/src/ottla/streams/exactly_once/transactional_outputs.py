@@ -98,7 +98,7 @@ class TransactionalOutputs:
     @property
     def size_bytes(self) -> int:
         """The bytes of all outputs that no transaction has committed."""
-        return self._finished.size_bytes + sum(each.size_bytes for each in self._held.values())
+        return self._finished.size_bytes + sum(held.size_bytes for held in self._held.values())
 
     async def send(self, work: Work, record: SentRecord) -> None:
         """Keep a record until the handler of `work` has finished; waits while too much is kept.
@@ -127,7 +127,7 @@ class TransactionalOutputs:
         """Give the outputs of a handler that finished to the next transaction; nobody waits for that."""
         held = self._release(work)
         if held is not None:
-            offsets = tuple(each.offset for each in work.records)
+            offsets = tuple(record.offset for record in work.records)
             self._finished.finish(
                 work.partition,
                 offsets,
@@ -145,7 +145,7 @@ class TransactionalOutputs:
     def revoked(self, partition: TopicPartition) -> None:
         """Forget what is kept for a partition that is no longer assigned."""
         self._finished.drop({partition})
-        for state in [each for each, held in self._held.items() if held.partition == partition]:
+        for state in [state for state, held in self._held.items() if held.partition == partition]:
             del self._held[state]
         self._admitted.pop(partition, None)
 
@@ -207,4 +207,4 @@ def _bytes(what: Any, serialize: Serialize, given: object, topic: str) -> bytes 
 
 def _headers(given: GivenHeaders) -> Headers:
     pairs = given.items() if isinstance(given, Mapping) else given
-    return tuple((name, each.encode() if isinstance(each, str) else each) for name, each in pairs)
+    return tuple((name, data.encode() if isinstance(data, str) else data) for name, data in pairs)

@@ -55,7 +55,7 @@ class FailureHandling:
         if self.poison_keys is not None and not isinstance(final.error, KeySetAside):
             self.poison_keys.add(work.partition, self._key(work), work.offset, self._now_ms())
         await self._send(
-            work, final, [each for each in work.records if each.offset not in state.set_aside_offsets]
+            work, final, [record for record in work.records if record.offset not in state.set_aside_offsets]
         )
 
     async def set_aside_undecodable(self, work: Work, errors: Sequence[RecordUndecodable]) -> None:
@@ -64,16 +64,16 @@ class FailureHandling:
         Raises the first error that stops the processor instead, and as `set_aside` does.
         """
         state = state_of(work)
-        records = {each.offset: each for each in work.records}
-        for each in errors:
-            action = self.policy.action_for(each)
-            if action == "skip" or each.offset in state.set_aside_offsets:
+        records = {record.offset: record for record in work.records}
+        for error in errors:
+            action = self.policy.action_for(error)
+            if action == "skip" or error.offset in state.set_aside_offsets:
                 continue
             if action == "stop" or self.dead_letters is None:
-                raise each
-            failure = FinalFailure(each, work.attempt, work.attempt - 1)
-            await self._send(work, failure, [records[each.offset]])
-            state.set_aside_offsets.add(each.offset)
+                raise error
+            failure = FinalFailure(error, work.attempt, work.attempt - 1)
+            await self._send(work, failure, [records[error.offset]])
+            state.set_aside_offsets.add(error.offset)
 
     def letters_of(
         self, records: Sequence[ConsumerRecord], error: Exception, attempts: int, *, is_short: str
@@ -123,5 +123,5 @@ class FailureHandling:
         """Return the key that a work is set aside by; None for a batch of many keys."""
         if self._uses_lanes:
             return work.lane
-        keys = {each.key for each in work.records}
+        keys = {record.key for record in work.records}
         return keys.pop() if len(keys) == 1 else None

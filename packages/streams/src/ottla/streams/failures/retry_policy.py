@@ -74,8 +74,8 @@ class RetryPolicy:
     def action_for(self, error: BaseException) -> Action:
         """Return what `on_error` and the rules above say about an error, whatever the attempt."""
         if isinstance(error, BaseExceptionGroup) and self._named(type(error), BaseExceptionGroup) is None:
-            actions = {self.action_for(each) for each in error.exceptions}
-            return next(each for each in _SEVERITY if each in actions)
+            actions = {self.action_for(failure) for failure in error.exceptions}
+            return next(action for action in _SEVERITY if action in actions)
         if not isinstance(error, Exception) or isinstance(error, _STOPPING):
             return "stop"
         if isinstance(error, StateUndecodable):  # no fault of the record: only a name of its own counts
@@ -98,7 +98,7 @@ class RetryPolicy:
     def _named(self, kind: type[BaseException], base: type[BaseException]) -> Action | None:
         """Return the action of the nearest class that `on_error` names, up to a base class."""
         nearest = (
-            self.on_error[each] for each in kind.__mro__ if issubclass(each, base) and each in self.on_error
+            self.on_error[kind] for kind in kind.__mro__ if issubclass(kind, base) and kind in self.on_error
         )
         return next(nearest, None)
 

@@ -74,9 +74,9 @@ class Arguments:
 def _decode_all(decode: Decode, records: Sequence[ConsumerRecord]) -> list[Any]:
     values: list[Any] = []
     errors: list[RecordUndecodable] = []
-    for each in records:
+    for record in records:
         try:
-            values.append(decode(each))
+            values.append(decode(record))
         except RecordUndecodable as error:
             errors.append(error)
     if errors:
@@ -97,7 +97,7 @@ def arguments_of(function: Function, value_format: ValueFormat = "auto") -> Argu
         raise InvalidHandler(f"handler {name} is a generator; return instead of yield")
     parameters, hints = _parameters(function, name), _hints(function, name)
     given = _given(parameters, hints, name)
-    payload = next((each for each, is_context in given if not is_context), None)
+    payload = next((parameter for parameter, is_context in given if not is_context), None)
     annotation = hints.get(payload.name, Parameter.empty) if payload else Parameter.empty
     decode, is_batch = _decoding(annotation, value_format, name)
     return Arguments(decode, is_batch, _by_position_or_name(parameters, given))
@@ -106,14 +106,14 @@ def arguments_of(function: Function, value_format: ValueFormat = "auto") -> Argu
 def _given(parameters: list[Parameter], hints: dict[str, Any], name: str) -> list[tuple[Parameter, bool]]:
     """Return the parameters that get the payload and the context, and whether it is the context."""
     given: list[tuple[Parameter, bool]] = []
-    for each in parameters:
-        is_context = _is_context(hints.get(each.name))
-        if each.kind is not Parameter.VAR_KEYWORD and is_context not in (role for _, role in given):
-            given.append((each, is_context))
-        elif each.default is Parameter.empty and each.kind not in _STARS:
+    for parameter in parameters:
+        is_context = _is_context(hints.get(parameter.name))
+        if parameter.kind is not Parameter.VAR_KEYWORD and is_context not in (role for _, role in given):
+            given.append((parameter, is_context))
+        elif parameter.default is Parameter.empty and parameter.kind not in _STARS:
             taken = "context" if is_context else "record or value"
             raise InvalidHandler(
-                f"handler {name} takes one {taken}, and its parameter {each.name!r} "
+                f"handler {name} takes one {taken}, and its parameter {parameter.name!r} "
                 "would be a second; give it a default, or bind it with functools.partial"
             )
     if not given:
@@ -125,10 +125,15 @@ def _by_position_or_name(
     parameters: list[Parameter], given: list[tuple[Parameter, bool]]
 ) -> tuple[tuple[str, bool], ...]:
     """Give by position what no parameter without an argument stands before, and the rest by name."""
-    without = next((at for at, each in enumerate(parameters) if each not in [one for one, _ in given]), None)
+    with_argument = [parameter for parameter, _ in given]
+    without = next((at for at, parameter in enumerate(parameters) if parameter not in with_argument), None)
+    by_position = parameters[:without]
     return tuple(
-        ("" if each.kind in _BY_POSITION and each in parameters[:without] else each.name, is_context)
-        for each, is_context in given
+        (
+            "" if parameter.kind in _BY_POSITION and parameter in by_position else parameter.name,
+            is_context,
+        )
+        for parameter, is_context in given
     )
 
 
@@ -150,7 +155,7 @@ def _parameters(function: Function, name: str) -> list[Parameter]:
     bound = function.keywords if isinstance(function, functools.partial) else {}
     try:
         found = inspect.signature(function).parameters.values()
-        return [each for each in found if each.name not in bound]
+        return [parameter for parameter in found if parameter.name not in bound]
     except (TypeError, ValueError) as error:
         raise InvalidHandler(f"handler {name} shows no signature ({error}); wrap it in a def") from error
 
@@ -187,7 +192,7 @@ def _decoding(kind: Any, value_format: ValueFormat, name: str) -> tuple[Decode |
     is_batch = kind in _BATCHES or get_origin(kind) in _BATCHES
     if is_batch:
         kind = next(iter(get_args(kind)), Parameter.empty)
-    if any(kind is each for each in _THE_RECORD):
+    if any(kind is record for record in _THE_RECORD):
         return None, is_batch
     try:
         return value_decoder(kind, value_format), is_batch

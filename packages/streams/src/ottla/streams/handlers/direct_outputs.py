@@ -50,8 +50,8 @@ class DirectOutputs:
             return None
         outputs, state.outputs = state.outputs, []
         settled = _Settled(len(outputs), state.changelogs)
-        for each in outputs:
-            each.add_done_callback(settled.count)
+        for output in outputs:
+            output.add_done_callback(settled.count)
         return settled.future
 
     def discard(self, work: Work) -> None:

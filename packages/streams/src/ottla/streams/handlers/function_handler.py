@@ -128,16 +128,16 @@ class FunctionHandler:
             emitted = await self._run(work, work.records, context)
         except BatchUndecodable as error:
             emitted = await self._run_without(work, context, error.errors)
-        for each in emitted:
-            await self._sender.send(work, each)
+        for record in emitted:
+            await self._sender.send(work, record)
 
     async def _run_without(
         self, work: Work, context: Context, errors: Sequence[RecordUndecodable]
     ) -> Sequence[ProducerRecord]:
         """Run the function for the records of a batch that can be decoded."""
         await self._on_undecodable(work, errors)
-        undecodable = {each.offset for each in errors}
-        rest = [each for each in work.records if each.offset not in undecodable]
+        undecodable = {error.offset for error in errors}
+        rest = [record for record in work.records if record.offset not in undecodable]
         return await self._run(work, rest, context.of_part(rest)) if rest else ()
 
     async def _on_thread(
@@ -155,7 +155,7 @@ class FunctionHandler:
         self, work: Work, records: Sequence[ConsumerRecord], context: Context
     ) -> Sequence[ProducerRecord]:
         assert self._processes is not None
-        data = [data_of(each) for each in records]
+        data = [data_of(record) for record in records]
         given_ms, work.started_ms = work.started_ms, NOT_STARTED_MS
 
         def start_time_out() -> None:

@@ -48,15 +48,15 @@ class ProcessPool:
     async def __aenter__(self) -> Self:
         try:
             async with asyncio.TaskGroup() as starting:
-                for each in self._workers:
-                    starting.create_task(each.start())
+                for worker in self._workers:
+                    starting.create_task(worker.start())
         except BaseExceptionGroup as group:
             self._kill_all()
             if isinstance(group.exceptions[0], BrokenProcessPool):
                 raise WorkerProcessesNotStarted from None
             raise group.exceptions[0] from None
-        for each in self._workers:
-            self._idle.put_nowait(each)
+        for worker in self._workers:
+            self._idle.put_nowait(worker)
         self._tasks = tasks = asyncio.TaskGroup()
         await tasks.__aenter__()
         self._replacing = tasks.create_task(self._replace_dead(), name="worker process replacement")
@@ -90,7 +90,7 @@ class ProcessPool:
 
     def pids(self) -> list[int]:
         """Return the processes' ids."""
-        return [each.pid for each in self._workers if each.pid is not None]
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def _replace_dead(self) -> None:
         while True:
@@ -105,8 +105,8 @@ class ProcessPool:
                 self._idle.put_nowait(worker)
 
     def _kill_all(self) -> None:
-        for each in self._workers:
-            each.kill()
+        for worker in self._workers:
+            worker.kill()
 
 
 class _DiedIdle(Exception):

@@ -62,7 +62,7 @@ def _no_value(allows_none: bool) -> None:
 def _without_none(kind: Any) -> tuple[Any, bool]:
     """Return the type without None, and whether None was in it."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    others = tuple(each for each in members if each not in (None, type(None)))
+    others = tuple(member for member in members if member not in (None, type(None)))
     if not others:
         raise TypeError("is None, which no value is; annotate the type of the values")
     return (kind, False) if len(others) == len(members) else (Union[others], True)  # noqa: UP007

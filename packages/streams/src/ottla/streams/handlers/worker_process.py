@@ -62,7 +62,7 @@ def load_handler(function: Function, value_format: ValueFormat) -> None:
 
 def handle_in_worker(records: Sequence[RecordData], attempt: int) -> Outcome:
     """Call the process's handler. It never raises: an exception that cannot be loaded breaks the pool."""
-    given = [record_of(each) for each in records]
+    given = [record_of(record) for record in records]
     context = Context(given, attempt, None)
     try:
         _loaded[0](given, context)
@@ -99,10 +99,10 @@ def portable(error: BaseException) -> bytes:
 
 def _importable(kind: type[BaseException]) -> type[BaseException]:
     """Return the most specific class of an exception that the parent can import."""
-    for each in kind.__mro__:
+    for base in kind.__mro__:
         try:
-            pickle.dumps(each)
+            pickle.dumps(base)
         except Exception:
             continue
-        return each
+        return base
     return Exception

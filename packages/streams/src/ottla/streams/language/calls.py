@@ -65,7 +65,7 @@ def without(header: str | None, run: Run, turns: Iterator[Callable[[], Waiting]]
     A window that closes has no headers: those of the record that closes it say nothing about it.
     """
     headers = run.headers
-    run.headers = () if header is None else [each for each in headers if each[0] != header]
+    run.headers = () if header is None else [pair for pair in headers if pair[0] != header]
     waiting = in_turn(turn() for turn in turns)
     if waiting is not None:
         return _with(headers, run, waiting)

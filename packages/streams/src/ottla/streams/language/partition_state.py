@@ -47,7 +47,7 @@ class PartitionTime:
         self.committed = max(self.committed, offset)
         for chunk in self._chunks:
             self.time_ms = max(self.time_ms, chunk.take_below(offset))
-        self._chunks = [each for each in self._chunks if each.offsets or each is self._last]
+        self._chunks = [chunk for chunk in self._chunks if chunk.offsets or chunk is self._last]
 
 
 class _Handled(NamedTuple):
@@ -66,7 +66,7 @@ class _Handled(NamedTuple):
             offsets.clear()
             times_ms.clear()
             return highest
-        kept = [each for each in zip(offsets, times_ms, strict=True) if each[0] >= offset]
+        kept = [handled for handled in zip(offsets, times_ms, strict=True) if handled[0] >= offset]
         highest = max(time for at, time in zip(offsets, times_ms, strict=True) if at < offset)
         offsets[:] = [at for at, _ in kept]
         times_ms[:] = [time for _, time in kept]

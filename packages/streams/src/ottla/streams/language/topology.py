@@ -31,7 +31,7 @@ class SubTopology:
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         """The stores of its aggregates."""
-        return tuple(each.store for each in self.aggregates)
+        return tuple(aggregate.store for aggregate in self.aggregates)
 
     @property
     def levels(self) -> dict[str, int]:
@@ -114,7 +114,9 @@ class Topology:
         if not sources:
             raise TopologyError('there is no stream; declare one with .stream("topic", ...)')
         topics = dict.fromkeys(source.topic for source in sources)
-        parts = {topic: _part(topic, [each for each in sources if each.topic == topic]) for topic in topics}
+        parts = {
+            topic: _part(topic, [source for source in sources if source.topic == topic]) for topic in topics
+        }
         return Plan(parts)
 
     def _table_node(

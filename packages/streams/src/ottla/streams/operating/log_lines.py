@@ -81,7 +81,7 @@ class LogLines:
     def commits(self, plans: Sequence[Plan], error: BaseException | None) -> None:
         """Log when commits succeed again; the processor itself logs refused ones."""
         if self._commits_fail and error is None:
-            where = ", ".join(f"{each.partition}@{each.offset}" for each in plans)
+            where = ", ".join(f"{plan.partition}@{plan.offset}" for plan in plans)
             log.info("offsets are committed again", extra={"group": self._group_id, "offsets": where})
         self._commits_fail = error is not None
 

@@ -93,7 +93,7 @@ def blocker_of(frame: FrameType | None) -> Blocker | None:
     while frame is not None and not (frame.f_code.co_name == "_run" and frame.f_code.co_filename == _WORKERS):
         frames.append(frame)
         frame = frame.f_back
-    outside = [each for each in frames if not each.f_code.co_filename.startswith(_PACKAGE)]
+    outside = [frame for frame in frames if not frame.f_code.co_filename.startswith(_PACKAGE)]
     if frame is None or not outside:
         return None
     handler, innermost = outside[-1], outside[0]

@@ -65,7 +65,7 @@ class ProcessorObserver:
         self.metrics.revoked_total += not lost
         self.partitions.pop(partition, None)
         for works in (self._running, self._parked):
-            for work in [each for each in works if each.partition == partition]:
+            for work in [work for work in works if work.partition == partition]:
                 del works[work]
         self._log.revoked(partition, lost=lost)
 
@@ -118,7 +118,7 @@ class ProcessorObserver:
             return
         self._commits_fail_since_ms = None
         self.metrics.commit_total += 1
-        self.metrics.commit_metadata_bytes = max((len(each.metadata) for each in plans), default=0)
+        self.metrics.commit_metadata_bytes = max((len(plan.metadata) for plan in plans), default=0)
         for plan in plans:
             if (state := self.partitions.get(plan.partition)) is not None:
                 state.offset, state.metadata_bytes = plan.offset, len(plan.metadata)
@@ -140,11 +140,11 @@ class ProcessorObserver:
 
     def paused_partitions(self) -> int:
         """Partitions whose intake is paused."""
-        return sum(each.is_paused for each in self.partitions.values())
+        return sum(partition.is_paused for partition in self.partitions.values())
 
     def oldest(self) -> Work | None:
         """The work whose attempt runs for the longest time."""
-        return min(self._running, key=lambda each: each.started_ms, default=None)
+        return min(self._running, key=lambda work: work.started_ms, default=None)
 
     def oldest_in_flight_ms(self) -> float:
         """How long the oldest running attempt has taken so far."""

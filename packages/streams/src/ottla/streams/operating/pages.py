@@ -63,8 +63,10 @@ class AppPages:
             self.name,
             now_ms,
             [
-                processor_status(each.name, each.group_id, each.observer, each.health(), now_ms=now_ms)
-                for each in self.processors()
+                processor_status(
+                    processor.name, processor.group_id, processor.observer, processor.health(), now_ms=now_ms
+                )
+                for processor in self.processors()
             ],
         )
 
@@ -74,7 +76,11 @@ class AppPages:
 
     def health(self) -> Page:
         """Return 200, or 503 with reasons."""
-        reasons = [f"{each.name}: {reason}" for each in self.processors() for reason in each.health().reasons]
+        reasons = [
+            f"{processor.name}: {reason}"
+            for processor in self.processors()
+            for reason in processor.health().reasons
+        ]
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return json_page({"healthy": not reasons, "reasons": reasons}, status)
 
@@ -93,12 +99,12 @@ class AppPages:
         from ottla.client.metrics.prometheus import PrometheusMetrics
 
         processors = self.processors()
-        now = tuple(id(each) for each in processors)
+        now = tuple(id(processor) for processor in processors)
         if self._registry is None or self._registry[0] != now:
             registry = CollectorRegistry()
             exporter = PrometheusMetrics(registry)
-            for each in processors:
-                for metrics in (each.observer.metrics, *each.client_metrics()):
-                    exporter.add(metrics, handler=each.name, group=each.group_id)
+            for processor in processors:
+                for metrics in (processor.observer.metrics, *processor.client_metrics()):
+                    exporter.add(metrics, handler=processor.name, group=processor.group_id)
             self._registry = (now, registry)
         return self._registry[1]

@@ -52,11 +52,11 @@ def processor_status(
         "group": group_id,
         "healthy": health.is_healthy,
         "reasons": list(health.reasons),
-        **{each: getattr(metrics, each) for each in (*COUNTERS, *GAUGES)},
+        **{name: getattr(metrics, name) for name in (*COUNTERS, *GAUGES)},
         "oldest": _work(observer.oldest(), now_ms),
         "partitions": [
-            _partition(each, state, lags.get(each), running.get(each, []), now_ms)
-            for each, state in sorted(observer.partitions.items())
+            _partition(partition, state, lags.get(partition), running.get(partition, []), now_ms)
+            for partition, state in sorted(observer.partitions.items())
         ],
     }
 
@@ -68,7 +68,7 @@ def app_status(name: str, now_ms: float, processors: Iterable[dict[str, Any]]) -
         "version": STATUS_VERSION,
         "app": name,
         "monotonic_ms": round(now_ms),
-        "healthy": all(each["healthy"] for each in found),
+        "healthy": all(processor["healthy"] for processor in found),
         "processors": found,
     }
 
@@ -76,7 +76,7 @@ def app_status(name: str, now_ms: float, processors: Iterable[dict[str, Any]]) -
 def _partition(
     partition: TopicPartition, state: PartitionState, lag: int | None, running: list[Work], now_ms: float
 ) -> dict[str, Any]:
-    oldest = min(running, key=lambda each: each.started_ms, default=None)
+    oldest = min(running, key=lambda work: work.started_ms, default=None)
     return {
         "topic": partition.topic,
         "partition": partition.partition,

@@ -136,11 +136,11 @@ def _rendered(status: Status | None, before: Status | None, error: str) -> Any:
         return Text(error, style="red")
     parts: list[Any] = [Text(heading(status), style="bold" if status["healthy"] else "bold red")]
     parts += [Text(f"  {line}", style="red") for line in problems(status)]
-    for each in tables(status, before):
-        shown = Table(title=each.title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-        for column in each.columns:
+    for table in tables(status, before):
+        shown = Table(title=table.title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        for column in table.columns:
             shown.add_column(column.upper(), no_wrap=True)
-        for row in each.rows:
+        for row in table.rows:
             shown.add_row(*("-" if cell is None else _text(cell) for cell in row))
         parts += [Text(""), shown]
     parts += [Text(""), Text("Ctrl+C ends", style="dim")]

@@ -36,72 +36,83 @@ def heading(status: Status) -> str:
 
 def problems(status: Status) -> list[str]:
     """Return a line for each reason why it is not healthy."""
-    return [f"{one['name']}: {reason}" for one in status["processors"] for reason in one["reasons"]]
+    return [
+        f"{processor['name']}: {reason}"
+        for processor in status["processors"]
+        for reason in processor["reasons"]
+    ]
 
 
 def tables(status: Status, before: Status | None) -> list[Table]:
     """Return the handlers, and the partitions of each. Rates need a status from `before`."""
     elapsed_s = _elapsed_s(status, before)
-    earlier = {} if before is None else {each["name"]: each for each in before["processors"]}
-    rows = [_processor(each, earlier.get(each["name"]), elapsed_s) for each in status["processors"]]
-    dropped = [[each.get(name, 0) for name in _DROPPED] for each in status["processors"]]
+    earlier = {} if before is None else {processor["name"]: processor for processor in before["processors"]}
+    rows = [
+        _processor(processor, earlier.get(processor["name"]), elapsed_s) for processor in status["processors"]
+    ]
+    dropped = [[processor.get(name, 0) for name in _DROPPED] for processor in status["processors"]]
     if any(map(any, dropped)):
         rows = [(*row, *more) for row, more in zip(rows, dropped, strict=True)]
         found = [Table("handlers", (*PROCESSOR_COLUMNS, *STREAM_COLUMNS), rows)]
     else:
         found = [Table("handlers", PROCESSOR_COLUMNS, rows)]
-    for one in status["processors"]:
-        each_partition = _partitions(one, earlier.get(one["name"]), elapsed_s)
-        found.append(Table(f"partitions of {one['name']}", PARTITION_COLUMNS, each_partition))
+    for processor in status["processors"]:
+        each_partition = _partitions(processor, earlier.get(processor["name"]), elapsed_s)
+        found.append(Table(f"partitions of {processor['name']}", PARTITION_COLUMNS, each_partition))
     return found
 
 
 def with_rates(status: Status, before: Status | None) -> dict[str, Any]:
     """Return a status with `records_per_s` of handlers, for programs."""
     elapsed_s = _elapsed_s(status, before)
-    earlier = {} if before is None else {each["name"]: each for each in before["processors"]}
+    earlier = {} if before is None else {processor["name"]: processor for processor in before["processors"]}
     processors = [
-        {**each, "records_per_s": _rate(each, earlier.get(each["name"]), "record_handled_total", elapsed_s)}
-        for each in status["processors"]
+        {
+            **processor,
+            "records_per_s": _rate(
+                processor, earlier.get(processor["name"]), "record_handled_total", elapsed_s
+            ),
+        }
+        for processor in status["processors"]
     ]
     return {**status, "processors": processors}
 
 
-def _processor(one: Status, before: Status | None, elapsed_s: float) -> Sequence[object]:
-    lags = [each["lag"] for each in one["partitions"] if each["lag"] is not None]
+def _processor(processor: Status, before: Status | None, elapsed_s: float) -> Sequence[object]:
+    lags = [partition["lag"] for partition in processor["partitions"] if partition["lag"] is not None]
     return (
-        one["name"],
-        one["group"],
-        "healthy" if one["healthy"] else "unhealthy",
-        _shown_rate(_rate(one, before, "record_handled_total", elapsed_s)),
+        processor["name"],
+        processor["group"],
+        "healthy" if processor["healthy"] else "unhealthy",
+        _shown_rate(_rate(processor, before, "record_handled_total", elapsed_s)),
         sum(lags) if lags else None,
-        one["lanes"],
-        one["in_flight"],
-        _duration(one["oldest_in_flight_ms"]) if one["in_flight"] else None,
-        one["buffered_records"],
-        one["parked"],
-        one["retry_total"],
-        one["dead_letter_total"],
-        one["dedupe_hit_total"],
-        one["commit_error_total"],
+        processor["lanes"],
+        processor["in_flight"],
+        _duration(processor["oldest_in_flight_ms"]) if processor["in_flight"] else None,
+        processor["buffered_records"],
+        processor["parked"],
+        processor["retry_total"],
+        processor["dead_letter_total"],
+        processor["dedupe_hit_total"],
+        processor["commit_error_total"],
     )
 
 
-def _partitions(one: Status, before: Status | None, elapsed_s: float) -> list[Sequence[object]]:
-    earlier = {} if before is None else {_place(each): each for each in before["partitions"]}
+def _partitions(processor: Status, before: Status | None, elapsed_s: float) -> list[Sequence[object]]:
+    earlier = {} if before is None else {_place(partition): partition for partition in before["partitions"]}
     rows: list[Sequence[object]] = []
-    for each in one["partitions"]:
-        oldest = each["oldest"] or {}
+    for partition in processor["partitions"]:
+        oldest = partition["oldest"] or {}
         row = (
-            each["topic"],
-            each["partition"],
-            each["offset"],
-            each["lag"],
-            _shown_rate(_rate(each, earlier.get(_place(each)), "handled", elapsed_s)),
-            each["in_flight"],
-            each["failed"],
-            each["paused"],
-            each["metadata_bytes"],
+            partition["topic"],
+            partition["partition"],
+            partition["offset"],
+            partition["lag"],
+            _shown_rate(_rate(partition, earlier.get(_place(partition)), "handled", elapsed_s)),
+            partition["in_flight"],
+            partition["failed"],
+            partition["paused"],
+            partition["metadata_bytes"],
             oldest.get("key_hash"),
             _duration(oldest["age_ms"]) if oldest else None,
         )

@@ -103,8 +103,8 @@ class Assembly:
         async with AsyncExitStack() as stack:
             if self.dedupe is not None:
                 await stack.enter_async_context(self.dedupe)
-            for each in self._producers:
-                await self._open_producer(stack, each)
+            for producer in self._producers:
+                await self._open_producer(stack, producer)
             for opened in self._opened:
                 await stack.enter_async_context(opened)
             self._stack = stack.pop_all()
@@ -193,9 +193,9 @@ class Assembly:
 
     def _producer(self, config: ProducerConfig) -> Producer:
         """Return a producer with these settings, the same one for the same settings."""
-        for each in self._producers:
-            if each.config == config:
-                return each
+        for producer in self._producers:
+            if producer.config == config:
+                return producer
         self._producers.append(environment().producer(config))
         return self._producers[-1]
 

@@ -88,8 +88,8 @@ class Committer:
             raise
         except (ClientError, KafkaError, TimeoutError) as error:
             return (), error
-        partitions = {each.partition for each in durable}
-        committed = [each for each in plans if each.partition in partitions]
+        partitions = {plan.partition for plan in durable}
+        committed = [plan for plan in plans if plan.partition in partitions]
         for plan in committed:
             self._scheduler.committed(plan)
             if self._states is not None:
@@ -115,5 +115,5 @@ class Committer:
         reason = f"{type(error).__name__}: {error}"
         if reason != self._last_reason:
             self._last_reason = reason
-            refused = OffsetsNotCommitted([(each.partition, each.offset) for each in plans], error)
+            refused = OffsetsNotCommitted([(plan.partition, plan.offset) for plan in plans], error)
             log.warning("%s", refused if plans else f"the last transaction has not ended yet: {reason}")

@@ -37,4 +37,7 @@ async def warn_of_missing_topics(consumer: Consumer, topics: Iterable[str], conf
 
 def shown_servers(config: ClientConfig) -> str:
     """Return the bootstrap servers as messages show them."""
-    return ",".join(str(each) for each in parse_bootstrap_servers(config.bootstrap_servers))
+    return ",".join(
+        str(parse_bootstrap_server)
+        for parse_bootstrap_server in parse_bootstrap_servers(config.bootstrap_servers)
+    )

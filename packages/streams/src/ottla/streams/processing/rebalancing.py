@@ -58,7 +58,7 @@ class Rebalancing(RebalanceListener):
         if not assigned or self._is_stopping:
             return
         committed = await self._consumer.committed_offsets(assigned)
-        found = {each: committed.get(each) for each in sorted(assigned)}
+        found = {partition: committed.get(partition) for partition in sorted(assigned)}
         restoring = {} if self._states is None else await self._restore(self._states, found)
         for partition, commit in found.items():
             if commit is not None:
@@ -150,7 +150,7 @@ class Rebalancing(RebalanceListener):
         """Wait until no work of partitions runs; return false after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(self._scheduler.is_drained(each) for each in partitions):
+                while not all(self._scheduler.is_drained(partition) for partition in partitions):
                     await self._workers.progress()
         except TimeoutError:
             return False

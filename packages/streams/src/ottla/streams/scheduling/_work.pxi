@@ -236,11 +236,11 @@ cdef class Assignment:
 
     def waiting_behind(self, WorkItem work not None):
         """Return the number and the bytes of records that wait behind work in its lanes."""
-        return _totals([each for lane in work.lanes if lane is not None for each in self._waiting_in(lane)])
+        return _totals([item for lane in work.lanes if lane is not None for item in self._waiting_in(lane)])
 
     def waiting_buffered(self):
         """Return the number and the bytes of waiting records that count as buffered."""
-        behind = [each for lane in self._lanes if lane not in self.parked_lanes for each in self._waiting_in(lane)]
+        behind = [item for lane in self._lanes if lane not in self.parked_lanes for item in self._waiting_in(lane)]
         return _totals(self.ready.items() + behind)
 
     def _waiting_in(self, lane):
@@ -256,8 +256,8 @@ cdef class Assignment:
 cdef tuple _totals(list works):
     cdef int64_t count = 0, size = 0
     cdef WorkItem work
-    for each in works:
-        work = <WorkItem>each
+    for item in works:
+        work = <WorkItem>item
         count += work.count()
         size += work.size
     return count, size

@@ -38,7 +38,7 @@ class CommitPlan:
         """Return whether a record is known finished once this is committed."""
         if offset < self.offset:
             return True
-        before = bisect_right(self._ranges, offset, key=lambda each: each[0]) - 1
+        before = bisect_right(self._ranges, offset, key=lambda known: known[0]) - 1
         return before >= 0 and offset < self._ranges[before][1]
 
 

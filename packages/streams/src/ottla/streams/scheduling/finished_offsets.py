@@ -59,7 +59,7 @@ def _fits_plain(offset: int, finished: Ranges, max_bytes: int) -> int:
     """Return how many ranges fit for certain, as runs or as a bitmap that are not deflated."""
     body_bytes = max(0, (max_bytes - len(PREFIX)) // 4 * 3 - _HEAD_BYTES)
     lengths = encode_runs(offset, finished)[:body_bytes].translate(None, _VARINT_CONTINUES)
-    by_bitmap = bisect_right(finished, offset + 8 * body_bytes, key=lambda each: each[1])
+    by_bitmap = bisect_right(finished, offset + 8 * body_bytes, key=lambda known: known[1])
     return max(len(lengths) // 2, by_bitmap)
 
 

@@ -24,7 +24,9 @@ class Frontier(StartedOffsets):
 
     def __init__(self, position: int | None = None, known: Ranges = ()) -> None:
         super().__init__(position)
-        self._known = [each for each in known if position is not None and each[1] > position]
+        self._known = [
+            known_range for known_range in known if position is not None and known_range[1] > position
+        ]
         self.has_known = bool(self._known)
 
     @property
@@ -62,7 +64,7 @@ class Frontier(StartedOffsets):
         return bool(self._known) and self._known[0][0] <= offset
 
     def _drop_known(self, offset: int) -> None:
-        passed = bisect_right(self._known, offset, key=lambda each: each[1])
+        passed = bisect_right(self._known, offset, key=lambda known: known[1])
         del self._known[:passed]
         self.has_known = bool(self._known)
 

@@ -27,33 +27,38 @@ class IntakeLimits:
     commit_metadata_max_bytes: int = 4_096
 
 
-def must_pause(one: Assignment, totals: Totals, limits: IntakeLimits, partitions: int) -> bool:
+def must_pause(assignment: Assignment, totals: Totals, limits: IntakeLimits, partitions: int) -> bool:
     """Return whether intake of a partition pauses.
 
     While all together hold less than half of a budget, a partition may fill that half. Above it, each has a
     share of the other half: so a partition whose records are slow does not starve the others.
     """
     return (
-        _is_over(one.buffered, totals.buffered, limits.max_buffered_records, partitions)
-        or _is_over(one.buffered_bytes, totals.buffered_bytes, limits.max_buffered_bytes, partitions)
-        or _is_over(one.parked, totals.parked, limits.max_parked_records, partitions)
-        or _is_over(one.parked_bytes, totals.parked_bytes, limits.max_parked_bytes, partitions)
-        or one.frontier.ahead >= limits.max_finished_ahead
-        or _metadata_may_overflow(one, limits.commit_metadata_max_bytes)
+        _is_over(assignment.buffered, totals.buffered, limits.max_buffered_records, partitions)
+        or _is_over(assignment.buffered_bytes, totals.buffered_bytes, limits.max_buffered_bytes, partitions)
+        or _is_over(assignment.parked, totals.parked, limits.max_parked_records, partitions)
+        or _is_over(assignment.parked_bytes, totals.parked_bytes, limits.max_parked_bytes, partitions)
+        or assignment.frontier.ahead >= limits.max_finished_ahead
+        or _metadata_may_overflow(assignment, limits.commit_metadata_max_bytes)
     )
 
 
-def may_resume(one: Assignment, totals: Totals, limits: IntakeLimits, partitions: int) -> bool:
+def may_resume(assignment: Assignment, totals: Totals, limits: IntakeLimits, partitions: int) -> bool:
     """Return whether intake of a paused partition resumes: a little below the bounds, so as not to flap."""
     return not (
-        _is_over(one.buffered * 2, totals.buffered * 4 // 3, limits.max_buffered_records, partitions)
+        _is_over(assignment.buffered * 2, totals.buffered * 4 // 3, limits.max_buffered_records, partitions)
         or _is_over(
-            one.buffered_bytes * 2, totals.buffered_bytes * 4 // 3, limits.max_buffered_bytes, partitions
+            assignment.buffered_bytes * 2,
+            totals.buffered_bytes * 4 // 3,
+            limits.max_buffered_bytes,
+            partitions,
         )
-        or _is_over(one.parked * 2, totals.parked * 4 // 3, limits.max_parked_records, partitions)
-        or _is_over(one.parked_bytes * 2, totals.parked_bytes * 4 // 3, limits.max_parked_bytes, partitions)
-        or one.frontier.ahead * 4 // 3 >= limits.max_finished_ahead
-        or _metadata_may_overflow(one, limits.commit_metadata_max_bytes * 3 // 4)
+        or _is_over(assignment.parked * 2, totals.parked * 4 // 3, limits.max_parked_records, partitions)
+        or _is_over(
+            assignment.parked_bytes * 2, totals.parked_bytes * 4 // 3, limits.max_parked_bytes, partitions
+        )
+        or assignment.frontier.ahead * 4 // 3 >= limits.max_finished_ahead
+        or _metadata_may_overflow(assignment, limits.commit_metadata_max_bytes * 3 // 4)
     )
 
 
@@ -62,10 +67,10 @@ def _is_over(own: int, total: int, most: int, partitions: int) -> bool:
     return own > 0 and total >= half and own * max(1, partitions) >= half
 
 
-def _metadata_may_overflow(one: Assignment, most: int) -> bool:
+def _metadata_may_overflow(assignment: Assignment, most: int) -> bool:
     """Return whether the metadata could become too long after one more step of intake, in whatever order
     the records finish: what it cannot name the next owner would handle again, though all was drained."""
-    frontier = one.frontier
+    frontier = assignment.frontier
     if not most or not frontier.unfinished:
         return False  # none is wanted, or the frontier passes all offsets
     step = STEP_RECORDS if most >= _LEAST_FOR_A_STEP_BYTES else 0

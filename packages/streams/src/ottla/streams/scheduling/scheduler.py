@@ -62,7 +62,7 @@ class Scheduler(SchedulerCore):
     @property
     def lane_count(self) -> int:
         """The lanes that have records which wait or are handled."""
-        return sum(each.lane_count for each in self._assigned.values())
+        return sum(assignment.lane_count for assignment in self._assigned.values())
 
     def assign(self, partition: TopicPartition, offset: int | None, metadata: str = "") -> None:
         """Begin with a partition at its committed offset; records that the metadata names are skipped.
@@ -78,47 +78,47 @@ class Scheduler(SchedulerCore):
         )
 
     def _open(self, partition: TopicPartition, frontier: Frontier) -> Assignment:
-        one = Assignment(partition, frontier)
-        one.predecessors = self._closing.get(partition, [])
-        self._assigned[partition] = one
-        return one
+        assignment = Assignment(partition, frontier)
+        assignment.predecessors = self._closing.get(partition, [])
+        self._assigned[partition] = assignment
+        return assignment
 
     def revoke(self, partition: TopicPartition) -> None:
         """Give out no more work of a partition; forget what waits. What runs may still finish."""
-        one = self._assigned.get(partition)
-        if one is None or one.phase is not Phase.OPEN:
+        assignment = self._assigned.get(partition)
+        if assignment is None or assignment.phase is not Phase.OPEN:
             return
-        one.phase = Phase.DRAINING
-        self._forget_waiting(one)
+        assignment.phase = Phase.DRAINING
+        self._forget_waiting(assignment)
 
     def unassign(self, partition: TopicPartition) -> None:
         """Give up a partition: later completions of its work change nothing."""
-        one = self._assigned.pop(partition, None)
-        if one is None:
+        assignment = self._assigned.pop(partition, None)
+        if assignment is None:
             return
-        self._forget_waiting(one)
-        one.phase = Phase.CLOSED
+        self._forget_waiting(assignment)
+        assignment.phase = Phase.CLOSED
         self._paused.discard(partition)
         self.resume_due = True  # others may have its share
-        if one.active:
-            self._closing.setdefault(partition, []).append(one)
+        if assignment.active:
+            self._closing.setdefault(partition, []).append(assignment)
 
     def is_drained(self, partition: TopicPartition) -> bool:
         """Return whether no work of a partition is active or waits for the acknowledgement of its outputs."""
-        one = self._assigned.get(partition)
-        return one is None or one.in_flight == 0
+        assignment = self._assigned.get(partition)
+        return assignment is None or assignment.in_flight == 0
 
-    def _forget_waiting(self, one: Assignment) -> None:
+    def _forget_waiting(self, assignment: Assignment) -> None:
         for _, _, work in self._parked:
-            if work.assignment is one:
+            if work.assignment is assignment:
                 work.context = work.set_aside_for = None  # it may lead back to the work
-        self._parked[:] = [each for each in self._parked if each[2].assignment is not one]
+        self._parked[:] = [parked for parked in self._parked if parked[2].assignment is not assignment]
         self._parked.sort()
-        count, size = one.waiting_buffered()
-        self.count_buffered(one, -count, -size)
-        self.count_parked(one, -one.parked, -one.parked_bytes)
-        one.parked_lanes.clear()
-        one.clear()
+        count, size = assignment.waiting_buffered()
+        self.count_buffered(assignment, -count, -size)
+        self.count_parked(assignment, -assignment.parked, -assignment.parked_bytes)
+        assignment.parked_lanes.clear()
+        assignment.clear()
 
     # --- records
 
@@ -131,25 +131,25 @@ class Scheduler(SchedulerCore):
         to `next_offset`, do not exist. Offsets lower than before mean that the log was truncated or its topic
         made anew: the partition begins again there.
         """
-        one = self._assigned.get(partition)
-        if one is None or one.phase is not Phase.OPEN:
+        assignment = self._assigned.get(partition)
+        if assignment is None or assignment.phase is not Phase.OPEN:
             return 0
-        expected = one.frontier.next_offset
+        expected = assignment.frontier.next_offset
         if records and expected is not None and records[0].offset < expected:
-            one = self._begin_again(one, records[0].offset)
-        queued = self._put_all(one, records)
+            assignment = self._begin_again(assignment, records[0].offset)
+        queued = self._put_all(assignment, records)
         if next_offset is not None:
-            one.frontier.advance(next_offset)
-        self._give_turn(one)
+            assignment.frontier.advance(next_offset)
+        self._give_turn(assignment)
         return queued
 
-    def _begin_again(self, one: Assignment, offset: int) -> Assignment:
-        was_paused = one.is_paused
-        self.unassign(one.partition)
-        again = self._open(one.partition, Frontier(offset))
+    def _begin_again(self, assignment: Assignment, offset: int) -> Assignment:
+        was_paused = assignment.is_paused
+        self.unassign(assignment.partition)
+        again = self._open(assignment.partition, Frontier(offset))
         if was_paused:  # the consumer's partition is paused still
             again.is_paused = True
-            self._paused.add(one.partition)
+            self._paused.add(assignment.partition)
         return again
 
     def _lane(self, record: ConsumerRecord) -> Hashable:
@@ -170,10 +170,10 @@ class Scheduler(SchedulerCore):
         """Return the partitions whose records are all finished."""
         return [
             partition
-            for partition, one in self._assigned.items()
-            if one.phase is Phase.OPEN
-            and one.frontier.next_offset is not None
-            and not one.frontier.unfinished
+            for partition, assignment in self._assigned.items()
+            if assignment.phase is Phase.OPEN
+            and assignment.frontier.next_offset is not None
+            and not assignment.frontier.unfinished
         ]
 
     def unfinished_positions(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -203,21 +203,21 @@ class Scheduler(SchedulerCore):
     def _unpark(self, now_ms: int) -> None:
         while self._parked and self._parked[0][0] <= now_ms:
             work = heappop(self._parked)[2]
-            one = work.assignment
+            assignment = work.assignment
             self._count_parked(work, -1)
-            one.parked_lanes.difference_update(work.lanes)
+            assignment.parked_lanes.difference_update(work.lanes)
             work.attempt += 1
-            one.requeue(work)
-            self._give_turn(one)
+            assignment.requeue(work)
+            self._give_turn(assignment)
 
     def retry(self, work: WorkItem, at_ms: int) -> bool:
         """The attempt failed: its lanes wait until a time. False: the partition is given up, work dropped."""
-        one = work.assignment
-        if one.phase is not Phase.OPEN:
+        assignment = work.assignment
+        if assignment.phase is not Phase.OPEN:
             self.drop(work)
             return False
         self._deactivate(work)
-        one.in_flight -= 1
+        assignment.in_flight -= 1
         self._park(work)
         self._parked_count += 1
         heappush(self._parked, (at_ms, self._parked_count, work))
@@ -230,15 +230,15 @@ class Scheduler(SchedulerCore):
 
     def _park(self, work: WorkItem) -> None:
         self._count_parked(work, 1)
-        work.assignment.parked_lanes.update(each for each in work.lanes if each is not None)
+        work.assignment.parked_lanes.update(lane for lane in work.lanes if lane is not None)
 
-    def _handlers_ended(self, one: Assignment) -> None:
+    def _handlers_ended(self, assignment: Assignment) -> None:
         """No handler of an earlier assignment runs any more: the one that waits for it may begin."""
-        waiting = self._closing[one.partition]
-        waiting.remove(one)
+        waiting = self._closing[assignment.partition]
+        waiting.remove(assignment)
         if not waiting:
-            del self._closing[one.partition]
-            if (successor := self._assigned.get(one.partition)) is not None:
+            del self._closing[assignment.partition]
+            if (successor := self._assigned.get(assignment.partition)) is not None:
                 self._give_turn(successor)
 
     def _count_parked(self, work: WorkItem, sign: int) -> None:
@@ -255,15 +255,15 @@ class Scheduler(SchedulerCore):
         self.resume_due = False
         pause, resume = [], []
         count = len(self._assigned)
-        for partition, one in self._assigned.items():
-            if one.phase is not Phase.OPEN:
+        for partition, assignment in self._assigned.items():
+            if assignment.phase is not Phase.OPEN:
                 continue
-            if one.is_paused and may_resume(one, self.totals, self.limits, count):
-                one.is_paused = False
+            if assignment.is_paused and may_resume(assignment, self.totals, self.limits, count):
+                assignment.is_paused = False
                 self._paused.discard(partition)
                 resume.append(partition)
-            elif not one.is_paused and must_pause(one, self.totals, self.limits, count):
-                one.is_paused = True
+            elif not assignment.is_paused and must_pause(assignment, self.totals, self.limits, count):
+                assignment.is_paused = True
                 self._paused.add(partition)
                 pause.append(partition)
         return pause, resume
@@ -272,15 +272,15 @@ class Scheduler(SchedulerCore):
 
     def commit_plan(self, partition: TopicPartition) -> CommitPlan | None:
         """Return what may be committed for a partition now; None if that is not known or not assigned."""
-        one = self._assigned.get(partition)
-        if one is None:
+        assignment = self._assigned.get(partition)
+        if assignment is None:
             return None
-        return commit_plan(partition, one.frontier, self.limits.commit_metadata_max_bytes, one)
+        return commit_plan(partition, assignment.frontier, self.limits.commit_metadata_max_bytes, assignment)
 
     def due_commits(self, partitions: Iterable[TopicPartition] | None = None) -> list[CommitPlan]:
         """Return the plans of partitions, by default all, for which they differ from what is committed."""
         chosen = self._assigned if partitions is None else partitions
-        plans = [self.commit_plan(each) for each in chosen]
+        plans = [self.commit_plan(partition) for partition in chosen]
         return [
             plan
             for plan in plans
@@ -289,6 +289,6 @@ class Scheduler(SchedulerCore):
 
     def committed(self, plan: CommitPlan) -> None:
         """Register that a plan is durable; one of an earlier assignment changes nothing."""
-        one = self._assigned.get(plan.partition)
-        if one is not None and one is plan.owner:
-            one.committed = (plan.offset, plan.metadata)
+        assignment = self._assigned.get(plan.partition)
+        if assignment is not None and assignment is plan.owner:
+            assignment.committed = (plan.offset, plan.metadata)

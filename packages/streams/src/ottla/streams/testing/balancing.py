@@ -19,7 +19,10 @@ def balanced(
 ) -> Assignment[M]:
     """Return the partitions of each member, given with the topics that it subscribes to."""
     target: Assignment[M] = {member: set() for member, _ in members}
-    readers = {each: [m for m, topics in members if each.topic in topics] for each in sorted(partitions)}
+    readers = {
+        partition: [m for m, topics in members if partition.topic in topics]
+        for partition in sorted(partitions)
+    }
     for partition, able in readers.items():
         if able:
             owner = next((m for m in able if partition in owned.get(m, ())), None)

@@ -67,8 +67,8 @@ class Life:
     def end(self) -> None:
         """End it, as a crash does."""
         self.is_ended = True
-        for each in self._on_end:
-            each()
+        for end in self._on_end:
+            end()
 
     async def going_on(self) -> None:
         """Return at once; after the end, never."""

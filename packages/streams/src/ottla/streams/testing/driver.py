@@ -117,7 +117,9 @@ class StreamsTest:
             if error is None:
                 for member in list(self._members.values()):
                     member.stop()
-                self._drive_until(lambda: all(each.is_done for each in self._members.values()), "the stop")
+                self._drive_until(
+                    lambda: all(member.is_done for member in self._members.values()), "the stop"
+                )
                 self._raise_failures()
         finally:
             self._end()
@@ -193,7 +195,7 @@ class StreamsTest:
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """Return the records in a topic, partition by partition, in order."""
-        return [each for log in self._log.topics.get(topic, ()) for each in log.records]
+        return [record for log in self._log.topics.get(topic, ()) for record in log.records]
 
     def dead_letters(self, topic: str) -> list[DeadLetter]:
         """Return the dead letters in a topic."""
@@ -226,7 +228,7 @@ class StreamsTest:
     @property
     def members(self) -> tuple[int, ...]:
         """The numbers of the members that run, in the order of their starts."""
-        return tuple(number for number, each in self._members.items() if not each.is_done)
+        return tuple(number for number, member in self._members.items() if not member.is_done)
 
     def start_member(self) -> int:
         """Start another member, or one again after a stop or a kill; return its number."""
@@ -238,13 +240,13 @@ class StreamsTest:
 
     def stop_member(self, member: int | None = None) -> None:
         """Let a member drain and leave: the one with this number, or the only one. Time passes meanwhile."""
-        one = self._member(member)
-        one.stop()
-        self._drive_until(lambda: one.is_done, "the stop")
-        del self._members[one.number]
+        found = self._member(member)
+        found.stop()
+        self._drive_until(lambda: found.is_done, "the stop")
+        del self._members[found.number]
         self._raise_failures()
-        if one.failure is not None:
-            raise one.failure
+        if found.failure is not None:
+            raise found.failure
         self._until_stable()
 
     def kill_member(self, member: int | None = None) -> None:
@@ -253,10 +255,10 @@ class StreamsTest:
         The group notices at once, while a broker takes `session_timeout_ms`. A thread or a process cannot be
         killed: the call waits for those that run a handler.
         """
-        one = self._member(member)
-        del self._members[one.number]
+        found = self._member(member)
+        del self._members[found.number]
         loop = self._loop
-        one.kill(lambda: loop.drive(loop.now_s))
+        found.kill(lambda: loop.drive(loop.now_s))
         self._until_stable()
 
     def rebalance(self) -> None:
@@ -299,14 +301,14 @@ class StreamsTest:
 
     def _until_started(self) -> None:
         def is_started() -> bool:
-            return all(each.is_started or each.is_done for each in self._members.values())
+            return all(member.is_started or member.is_done for member in self._members.values())
 
         self._drive_until(is_started, "the start")
         self._until_stable()
 
     def _until_stable(self) -> None:
         groups = self._cluster.groups.values()
-        self._drive_until(lambda: all(each.is_stable for each in groups), "the rebalance")
+        self._drive_until(lambda: all(group.is_stable for group in groups), "the rebalance")
         self._raise_failures()
 
     def _drive_until(self, condition: Callable[[], bool], what: str, limit_s: float = STEP_LIMIT_S) -> None:
@@ -316,7 +318,7 @@ class StreamsTest:
             raise NeverSettles(f"{what} has not come within {limit_s:g} s of virtual time")
 
     def _has_failed(self) -> bool:
-        return any(each.failure is not None for each in self._members.values())
+        return any(member.failure is not None for member in self._members.values())
 
     def _raise_failures(self) -> None:
         for number, member in list(self._members.items()):

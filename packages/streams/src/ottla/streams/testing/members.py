@@ -84,19 +84,19 @@ class Member:
         self.life.end()
         ended: set[asyncio.Task[Any]] = set()
         for _ in range(KILL_TURNS):
-            left = [each for each in self._environment.tasks if not each.done()]
+            left = [task for task in self._environment.tasks if not task.done()]
             if not left:
                 break
             ended.update(left)
-            for each in left:
-                each.cancel()
+            for member in left:
+                member.cancel()
             turn()
         else:
             raise NeverSettles(f"tasks of a killed member go on: {_names(left)}")
-        for each in ended:
-            if each.done() and not each.cancelled():
-                each.exception()  # nobody wants to know
+        for member in ended:
+            if member.done() and not member.cancelled():
+                member.exception()  # nobody wants to know
 
 
 def _names(tasks: Iterable[asyncio.Task[Any]]) -> str:
-    return ", ".join(each.get_name() for each in tasks)
+    return ", ".join(task.get_name() for task in tasks)

@@ -56,8 +56,8 @@ class MemoryOffsets:
     ) -> dict[TopicPartition, int]:
         """Return the first offset, or the end, of each partition."""
         return {
-            each: 0 if which == EARLIEST else self._log.partition(each).end_offset
-            for each, which in wanted.items()
+            partition: 0 if which == EARLIEST else self._log.partition(partition).end_offset
+            for partition, which in wanted.items()
         }
 
 

@@ -91,7 +91,9 @@ class MemoryConsumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those assigned before keep their positions."""
-        self._positions = {each: self._positions.get(each, self._reset(each)) for each in partitions}
+        self._positions = {
+            partition: self._positions.get(partition, self._reset(partition)) for partition in partitions
+        }
         self._changed.set()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -161,8 +163,8 @@ class MemoryConsumer:
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue at the first records of partitions."""
-        for each in partitions or tuple(self._positions):
-            self.seek(each, 0)
+        for partition in partitions or tuple(self._positions):
+            self.seek(partition, 0)
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record of a partition to be delivered."""
@@ -186,7 +188,7 @@ class MemoryConsumer:
     ) -> dict[TopicPartition, int]:
         """Return where partitions end, one past their last record."""
         wanted = self._positions if partitions is None else partitions
-        return {each: self._cluster.log.partition(each).end_offset for each in wanted}
+        return {partition: self._cluster.log.partition(partition).end_offset for partition in wanted}
 
     # --- commits
 
@@ -194,7 +196,7 @@ class MemoryConsumer:
         """Commit offsets for the group. Raises CommitFailed for partitions of other members."""
         await self._life.going_on()
         assert self._group is not None, "a commit needs a group"
-        self._group.commit(self, {each: _offset(offset) for each, offset in offsets.items()})
+        self._group.commit(self, {partition: _offset(offset) for partition, offset in offsets.items()})
 
     async def committed_offsets(
         self, partitions: Iterable[TopicPartition]
@@ -202,7 +204,7 @@ class MemoryConsumer:
         """Return the committed offsets with their metadata; partitions without one are left out."""
         assert self._group is not None, "committed offsets need a group"
         offsets = self._group.offsets
-        return {each: offsets[each] for each in partitions if each in offsets}
+        return {partition: offsets[partition] for partition in partitions if partition in offsets}
 
     def group_metadata(self) -> GroupMetadata:
         """Return the group metadata for transactions."""
@@ -228,8 +230,8 @@ class MemoryConsumer:
         if partitions:
             self._held.update(partitions)
             await self._tell("revoked", partitions)
-        for each in partitions:
-            self._positions.pop(each, None)
+        for partition in partitions:
+            self._positions.pop(partition, None)
         self._held -= partitions
         self._paused -= partitions
 
@@ -237,9 +239,9 @@ class MemoryConsumer:
         """Tell the listener, and then read these partitions, too, from their commits on."""
         self._held.update(partitions)
         try:
-            for each in sorted(partitions):
-                committed = None if self._group is None else self._group.offsets.get(each)
-                self._positions[each] = self._reset(each) if committed is None else committed.offset
+            for partition in sorted(partitions):
+                committed = None if self._group is None else self._group.offsets.get(partition)
+                self._positions[partition] = self._reset(partition) if committed is None else committed.offset
         except NoOffset as error:
             self._fail(error)
         else:

@@ -60,9 +60,9 @@ class MemoryGroup:
                 waiting, self._waiting = self._waiting, []
                 moves_all, self._moves_all = self._moves_all, False
                 await self._rebalance(moves_all=moves_all)
-                for each in waiting:
-                    if not each.done():
-                        each.set_result(None)
+                for work in waiting:
+                    if not work.done():
+                        work.set_result(None)
             self.is_rebalancing = False
 
     @property
@@ -97,27 +97,27 @@ class MemoryGroup:
 
     def check(self, metadata: GroupMetadata) -> None:
         """Raise UnknownMemberId or IllegalGeneration for a member that lost its partitions (KIP-447)."""
-        if all(each.member_id != metadata.member_id for each in self.members):
+        if all(member.member_id != metadata.member_id for member in self.members):
             raise UnknownMemberId(f"group {self.group_id!r}")
         if metadata.generation_id != self.generation:
             raise IllegalGeneration(f"group {self.group_id!r}")
 
     async def _rebalance(self, *, moves_all: bool) -> None:
         members = list(self.members)
-        topics = set[str]().union(*(each.topics for each in members))
+        topics = set[str]().union(*(member.topics for member in members))
         self._log.ensure(sorted(topics))
-        partitions = [each.partition for topic in topics for each in self._log.partitions(topic)]
-        owned = {each.member_id: each.owned for each in members}
+        partitions = [partition.partition for topic in topics for partition in self._log.partitions(topic)]
+        owned = {member.member_id: member.owned for member in members}
         target: Assignment[str] = balanced(
-            partitions, [(each.member_id, each.topics) for each in members], owned
+            partitions, [(member.member_id, member.topics) for member in members], owned
         )
         if moves_all:
-            target = rotated([each.member_id for each in members], target)
+            target = rotated([member.member_id for member in members], target)
         async with asyncio.TaskGroup() as tasks:
-            for each in members:
-                kept = set() if moves_all else target[each.member_id]
-                tasks.create_task(each.give_up(frozenset(each.owned - kept)))
+            for member in members:
+                kept = set() if moves_all else target[member.member_id]
+                tasks.create_task(member.give_up(frozenset(member.owned - kept)))
         self.generation += 1
         async with asyncio.TaskGroup() as tasks:
-            for each in [each for each in members if each in self.members]:
-                tasks.create_task(each.take(frozenset(target[each.member_id] - each.owned)))
+            for member in [member for member in members if member in self.members]:
+                tasks.create_task(member.take(frozenset(target[member.member_id] - member.owned)))

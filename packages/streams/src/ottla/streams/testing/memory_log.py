@@ -30,7 +30,7 @@ class PartitionLog:
     @property
     def records(self) -> list[ConsumerRecord]:
         """All records."""
-        return [each for each in self._entries if each is not _MARKER]
+        return [entry for entry in self._entries if entry is not _MARKER]
 
     def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers) -> int:
         """Append a record and return its offset."""
@@ -70,14 +70,14 @@ class MemoryLog:
         if topic in self._topics:
             raise TopicAlreadyExists(f"topic {topic!r} exists")
         count = self._default_partitions if partitions is None else partitions
-        self._topics[topic] = tuple(PartitionLog(TopicPartition(topic, each)) for each in range(count))
+        self._topics[topic] = tuple(PartitionLog(TopicPartition(topic, number)) for number in range(count))
         self._ids[topic] = UUID(int=len(self._ids) + 1)
 
     def ensure(self, topics: Iterable[str]) -> None:
         """Create those topics that do not exist."""
-        for each in topics:
-            if each not in self._topics:
-                self.create(each)
+        for topic in topics:
+            if topic not in self._topics:
+                self.create(topic)
 
     @property
     def topics(self) -> Mapping[str, Sequence[PartitionLog]]:
@@ -111,5 +111,5 @@ class MemoryLog:
 
     def changed(self) -> None:
         """Tell readers that there are records."""
-        for each in tuple(self._watchers):
-            each()
+        for watcher in tuple(self._watchers):
+            watcher()

@@ -114,8 +114,8 @@ class MemoryProducer:
         """Write a record. Raises what the serializers raise, and RecordTooLarge."""
         await self._life.going_on()
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
-        for each in self._interceptors.methods("on_send"):
-            record = each(record) or record
+        for on_send in self._interceptors.methods("on_send"):
+            record = on_send(record) or record
         return MemoryAcknowledgement(self.write(record))
 
     async def send_and_wait(
@@ -187,7 +187,7 @@ class MemoryProducer:
             self._cluster.group(group).offsets.update(offsets)
         for partition, key, value, stamp_ms, headers in transaction.records:
             self._cluster.log.partition(partition).append(key, value, stamp_ms, headers)
-        for partition in dict.fromkeys(each for each, *_ in transaction.records):
+        for partition in dict.fromkeys(partition for partition, *_ in transaction.records):
             self._cluster.log.partition(partition).append_marker()
         self._transaction = None
         self._cluster.log.changed()
@@ -243,4 +243,4 @@ def _serialized(what: Literal["key", "value"], serialize: Serialize, given: Any,
 
 def _headers(given: GivenHeaders) -> Headers:
     pairs = given.items() if isinstance(given, Mapping) else given
-    return tuple((name, each.encode() if isinstance(each, str) else each) for name, each in pairs)
+    return tuple((name, data.encode() if isinstance(data, str) else data) for name, data in pairs)

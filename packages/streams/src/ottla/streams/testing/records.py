@@ -56,7 +56,7 @@ def decoded(records: Iterable[ConsumerRecord], of: Any) -> list[Any]:
     """Return values as a type, as handlers get them. Raises DriverMisused for one that cannot be decoded."""
     decode = value_decoder(of)
     try:
-        return [None if each.value is None else decode(each) for each in records]
+        return [None if record.value is None else decode(record) for record in records]
     except RecordUndecodable as error:
         raise DriverMisused(
             f"{error}; say what the values are: of=bytes, of=str or a type of yours"
@@ -65,7 +65,7 @@ def decoded(records: Iterable[ConsumerRecord], of: Any) -> list[Any]:
 
 def dead_letters(records: Sequence[ConsumerRecord]) -> list[DeadLetter]:
     """Return what the headers of dead letters say."""
-    return [_dead_letter(each) for each in records]
+    return [_dead_letter(record) for record in records]
 
 
 def _dead_letter(record: ConsumerRecord) -> DeadLetter:

@@ -63,7 +63,7 @@ class RedisStore:
         max_ids: int | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        if not name or any(each in name for each in "{}"):
+        if not name or any(brace in name for brace in "{}"):
             raise DedupeMisconfigured(f"name must be that of the application, without braces, not {name!r}")
         self._limits = WindowLimits(ttl_ms, max_ids)
         self._url = url

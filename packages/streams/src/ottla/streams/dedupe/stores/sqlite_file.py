@@ -74,9 +74,9 @@ class MarksFile:
         """
         try:
             connection = self._opened()
-            if any(each.writes for each in operations):
+            if any(operation.writes for operation in operations):
                 connection.execute("BEGIN IMMEDIATE")
-            results = [each.call(self) for each in operations]
+            results = [operation.call(self) for operation in operations]
             if connection.in_transaction:
                 connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:

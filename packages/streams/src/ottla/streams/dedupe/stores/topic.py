@@ -107,7 +107,7 @@ class TopicStore:
     @property
     def remembered(self) -> int:
         """The number of identities in memory."""
-        return sum(len(each) for each in self._windows.values())
+        return sum(len(window) for window in self._windows.values())
 
     async def seen(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Return those of the identities that were marked within the window."""
@@ -118,10 +118,10 @@ class TopicStore:
         """Append marks and wait for their acknowledgement. After an error some may have been written."""
         at_ms, window = self._clock(), self._window(scope)
         await self._append(scope, dict.fromkeys(identities, PRESENT), at_ms)
-        evicted = [old for each in identities for old in window.add(each, at_ms)]
+        evicted = [old for identity in identities for old in window.add(identity, at_ms)]
         if evicted:
             # One that was marked again since then stays.
-            gone = [each for each in evicted if not window.contains(each, at_ms)]
+            gone = [identity for identity in evicted if not window.contains(identity, at_ms)]
             await self._append(scope, dict.fromkeys(gone), at_ms)
 
     async def claim(self, scope: Scope, identity: bytes, owner: str, lease_ms: int) -> Claim:
