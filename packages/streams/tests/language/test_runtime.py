@@ -15,10 +15,9 @@ from ottla.broker.testing import BrokerProcess
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.errors import StreamsError
+from ottla.streams.errors import StreamsError, TopologyError
 from ottla.streams.failures.retry_policy import RetryPolicy
 from ottla.streams.handlers.direct_outputs import DirectOutputs
-from ottla.streams.language.errors import TopologyError
 from ottla.streams.language.nodes import StoreKind
 from ottla.streams.language.runtime import TopologyRuntime
 from ottla.streams.language.topology import Topology

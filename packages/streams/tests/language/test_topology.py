@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ottla.streams.language.errors import TopologyError
+from ottla.streams.errors import TopologyError
 from ottla.streams.language.topology import Topology
 from ottla.streams.language.windows import tumbling
 

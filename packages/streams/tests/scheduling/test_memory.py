@@ -11,7 +11,7 @@ from ottla.consumer import ConsumerRecord
 from ottla.streams.scheduling.assignment import WorkItem
 from ottla.streams.scheduling.intake import IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
-from ottla.streams.scheduling.testing import P0, records
+from peers.lane_records import P0, records
 
 
 class Lane:

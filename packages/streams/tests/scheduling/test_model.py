@@ -28,7 +28,7 @@ from ottla.streams.scheduling.commit_plan import CommitPlan
 from ottla.streams.scheduling.frontier import Frontier
 from ottla.streams.scheduling.intake import IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
-from ottla.streams.scheduling.testing import record
+from peers.lane_records import record
 
 STEPS = 160
 KEYS = [*"abcdef", None]

@@ -9,7 +9,7 @@ from ottla.streams.errors import OrderFailed
 from ottla.streams.scheduling.assignment import WorkItem
 from ottla.streams.scheduling.intake import STEP_RECORDS, IntakeLimits
 from ottla.streams.scheduling.scheduler import Order, Scheduler
-from ottla.streams.scheduling.testing import P0, P1, record, records
+from peers.lane_records import P0, P1, record, records
 
 
 def scheduler(

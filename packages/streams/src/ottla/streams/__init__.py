@@ -42,13 +42,13 @@ if TYPE_CHECKING:
         RecordUndecodable,
         StateUndecodable,
         StreamsError,
+        TopologyError,
         WorkerProcessDied,
     )
     from ottla.streams.exactly_once.outcome import OutputRejected, TransactionsFenced
     from ottla.streams.failures.retry_policy import RetryPolicy
     from ottla.streams.handlers.context import Context
     from ottla.streams.language.declarations import GlobalTable, Table
-    from ottla.streams.language.errors import TopologyError
     from ottla.streams.language.serdes import Serde, named_serde
     from ottla.streams.language.stream import Stream, WindowedStream
     from ottla.streams.language.windows import WindowValue, tumbling
@@ -137,12 +137,12 @@ _MODULES = {
     "MissingIdentity RedisStore SqlMarks SqliteStore StoreUnavailable TopicStore WindowLimits "
     "by_function by_header by_key by_message_id",
     "ottla.streams.errors": "ContextMisused HandlerCancelled HandlerFailed HandlerTimedOut InvalidHandler "
-    "OutputFailed RecordError RecordUndecodable StateUndecodable StreamsError WorkerProcessDied",
+    "OutputFailed RecordError RecordUndecodable StateUndecodable StreamsError TopologyError "
+    "WorkerProcessDied",
     "ottla.streams.exactly_once.outcome": "OutputRejected TransactionsFenced",
     "ottla.streams.failures.retry_policy": "RetryPolicy",
     "ottla.streams.handlers.context": "Context",
     "ottla.streams.language.declarations": "GlobalTable Table",
-    "ottla.streams.language.errors": "TopologyError",
     "ottla.streams.language.serdes": "Serde named_serde",
     "ottla.streams.language.stream": "Stream WindowedStream",
     "ottla.streams.language.windows": "WindowValue tumbling",

@@ -66,7 +66,7 @@ class StreamsConfig:
     run_on: Literal["auto", "threads", "processes"] = "auto"
     """Where handlers run: auto runs async functions on the loop and plain functions on threads."""
     value_format: Literal["auto", "json", "msgpack"] = "auto"
-    """How values become what handlers are annotated with; auto tells JSON from msgpack by the first byte."""
+    """How values become the annotated type; auto recognises JSON and msgpack by the first byte."""
     max_threads: int = setting(32, at_least=1)
     """The most threads of handlers that are plain functions; as many more may be lost to those that hang."""
     max_processes: int | None = setting(None, at_least=1)

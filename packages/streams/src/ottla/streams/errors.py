@@ -238,6 +238,10 @@ class StateTooLarge(StreamsError):
         self.cause = cause
 
 
+class TopologyError(StreamsError):
+    """Streams and tables do not fit together; the message says what to change."""
+
+
 class StateUnavailable(StreamsError):
     """The state of a partition cannot be restored. The processor stops: no record of it is at fault."""
 

@@ -143,7 +143,7 @@ class Outputs(Protocol):
         """The attempt failed or was abandoned: forget what it did not send yet."""
 
     def revoked(self, partition: TopicPartition) -> None:
-        """The partition is no longer assigned: forget what is kept for it. The last commit was before."""
+        """The partition is no longer assigned: forget its outputs. The last commit was before."""
 
 
 class PartitionStates(Protocol):
@@ -182,7 +182,7 @@ class Commits(Protocol):
 
 
 class Observer(Protocol):
-    """Is told what happens, for metrics and logs; its methods return at once."""
+    """Follows the events of a processor, for metrics and logs; its methods return at once."""
 
     def on_assigned(self, partition: TopicPartition, offset: int | None) -> None:
         """A partition was assigned; its processing starts at an offset, or where the consumer starts."""

@@ -39,7 +39,7 @@ class Claims:
         return answer is Claim.DONE
 
     def released(self, held: Iterable[Held]) -> list[Held]:
-        """Forget claims; return those that the store must be told to end."""
+        """Forget claims; return those that must be ended in the store."""
         ended = [lock for lock in held if lock in self._claimed]
         self._claimed.difference_update(ended)
         return ended

@@ -34,7 +34,7 @@ class StoreUnavailable(DedupeError):
 
 @dataclass(eq=False)
 class MissingIdentity(DedupeError):
-    """A record has no identity, and the guard was told to fail then."""
+    """A record has no identity, and `missing="fail"` is set."""
 
     topic: str
     partition: int

@@ -19,12 +19,11 @@ from typing import Any, Final, Literal, Self
 from ottla.client.environment import nonce
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.dedupe.admission import Admission
 from ottla.streams.dedupe.availability import Availability
 from ottla.streams.dedupe.claims import Claims
 from ottla.streams.dedupe.errors import DedupeMisconfigured, MissingIdentity
 from ottla.streams.dedupe.identity import Identity, by_message_id
-from ottla.streams.dedupe.in_flight import InFlight
+from ottla.streams.dedupe.in_flight import Admission, InFlight
 from ottla.streams.dedupe.marking import Marking, settle
 from ottla.streams.dedupe.partitions import Scopes, ScopeState
 from ottla.streams.dedupe.prefilter import SLACK_MS
@@ -223,7 +222,7 @@ class Dedupe:
         self.abandon(admission)
 
     def revoked(self, partition: TopicPartition) -> None:
-        """Forget what is known of a partition, which another member marks from now on."""
+        """Forget the marks of a partition, which another member writes from now on."""
         if self._scope == "partition":
             self._scopes.forget(Scope(partition.topic, partition.partition))
 
@@ -272,7 +271,7 @@ class Dedupe:
                 self._claims.ended(admission.held)
 
     def _add_late(self, admissions: list[Admission], identities: list[bytes], began_ms: int) -> None:
-        """Add identities again if the mark took long, or the partition has been assigned anew meanwhile."""
+        """Add identities again if the mark took long, or the partition has been assigned again meanwhile."""
         current, ended_ms = self._scopes.current(admissions[0].state.scope), self._clock()
         is_same = all(admission.state is current for admission in admissions)
         if current is not None and (not is_same or ended_ms - began_ms > SLACK_MS // 2):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
+from ottla.consumer.record import ConsumerRecord
+from ottla.streams.dedupe.partitions import ScopeState
 from ottla.streams.dedupe.store import Scope
 
 Held = tuple[Scope, bytes]
@@ -39,3 +42,19 @@ class InFlight:
             released = self._held.pop(lock)
             if released is not None:
                 released.set()
+
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    """Records to handle; their identities are locked until the admission is finished or abandoned."""
+
+    state: ScopeState
+    held: list[Held]
+    records: list[ConsumerRecord] = field(default_factory=list)
+    is_marked: bool = False
+    """Marked: before the handler, or after it."""
+
+    @property
+    def identities(self) -> list[bytes]:
+        """The locked identities."""
+        return [identity for _, identity in self.held]

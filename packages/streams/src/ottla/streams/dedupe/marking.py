@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from ottla.streams.dedupe.admission import Admission
+from ottla.streams.dedupe.in_flight import Admission
 from ottla.streams.dedupe.store import Scope
 
 MAX_MARKS: Final = 2_000
@@ -68,7 +68,7 @@ class Marking:
 
 
 def settle(finished: asyncio.Future[None], error: BaseException | None) -> None:
-    """Set the outcome of a future that nobody has cancelled."""
+    """Set the outcome of a future, unless it is cancelled."""
     if finished.done():
         return
     if error is None:

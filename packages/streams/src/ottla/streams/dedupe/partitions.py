@@ -60,7 +60,7 @@ class Scopes:
         return self._states.get(scope)
 
     def forget(self, scope: Scope) -> None:
-        """Drop what is known of a scope that other members mark from now on."""
+        """Drop the state of a scope that other members mark from now on."""
         state = self._states.pop(scope, None)
         if state is not None and state.preparation is not None:
             state.preparation.cancel()

@@ -41,7 +41,7 @@ class SqlMarks:
     """Identities of handled records in a table of the database that the handler writes to.
 
     Call `first_time` in the transaction of the effect. It commits nothing itself: the mark is there exactly
-    if the effect is, whatever crashes. Works with SQLite and PostgreSQL.
+    if the effect is, after every crash. Works with SQLite and PostgreSQL.
     """
 
     def __init__(self, table: str = "ottla_marks", *, identity: Identity | None = None) -> None:

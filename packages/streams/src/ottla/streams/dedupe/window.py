@@ -13,7 +13,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """How far back repetitions are recognised; what is older may be handled again."""
+    """How far back repetitions are recognised; older records may be handled again."""
 
     ttl_ms: int | None = DAY_MS
     """Time after its mark for which an identity is remembered; None for no limit."""

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.dedupe.admission import Admission
 from ottla.streams.dedupe.guard import NONE, Dedupe
+from ottla.streams.dedupe.in_flight import Admission
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, Plan, Retry, Verdict, Work
 
 C = TypeVar("C")
@@ -107,7 +107,7 @@ class Guard:
         return self._interrupted.pop(id(work), None) is not None
 
     def revoked(self, partition: TopicPartition) -> None:
-        """Forget what is kept for a partition."""
+        """Forget the admissions and marks of a partition."""
         for admission in self._uncommitted.pop(partition, {}).values():
             self._dedupe.abandon(admission)
         for key in [key for key, (work, _) in self._marked_before.items() if work.partition == partition]:

@@ -1,1 +1,3 @@
 """Outputs and offsets in one transaction."""
+
+__all__: list[str] = []

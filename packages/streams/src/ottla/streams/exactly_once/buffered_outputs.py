@@ -153,7 +153,7 @@ class BufferedOutputs:
             self._dropped.update(partitions)
 
     def next_transaction(self, plans: Mapping[TopicPartition, Plan]) -> Transaction | None:
-        """Open the next transaction; None if the plans add nothing to what is committed.
+        """Open the next transaction; None if the plans add nothing to the last commits.
 
         The plans are those of this moment. End it with `committed` or `aborted` before the next.
         """

@@ -124,7 +124,7 @@ class TransactionalOutputs:
             raise OutputsTooLarge(work.partition, work.offset, self._max_bytes)
 
     def settle(self, work: Work) -> asyncio.Future[None] | None:
-        """Give the outputs of a handler that finished to the next transaction; nobody waits for that."""
+        """Give the outputs of a handler that finished to the next transaction, without waiting for it."""
         held = self._release(work)
         if held is not None:
             offsets = tuple(record.offset for record in work.records)
@@ -143,7 +143,7 @@ class TransactionalOutputs:
         self._release(work)
 
     def revoked(self, partition: TopicPartition) -> None:
-        """Forget what is kept for a partition that is no longer assigned."""
+        """Forget the outputs of a partition that is no longer assigned."""
         self._finished.drop({partition})
         for state in [state for state, held in self._held.items() if held.partition == partition]:
             del self._held[state]

@@ -1,1 +1,3 @@
 """Records whose handler failed: retries, dead letters, poison keys."""
+
+__all__: list[str] = []

@@ -6,7 +6,7 @@ above it:
 1. An exception that is no `Exception` (SystemExit, KeyboardInterrupt) stops the processor.
 2. An error in the declaration or use of the handler (InvalidHandler, ContextMisused, ThreadsExhausted), and
    state that cannot be restored (StateUnavailable) stop it too: all further records would fail the same way.
-3. A record that cannot be decoded is never retried, whatever `on_error` says of its classes.
+3. A record that cannot be decoded is never retried, even if `on_error` names one of its classes.
 4. An ExceptionGroup that `on_error` does not name has the verdict of its exceptions: "stop" if one of them
    says so, else "dead-letter", else "retry"; "skip" only if all of them say so. What one of them rules out
    for good would be repeated in vain, and what one of them needs would be skipped.
@@ -72,7 +72,7 @@ class RetryPolicy:
                 return DeadLetter() if self.has_dead_letters else Stop()
 
     def action_for(self, error: BaseException) -> Action:
-        """Return what `on_error` and the rules above say about an error, whatever the attempt."""
+        """Return what `on_error` and the rules above say about an error, in each attempt."""
         if isinstance(error, BaseExceptionGroup) and self._named(type(error), BaseExceptionGroup) is None:
             actions = {self.action_for(failure) for failure in error.exceptions}
             return next(action for action in _SEVERITY if action in actions)

@@ -74,7 +74,7 @@ class Context:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry `topic`, `partition`, `offset`, `attempt` and `key_hash`, never the key.
 
-        Equal keys have equal hashes in all processes. Who can guess a key can confirm it by its hash.
+        Equal keys have equal hashes in all processes. A key that can be guessed can be confirmed by its hash.
         """
         if self._log is None:
             self._log = logging.LoggerAdapter(log, log_fields(self.record, self.attempt))

@@ -34,7 +34,7 @@ class ThreadPool:
 
     def __init__(self, name: str, max_threads: int = DEFAULT_MAX_THREADS) -> None:
         self.lost_threads = 0
-        """The number of threads whose function runs although nobody waits for it."""
+        """The number of threads whose function runs on after its call was given up."""
         self._name = name
         self._max_threads = max_threads
         self._free = asyncio.Semaphore(max_threads)
@@ -85,7 +85,7 @@ class ThreadPool:
 
 
 class _Job:
-    """One call: `ended` is done when the function has ended, cancelled when nobody waits for that."""
+    """One call: `ended` is done when the function has ended, cancelled when its caller was."""
 
     def __init__(self, call: Callable[[], Any], ended: asyncio.Future[None]) -> None:
         self.ended = ended

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from ottla.streams.language.errors import TopologyError
+from ottla.streams.errors import TopologyError
 from ottla.streams.language.nodes import Source, StoreKind, TableNode
 
 K = TypeVar("K")
@@ -32,7 +32,7 @@ class Origin:
 
     sources: tuple[Source, ...]
     rekeyed_by: str | None = None
-    """The method that changed the key; what is equal now may be in different partitions."""
+    """The method that changed the key; equal keys may be in different partitions now."""
     is_final: bool = False
     """Whether the records come when windows close, not when their key's records do."""
 

@@ -6,8 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.errors import StreamsError
-from ottla.streams.language.errors import TopologyError
+from ottla.streams.errors import StreamsError, TopologyError
 from ottla.streams.language.nodes import TableNode
 from ottla.streams.language.runs import Lookup
 from ottla.streams.language.stores import StoreFactory
@@ -139,7 +138,7 @@ class PartitionState:
             await opened.restored()
             if opened.is_of_another_topic:
                 raise TopologyError(
-                    f"the topic {spec.topic!r} was created anew, and the store {spec.name!r} is of the one "
+                    f"the topic {spec.topic!r} was created again, and the store {spec.name!r} is of the one "
                     f"before: delete {changelog.topic!r}, or give the store another name"
                 )
 

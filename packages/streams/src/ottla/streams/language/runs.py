@@ -36,7 +36,7 @@ class Lookup(Protocol):
     """Looks up rows of tables."""
 
     def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
-        """Return the newest value of a key, None without one, or what is awaited for it."""
+        """Return the newest value of a key, None without one, or an awaitable of it."""
 
     def name_row(self, table: TableNode, key: bytes) -> str:
         """Name the row of a key that was just looked up, with its table and partition."""
@@ -102,7 +102,7 @@ class Run:
         self._closed_until: dict[str, int] = {}
 
     def cell(self, store: str, key: bytes) -> Cell | Awaitable[Cell]:
-        """Return the entry of a key, which nobody else changes until the run ends, or await it."""
+        """Return the entry of a key, or an awaitable of it; no other run changes it until this one ends."""
         found = self._cells.get((store, key))
         if found is not None:
             return found

@@ -49,7 +49,7 @@ class Outputs(Protocol):
         """Take a record; the work is not finished before it is acknowledged."""
 
     def settle(self, work: Work) -> asyncio.Future[None] | None:
-        """Return what is done when everything taken so far is acknowledged; None if it is."""
+        """Return a future of the acknowledgement of everything taken so far; None if it is there."""
 
 
 class _WorkOutbox:

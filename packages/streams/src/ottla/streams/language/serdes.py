@@ -10,7 +10,7 @@ import msgspec
 import msgspec.inspect
 
 from ottla.client.serialization import deserializer, serializer
-from ottla.streams.language.errors import TopologyError
+from ottla.streams.errors import TopologyError
 
 T = TypeVar("T")
 

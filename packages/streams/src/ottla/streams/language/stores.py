@@ -27,7 +27,7 @@ class StoreFactory:
     executor: Executor
     state_dir: Path
     topic_ids: dict[str, str]
-    """The ids of topics and their logs: a topic that was deleted and created anew has another id."""
+    """The ids of topics and their logs: a topic that was deleted and created again has another id."""
 
     async def open(self, kind: StoreKind, partition: TopicPartition, contents: Contents) -> KeyedStore:
         """Return a store that has what its partition had at the call. Tables and files follow it further."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
+from ottla.streams.errors import TopologyError
 from ottla.streams.language.declarations import (
     Declarations,
     GlobalTable,
@@ -18,7 +19,6 @@ from ottla.streams.language.declarations import (
     from_initial,
     type_of,
 )
-from ottla.streams.language.errors import TopologyError
 from ottla.streams.language.nodes import (
     Aggregate,
     Branch,

@@ -40,7 +40,7 @@ class Tables:
                     opened.store = await self._stores.open(table.store, partition, contents)
 
     async def close(self, table: TableNode, partitions: Iterable[int]) -> None:
-        """Close partitions of a table that nobody else uses."""
+        """Close partitions of a table that have no other user."""
         for number in partitions:
             partition = TopicPartition(table.topic, number)
             opened = self._open.get(partition)
@@ -115,7 +115,7 @@ class PartitionLookup:
         self._counts = counts
 
     def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
-        """Return the newest value of a key, None without one, or what is awaited for it."""
+        """Return the newest value of a key, None without one, or an awaitable of it."""
         return self._tables.row(table, self._partitions_of(table), key)
 
     def name_row(self, table: TableNode, key: bytes) -> str:

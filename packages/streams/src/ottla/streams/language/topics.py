@@ -10,7 +10,7 @@ from typing import Final
 from ottla.admin import Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.protocol import errors
-from ottla.streams.language.errors import TopologyError
+from ottla.streams.errors import TopologyError
 from ottla.streams.language.nodes import StoreSpec
 from ottla.streams.language.topology import Plan, SubTopology
 

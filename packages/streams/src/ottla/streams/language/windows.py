@@ -1,8 +1,8 @@
-"""Tumbling windows: which window a record is in, what is late, and when windows close. Pure.
+"""Tumbling windows: which window a record is in, which records are late, and when windows close. Pure.
 
 Time is event time: the timestamps of records. For each key the windows close by the timestamps of that key's
-own records, which come in order whatever runs in parallel: so the result is the same in every run. A key
-without further records closes when the time of its partition passes, below which all records are handled.
+own records, which come in order: so the result is the same in every run. A key without further records closes
+when the time of its partition passes, below which all records are handled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ottla.streams.language.errors import TopologyError
+from ottla.streams.errors import TopologyError
 
 A = TypeVar("A")
 

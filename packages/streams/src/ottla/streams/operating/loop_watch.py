@@ -1,4 +1,4 @@
-"""Tells which handler blocks the event loop, while it does: a thread asks the loop whether it still turns.
+"""Names the handler that blocks the event loop, while it does: a thread asks the loop whether it still turns.
 
 The thread asks every 250 ms. If the loop has not turned 200 ms later, what it executes is read from its
 stack: a warning names the handler and the line. A handler that goes on is named again after twice the time,
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-from ottla.streams.operating.line_limit import LineLimit
+from ottla.streams.operating.log_lines import LineLimit
 
 ASK_EVERY_S: Final = 0.25
 BLOCKED_AFTER_S: Final = 0.2

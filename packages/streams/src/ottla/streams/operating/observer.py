@@ -19,7 +19,7 @@ from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 @dataclass(slots=True)
 class PartitionState:
-    """The state of an assigned partition, as its events tell it."""
+    """The state of an assigned partition, by its events."""
 
     offset: int | None
     """The committed offset."""

@@ -1,7 +1,7 @@
 """An HTTP server for health, metrics and status, with a bound on threads and on the time a client takes.
 
 It runs on threads, and asks the event loop for each page. So a slow client costs the loop nothing, and a loop
-that is blocked is told from a process that is gone: `/health` says so after `ANSWER_TIMEOUT_S`.
+that is blocked differs from a process that is gone: `/health` says so after `ANSWER_TIMEOUT_S`.
 """
 
 from __future__ import annotations

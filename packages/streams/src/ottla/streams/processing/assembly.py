@@ -23,7 +23,7 @@ from ottla.streams.handlers.arguments import Function
 from ottla.streams.handlers.context import Sender
 from ottla.streams.handlers.direct_outputs import DirectOutputs
 from ottla.streams.handlers.function_handler import takes_work
-from ottla.streams.processing.defaults import ConsumerCommits
+from ottla.streams.processing.committing import ConsumerCommits
 from ottla.streams.processing.missing_topics import shown_servers
 from ottla.streams.processing.parts import make_failures, make_function
 from ottla.streams.processing.transactions import Transactions
@@ -41,7 +41,7 @@ class StatefulHandler(Handler, PartitionStates, AbstractAsyncContextManager[Any]
 
 
 class SendingOutputs(Sender, Outputs, Protocol):
-    """Outputs that take what is sent for a work."""
+    """Outputs that take the records sent for a work."""
 
 
 @runtime_checkable

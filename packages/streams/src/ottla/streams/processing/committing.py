@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ottla.client.errors import ClientError
+from ottla.client.group_metadata import OffsetAndMetadata
+from ottla.consumer import Consumer
 from ottla.protocol.errors import KafkaError, OffsetMetadataTooLarge
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import OffsetsNotCommitted, StreamsError
 from ottla.streams.scheduling.commit_plan import CommitPlan
 from ottla.streams.scheduling.scheduler import Scheduler
-from ottla.streams.seams import Commits, Observer, PartitionStates
+from ottla.streams.seams import Commits, Observer, PartitionStates, Plan
 
 LEAST_PAUSE = 0.1
 """The least time between two commits, as a part of the interval."""
@@ -117,3 +119,20 @@ class Committer:
             self._last_reason = reason
             refused = OffsetsNotCommitted([(plan.partition, plan.offset) for plan in plans], error)
             log.warning("%s", refused if plans else f"the last transaction has not ended yet: {reason}")
+
+
+class ConsumerCommits:
+    """Commits through the consumer (implements `seams.Commits`)."""
+
+    is_pending = False
+
+    def __init__(self, consumer: Consumer, interval_ms: int) -> None:
+        self._consumer = consumer
+        self.interval_ms = interval_ms
+
+    async def commit(self, plans: Sequence[Plan]) -> Sequence[Plan]:
+        """Commit the offsets with their metadata; return all of the plans."""
+        await self._consumer.commit(
+            {plan.partition: OffsetAndMetadata(plan.offset, plan.metadata) for plan in plans}
+        )
+        return plans

@@ -194,7 +194,7 @@ class Processor:
         self._stopped.set()
 
     async def _end_at_once(self) -> None:
-        """Give up all partitions without a commit: the drain was cancelled, so nobody wants to wait."""
+        """Give up all partitions without a commit: the drain was cancelled, so there is no time to wait."""
         if self._stop_task is not None:
             self._stop_task.cancel()
         await self._rebalancing.abandon()

@@ -24,7 +24,7 @@ from ottla.streams.errors import (
     OutputFailed,
     OutputTooLarge,
 )
-from ottla.streams.processing.lease import LOOK_EVERY_S, Lease
+from ottla.streams.processing.worker import LOOK_EVERY_S, Lease, Worker
 from ottla.streams.scheduling.assignment import WorkItem
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import (
@@ -43,34 +43,6 @@ log = logging.getLogger(__name__)
 
 TURN_MS = 5
 _TIMEOUT, _GIVEN_UP = "timeout", "given up"
-
-
-class Worker:
-    """One task, and the work that it carries out."""
-
-    __slots__ = ("cancelled_for", "has_deadline", "is_woken", "task", "wake", "work")
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.work: WorkItem | None = None
-        self.has_deadline = False
-        self.cancelled_for: str | None = None
-        self.is_woken = True
-        """Whether it was woken, or started, and has not run since."""
-        self.wake: asyncio.Future[None] | None = None
-
-    def cancel(self, reason: str) -> None:
-        """Cancel the handler, for a reason that the worker knows."""
-        if self.cancelled_for is None and self.task is not None:
-            self.cancelled_for = reason
-            self.task.cancel()
-
-    def clear_cancellation(self) -> str | None:
-        """Clear every cancellation that was asked for, and return the processor's reason for one."""
-        reason, self.cancelled_for = self.cancelled_for, None
-        while self.task is not None and self.task.uncancel():
-            pass
-        return reason
 
 
 class Workers:
@@ -233,6 +205,8 @@ class Workers:
                 if work is None:
                     await self._wait(worker)
                     continue
+                # One worker is enough for handlers that do not wait: others are woken only once those that
+                # were woken before are busy, so that no more tasks take turns than there is waiting to do.
                 if self._waking <= self._busy and scheduler.has_ready:
                     self._wake_two()
                 worker.work = work
@@ -247,11 +221,13 @@ class Workers:
                         await handler(work)
                         self._succeeded(work)
                 except BaseException as error:
+                    # SystemExit too: the record of a handler that ends the program is not finished. The
+                    # deadline is over before the policy is asked, which may wait for dead letters.
                     worker.has_deadline = False
                     await self._failed(worker, work, self._cause(worker, work, error))
                 finally:
                     self._end_call(worker, work)
-                if cancelling():
+                if cancelling():  # a count, not a state: a leak of this call would count against the next one
                     await self._clear_cancellation(worker)
                 if self._is_turn_over(now_s):
                     await self._yield(worker)

@@ -1,10 +1,10 @@
 from collections.abc import Hashable, Sequence
+from enum import Enum
 from typing import Any
 
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.scheduling.frontier import Frontier
-from ottla.streams.scheduling.phase import Phase
 
 RECORD_OVERHEAD_BYTES: int
 """The bytes that a record counts in budgets beside its key and its value."""
@@ -17,6 +17,13 @@ def encode_runs(offset: int, finished: Sequence[tuple[int, int]]) -> bytes:
 
 def encode_bitmap(offset: int, finished: Sequence[tuple[int, int]]) -> bytes:
     """Return a bit for each offset from an offset on, the lowest first. ValueError: ranges do not ascend."""
+
+class Phase(Enum):
+    """The life of an assignment. DRAINING gives out no work, CLOSED counts no completion."""
+
+    OPEN = "open"
+    DRAINING = "draining"
+    CLOSED = "closed"
 
 class StartedOffsets:
     """The offsets that were started, from the lowest unfinished one on."""

@@ -15,10 +15,18 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memmove, memset
 
-from ottla.streams.scheduling.phase import Phase
+from enum import Enum
 
-cdef object OPEN = Phase.OPEN
-cdef object CLOSED = Phase.CLOSED
+class Phase(Enum):
+    """The life of an assignment. DRAINING gives out no work, CLOSED counts no completion."""
+
+    OPEN = "open"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+cdef object OPEN_PHASE = Phase.OPEN
+cdef object CLOSED_PHASE = Phase.CLOSED
 
 cdef enum:
     COMPACT_FROM = 4096

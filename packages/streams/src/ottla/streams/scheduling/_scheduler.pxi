@@ -144,7 +144,7 @@ cdef class SchedulerCore:
             raise AssertionError("work ends once")
         work.is_active = False
         one.active -= 1
-        if not one.active and one.phase is CLOSED:
+        if not one.active and one.phase is CLOSED_PHASE:
             self._handlers_ended(one)
         return 0
 
@@ -153,7 +153,7 @@ cdef class SchedulerCore:
         cdef bint moved = False
         one.in_flight -= 1
         work.forget()
-        if one.phase is CLOSED:
+        if one.phase is CLOSED_PHASE:
             return False
         if work._numbers is None:
             moved = one.frontier.finish_one(work._number)

@@ -30,7 +30,7 @@ cdef class WorkItem:
 
     @property
     def is_stale(self):
-        return self.assignment.phase is CLOSED
+        return self.assignment.phase is CLOSED_PHASE
 
     @property
     def offset(self):
@@ -153,7 +153,7 @@ cdef class Assignment:
     def __init__(self, partition, StartedOffsets frontier not None):
         self.partition = partition
         self.frontier = frontier
-        self.phase = OPEN
+        self.phase = OPEN_PHASE
         self._lanes = {}
         self.ready = WorkQueue.__new__(WorkQueue)
         self.parked_lanes = set()
@@ -161,14 +161,14 @@ cdef class Assignment:
 
     @property
     def is_stale(self):
-        return self.phase is CLOSED
+        return self.phase is CLOSED_PHASE
 
     @property
     def lane_count(self):
         return len(self._lanes)
 
     cdef bint can_run(self) noexcept:
-        return self.phase is OPEN and self.ready.head is not None and not self.predecessors
+        return self.phase is OPEN_PHASE and self.ready.head is not None and not self.predecessors
 
     cdef bint put(self, WorkItem work, object lane) except -1:
         """Queue work; return whether it counts as parked, because its lane waits for a retry."""

@@ -7,7 +7,6 @@ The work is native (`_core.pyx`).
 
 from __future__ import annotations
 
-from ottla.streams.scheduling._core import Assignment, WorkItem
-from ottla.streams.scheduling.phase import Phase
+from ottla.streams.scheduling._core import Assignment, Phase, WorkItem
 
 __all__ = ["Assignment", "Phase", "WorkItem"]

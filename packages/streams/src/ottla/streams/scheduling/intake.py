@@ -68,8 +68,10 @@ def _is_over(own: int, total: int, most: int, partitions: int) -> bool:
 
 
 def _metadata_may_overflow(assignment: Assignment, most: int) -> bool:
-    """Return whether the metadata could become too long after one more step of intake, in whatever order
-    the records finish: what it cannot name the next owner would handle again, though all was drained."""
+    """Return whether the metadata may become too long after one more step of intake.
+
+    Records may finish in any order, and the next owner would handle again those that it cannot name.
+    """
     frontier = assignment.frontier
     if not most or not frontier.unfinished:
         return False  # none is wanted, or the frontier passes all offsets

@@ -129,7 +129,7 @@ class Scheduler(SchedulerCore):
 
         Records of a partition that is not assigned, or drains, are ignored. Offsets between records, and up
         to `next_offset`, do not exist. Offsets lower than before mean that the log was truncated or its topic
-        made anew: the partition begins again there.
+        created again: the partition begins again there.
         """
         assignment = self._assigned.get(partition)
         if assignment is None or assignment.phase is not Phase.OPEN:

@@ -19,9 +19,8 @@ from typing import Final, TypeVar
 
 from ottla.streams.environment import environment
 from ottla.streams.state.entry import NEVER, Contents, Entry
-from ottla.streams.state.errors import StoreClosed, StoreDamaged
 from ottla.streams.state.state_file import StateFile, is_damage, remove
-from ottla.streams.state.store import ELSEWHERE, Elsewhere
+from ottla.streams.state.store import ELSEWHERE, Elsewhere, StoreClosed, StoreDamaged
 
 T = TypeVar("T")
 
@@ -107,7 +106,7 @@ class SqliteStore:
         self._cache.clear()
 
     async def get(self, key: bytes) -> Entry | None:
-        """Return the entry of a key; what is asked for meanwhile is read in one query."""
+        """Return the entry of a key; keys asked for meanwhile are read in one query."""
         found = self.at_hand(key)
         return await self._persisting(lambda: self._read(key)) if found is ELSEWHERE else found
 

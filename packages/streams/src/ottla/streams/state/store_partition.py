@@ -34,10 +34,10 @@ class StorePartition:
         self.written_source_id: bytes | None = None
         """The id that the changelog has."""
         self._busy: dict[bytes, asyncio.Event | None] = {}
-        """The keys that are being changed, with an event where somebody waits for one."""
+        """The keys that are being changed, with an event for those that are waited for."""
 
     async def acquire(self, key: bytes) -> None:
-        """Return once nobody else changes the key; `release` ends that."""
+        """Return once the key is the caller's to change; `release` ends that."""
         while not self.acquire_if_free(key):
             released = self._busy[key]
             if released is None:
@@ -45,7 +45,7 @@ class StorePartition:
             await released.wait()
 
     def acquire_if_free(self, key: bytes) -> bool:
-        """Return whether nobody changes the key; if so, the caller does from now on."""
+        """Return whether the key is free; if so, it is the caller's to change from now on."""
         if key in self._busy:
             return False
         self._busy[key] = None
@@ -67,7 +67,7 @@ class StorePartition:
 
     @property
     def is_of_another_topic(self) -> bool:
-        """Whether the topic was created anew since: its offsets say nothing about the stamps."""
+        """Whether the topic was created again since: its offsets say nothing about the stamps."""
         return self.written_source_id not in (None, self.source_id)
 
 

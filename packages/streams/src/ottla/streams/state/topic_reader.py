@@ -15,8 +15,7 @@ from ottla.consumer import ConsumerConfig, ConsumerRecord, NotAssigned
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.environment import environment
 from ottla.streams.state.entry import Contents, Entry, from_record, row_of
-from ottla.streams.state.errors import StoreClosed, StoreDamaged
-from ottla.streams.state.store import KeyedStore
+from ottla.streams.state.store import KeyedStore, StoreClosed, StoreDamaged
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class TopicReader:
         end_offset = (await self._end_offsets([partition]))[partition]
         if store.checkpoint is not None and store.checkpoint > end_offset:
             try:
-                await store.clear()  # the log lost its end, or was made anew
+                await store.clear()  # the log lost its end, or was made again
             except StoreDamaged:
                 return False
         load = self._loads[partition] = _Load(store, end_offset, follow, contents, self._reads.__next__)

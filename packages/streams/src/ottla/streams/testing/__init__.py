@@ -4,7 +4,7 @@
 """
 
 from ottla.streams.testing.driver import StreamsTest
-from ottla.streams.testing.errors import DriverMisused, NeverSettles
-from ottla.streams.testing.records import DeadLetter
+from ottla.streams.testing.records import DeadLetter, DriverMisused
+from ottla.streams.testing.virtual_loop import NeverSettles
 
 __all__ = ["DeadLetter", "DriverMisused", "NeverSettles", "StreamsTest"]

@@ -19,9 +19,9 @@ class Fenceable(Protocol):
 
 
 class MemoryCluster:
-    """Topics, groups, and who has which transactional id.
+    """Topics, groups, and the producers of transactional ids.
 
-    `on_group` is called with each new group, which somebody must serve.
+    `on_group` is called with each new group, and has to serve it.
     """
 
     def __init__(self, log: MemoryLog, on_group: Callable[[MemoryGroup], None]) -> None:

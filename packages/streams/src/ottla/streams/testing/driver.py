@@ -1,4 +1,4 @@
-"""Runs the product's own code on a log in memory and in virtual time, as a test tells it to."""
+"""Runs the product's own code on a log in memory and in virtual time, step by step as a test asks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from ottla.streams.environment import environment_of
 from ottla.streams.language.topology import Plan
 from ottla.streams.processing.processor import Processor
 from ottla.streams.testing.cluster import Life, MemoryCluster
-from ottla.streams.testing.errors import DriverMisused, NeverSettles
 from ottla.streams.testing.members import Member, Target
 from ottla.streams.testing.memory_group import MemoryGroup
 from ottla.streams.testing.memory_log import MemoryLog
 from ottla.streams.testing.memory_producer import MemoryProducer
-from ottla.streams.testing.records import DeadLetter, dead_letters, decoded, key_bytes, to_bytes
+from ottla.streams.testing.records import (
+    DeadLetter,
+    DriverMisused,
+    dead_letters,
+    decoded,
+    key_bytes,
+    to_bytes,
+)
 from ottla.streams.testing.virtual_environment import VirtualEnvironment
-from ottla.streams.testing.virtual_loop import START_S, VirtualLoop
+from ottla.streams.testing.virtual_loop import START_S, NeverSettles, VirtualLoop
 
 START_MS: Final = 1_700_000_000_000
 """The time of day at which tests begin: 2023-11-14 22:13:20 UTC."""

@@ -1,4 +1,4 @@
-"""One running instance of what is tested: started, stopped in an orderly way, or killed."""
+"""One running instance of the tested program: started, stopped in an orderly way, or killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ottla.streams.app import App
 from ottla.streams.environment import using
 from ottla.streams.processing.processor import Processor
 from ottla.streams.testing.cluster import Life
-from ottla.streams.testing.errors import DriverMisused, NeverSettles
+from ottla.streams.testing.records import DriverMisused
 from ottla.streams.testing.virtual_environment import VirtualEnvironment
+from ottla.streams.testing.virtual_loop import NeverSettles
 
 Program = App | Processor
 Target = App | Callable[[], Program] | Callable[[], Coroutine[Any, Any, object]]

@@ -29,7 +29,7 @@ class MemoryTopics:
         self._log = log
 
     async def describe(self, name: str) -> MemoryTopic:
-        """Return what is known of a topic. Raises NoSuchTopic."""
+        """Return the description of a topic. Raises NoSuchTopic."""
         numbers = tuple(range(len(self._log.partitions(name))))
         return MemoryTopic(name, self._log.topic_id(name), numbers)
 

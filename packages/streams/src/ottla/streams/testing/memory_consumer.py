@@ -58,7 +58,7 @@ class MemoryConsumer:
         self._raise_failure()
 
     async def stop(self) -> None:
-        """Tell the listener, and leave the group."""
+        """Call the listener, and leave the group."""
         if self._is_stopped or self._life.is_ended:
             return
         if self._group is not None and self in self._group.members:
@@ -226,7 +226,7 @@ class MemoryConsumer:
         return frozenset(self._positions)
 
     async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Tell the listener, and then read these partitions no more."""
+        """Call the listener, and then read these partitions no more."""
         if partitions:
             self._held.update(partitions)
             await self._tell("revoked", partitions)
@@ -236,7 +236,7 @@ class MemoryConsumer:
         self._paused -= partitions
 
     async def take(self, partitions: frozenset[TopicPartition]) -> None:
-        """Tell the listener, and then read these partitions, too, from their commits on."""
+        """Call the listener, and then read these partitions, too, from their commits on."""
         self._held.update(partitions)
         try:
             for partition in sorted(partitions):

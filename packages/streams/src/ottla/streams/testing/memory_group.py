@@ -1,4 +1,4 @@
-"""Groups in memory: members, who has which partition, and committed offsets."""
+"""Groups in memory: members, their partitions, and committed offsets."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class GroupMember(Protocol):
         """The partitions that it has."""
 
     async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Tell its listener, and then read these partitions no more."""
+        """Call its listener, and then read these partitions no more."""
 
     async def take(self, partitions: frozenset[TopicPartition]) -> None:
-        """Tell its listener, and then read these partitions, too."""
+        """Call its listener, and then read these partitions, too."""
 
 
 class MemoryGroup:

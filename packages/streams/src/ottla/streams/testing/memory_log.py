@@ -40,7 +40,7 @@ class PartitionLog:
         return offset
 
     def append_marker(self) -> None:
-        """Append what ends a transaction: it takes an offset, and nobody reads it."""
+        """Append the marker that ends a transaction: it takes an offset, and is never delivered."""
         self._entries.append(_MARKER)
 
     def read(self, offset: int, max_records: int) -> tuple[list[ConsumerRecord], int]:
@@ -110,6 +110,6 @@ class MemoryLog:
         self._watchers.discard(on_change)
 
     def changed(self) -> None:
-        """Tell readers that there are records."""
+        """Wake the readers: there are records."""
         for watcher in tuple(self._watchers):
             watcher()

@@ -9,9 +9,12 @@ from typing import Any
 import msgspec
 
 from ottla.consumer import ConsumerRecord
-from ottla.streams.errors import RecordUndecodable
+from ottla.streams.errors import RecordUndecodable, StreamsError
 from ottla.streams.handlers.value_decoding import value_decoder
-from ottla.streams.testing.errors import DriverMisused
+
+
+class DriverMisused(StreamsError):
+    """A StreamsTest was used in a way that cannot work; the message says what to change."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,12 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from ottla.streams.testing.errors import NeverSettles
+from ottla.streams.errors import StreamsError
+
+
+class NeverSettles(StreamsError):
+    """Code runs on and on without waiting for anything, or waits for an event that never happens."""
+
 
 START_S: Final = 1_000.0
 MAX_TURNS: Final = 1_000_000
@@ -28,7 +33,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Runs until nothing can be done before `limit_s`, and then stops.
 
     `patience_s` is how long, in real time, threads and processes are waited for; after that time passes
-    though they run. `on_task` is told of each task and its context.
+    though they run. `on_task` is called with each task and its context.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._virtual.given_up = min(self._virtual.given_up, self._virtual.outside)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Create a task, and tell of it."""
+        """Create a task, and report it to `on_task`."""
         task = super().create_task(coro, **options)
         context = options.get("context")
         self._on_task(task, copy_context() if context is None else context)  # an empty one is false

@@ -52,10 +52,10 @@ class MemoryStore:
         return None
 
     async def assign(self, scope: Scope) -> None:
-        """Keep what is known: it was handled, even if other members have handled more since then."""
+        """Keep all marks: their records were handled, even if other members have handled more since then."""
 
     def revoke(self, scope: Scope) -> None:
-        """Keep what is known, as `assign` does: all of it is lost otherwise."""
+        """Keep all marks, as `assign` does: they are lost otherwise."""
 
     async def seen(self, scope: Scope, identities: Collection[bytes]) -> set[bytes]:
         """Return those of the identities that were marked within the window."""

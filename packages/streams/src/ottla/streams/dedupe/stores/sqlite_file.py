@@ -101,7 +101,7 @@ class MarksFile:
         }
 
     def mark(self, scope: str, identities: Collection[bytes], now_ms: int) -> None:
-        """Remember identities and end the claims on them; forget what is outside of the window."""
+        """Remember identities and end the claims on them; forget marks outside of the window."""
         self._purge(scope, len(identities), now_ms)
         self._many(
             "INSERT INTO marks VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET marked_ms = excluded.marked_ms",

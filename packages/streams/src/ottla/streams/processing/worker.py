@@ -1,16 +1,47 @@
-"""Until when handlers may start: while the group surely keeps this member."""
+"""One worker of a processor, and the lease under which its handlers may start."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
+
+from ottla.streams.scheduling.assignment import WorkItem
+
+log = logging.getLogger(__name__)
 
 NO_SESSION_S: Final = 1.0
 """How long nothing is asked after there was no session."""
 LOOK_EVERY_S: Final = 0.05
 
-log = logging.getLogger(__name__)
+
+class Worker:
+    """One task, and the work that it carries out."""
+
+    __slots__ = ("cancelled_for", "has_deadline", "is_woken", "task", "wake", "work")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.work: WorkItem | None = None
+        self.has_deadline = False
+        self.cancelled_for: str | None = None
+        self.is_woken = True
+        """Whether it was woken, or started, and has not run since."""
+        self.wake: asyncio.Future[None] | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Cancel the handler, for a reason that the worker knows."""
+        if self.cancelled_for is None and self.task is not None:
+            self.cancelled_for = reason
+            self.task.cancel()
+
+    def clear_cancellation(self) -> str | None:
+        """Clear every cancellation that was asked for, and return the processor's reason for one."""
+        reason, self.cancelled_for = self.cancelled_for, None
+        while self.task is not None and self.task.uncancel():
+            pass
+        return reason
 
 
 class Lease:
