@@ -13,7 +13,7 @@ from typing import Final
 
 from ottla.protocol.topics import TopicPartition
 
-LOOK_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 5.0
 LOG_AFTER_MS: Final = 30_000
 
 

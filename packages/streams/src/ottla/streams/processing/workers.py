@@ -75,7 +75,7 @@ class Workers:
         self._on_resume_due = on_resume_due
         self._tasks: asyncio.TaskGroup | None = None
         self._around: asyncio.Task[bool] | None = None
-        self._workers: list[Worker] = []
+        self._workers: dict[Worker, None] = {}
         self._idle: list[Worker] = []
         self._setting_aside: set[asyncio.Task[None]] = set()
         self._turn_end_s = 0.0
@@ -141,14 +141,14 @@ class Workers:
                 return
         if len(self._workers) < self._max:
             worker = Worker()
-            self._workers.append(worker)
+            self._workers[worker] = None
             self._waking += 1
             worker.task = self._tasks.create_task(self._run(worker), name="ottla-streams-worker")
             worker.task.add_done_callback(partial(self._ended, worker))
 
     def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """A worker's task is done: unless all end, it was cancelled while it had no work, and is replaced."""
-        self._workers.remove(worker)
+        del self._workers[worker]
         if worker.is_woken:  # others would wait for it to take their place
             self._waking -= 1
         if task.cancelled() and not self._is_ending:
