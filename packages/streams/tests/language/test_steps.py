@@ -298,7 +298,8 @@ async def test_a_window_that_closes_has_none_of_the_headers_of_the_record_that_c
 
 
 def written_headers(log: Log) -> list[tuple[str, list[Any]]]:
-    return [(each.topic, list(each.headers)) for each in log.outputs if not each.topic.endswith("changelog")]
+    written = [output for output in log.outputs if not output.topic.endswith("changelog")]
+    return [(output.topic, list(output.headers)) for output in written]
 
 
 def with_headers(

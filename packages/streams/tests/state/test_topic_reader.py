@@ -314,7 +314,7 @@ async def test_a_store_that_is_dropped_while_it_is_rebuilt_stays_closed(
             await store.close()
             found = await asyncio.gather(*reads, return_exceptions=True)
 
-    entries = [each for each in found if not isinstance(each, BaseException)]
-    assert all(isinstance(each, StoreClosed) for each in found if isinstance(each, BaseException))
+    entries = [read for read in found if not isinstance(read, BaseException)]
+    assert all(isinstance(read, StoreClosed) for read in found if isinstance(read, BaseException))
     assert len(entries) < rows
     assert all(entry is not None and entry.value == b"v" * 200 for entry in entries)
