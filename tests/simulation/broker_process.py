@@ -10,12 +10,10 @@ from asyncio import events
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import ottla.broker.log.hosting.registry as registry
 import ottla.broker.peers.peer_connection as peer_connection
-from ottla.broker.api.inter_broker_requests import is_broker
 from ottla.broker.api.routes import ROUTES
 from ottla.broker.api.services import Services
 from ottla.broker.cluster.registration import StartupRefused, make_roots
@@ -23,6 +21,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.requests.access import RequestAccess
 from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
@@ -82,8 +81,8 @@ class SimulatedBroker(Broker):
         return session
 
     def _make_server(self, services: Services) -> Any:
-        admits = partial(is_broker, services.inter_broker)
-        dispatcher = Dispatcher(Routes(ROUTES), services, is_broker=admits, budget=self.environment.budget)
+        access = RequestAccess(services.inter_broker)
+        dispatcher = Dispatcher(Routes(ROUTES), services, access=access, budget=self.environment.budget)
         return SimulatedServer(dispatcher, self._network, self.loop.name, self.loop)
 
     def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:

@@ -18,8 +18,12 @@ from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import SessionState
 from ottla.broker.replication.replicas import HostedPartition
-from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.access import RequestAccess
+from ottla.broker.requests.context import CloseConnection, RequestContext
+from ottla.broker.requests.permissions import WRITE_TOPICS
 from ottla.broker.requests.routes import Route, Routes
+from ottla.broker.security.authorizer import Operation, Resource, ResourceType
+from ottla.broker.security.principal import Principal
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, encode_request
@@ -91,13 +95,21 @@ async def clients(server: Server, count: int = 1, **how: Any) -> AsyncIterator[l
                 one.writer.close()
 
 
-def server_on(plane: DataPlane, general: list[str] | None = None) -> Server:
-    """Make a server for Produce and Fetch; `general` gets the topic of each produce on the general path."""
+def server_on(
+    plane: DataPlane, general: list[str] | None = None, access: RequestAccess | None = None
+) -> Server:
+    """Make a server for Produce and Fetch; `general` gets the topic of each produce on the general path.
+
+    Its Produce asks for permission, and closes the connection where that is not given.
+    """
     services = plane.services
 
     def counted(services: DataServices, request: ProduceRequest, context: RequestContext) -> Any:
+        topic = request.topic_data[0].name
         if general is not None:
-            general.append(request.topic_data[0].name)
+            general.append(topic)
+        if not context.allows(WRITE_TOPICS, Resource(ResourceType.TOPIC, topic)):
+            raise CloseConnection
         return produce.handle(services, request, context)
 
     routes: list[Route[DataServices]] = [
@@ -120,7 +132,7 @@ def server_on(plane: DataPlane, general: list[str] | None = None) -> Server:
         ),
     ]
     return Server(
-        Dispatcher(Routes(routes), services),
+        Dispatcher(Routes(routes), services, access=access),
         config=BrokerConfig(),
         clock=plane.environment.clock,
         budget=plane.environment.budget,
@@ -186,6 +198,38 @@ async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plan
         assert general == ["t", "t", "t"]
         assert [len(session.targets_of(ApiKey.PRODUCE)) for session in sessions] == [1, 1]
     assert partition.log.log_end_offset == 8
+
+
+class Changing:
+    """An authorizer whose answer changes."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.asked = 0
+
+    def allows(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> bool:
+        self.asked += 1
+        return self.is_open
+
+
+async def test_a_changed_acl_ends_the_fast_path_of_a_session_that_forgets_its_partitions(
+    plane: DataPlane,
+) -> None:
+    partition = await plane.lead()
+    authorizer = Changing()
+    server = server_on(plane, access=RequestAccess(authorizer=authorizer))
+    async with clients(server) as (client,):
+        await produced(client, times=3)
+        (session,) = [connection.session for connection in server.connections.all()]
+        assert authorizer.asked == 1, "the fast path asks for nothing"
+
+        authorizer.is_open = False
+        session.forget_partitions()
+        client.send_produce()
+
+        assert await client.is_closed()
+    assert authorizer.asked == 2
+    assert partition.log.log_end_offset == 3
 
 
 async def test_a_fetch_that_waits_does_not_bring_a_forgotten_partition_back(plane: DataPlane) -> None:

@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ottla.broker.api.inter_broker_requests import from_follower
+from ottla.broker.cluster.inter_broker_access import Peer
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.testing import Client, server_of, string
-from ottla.broker.requests.context import ClientSession, RequestContext
+from ottla.broker.requests.access import RequestAccess, from_follower
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.routes import Route, Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -82,19 +83,28 @@ class Handlers:
         return Routes(
             [
                 Route(ApiKey.METADATA, 0, 1, self.metadata),
-                Route(ApiKey.LIST_OFFSETS, 0, 1, self.list_offsets, from_brokers=from_follower),
+                Route(ApiKey.LIST_OFFSETS, 0, 1, self.list_offsets, of_brokers=from_follower),
                 Route(ApiKey.OFFSET_FETCH, 0, 5, self.offset_fetch),
                 Route(ApiKey.PRODUCE, 3, 3, self.produce, borrows_buffer=True),
             ]
         )
 
 
+class FixedAccess(RequestAccess):
+    """Takes all senders for brokers, or none."""
+
+    def __init__(self, are_brokers: bool) -> None:
+        super().__init__()
+        self._are_brokers = are_brokers
+
+    async def is_broker(self, session: Peer) -> bool:
+        return self._are_brokers
+
+
 @asynccontextmanager
 async def client_of(handlers: Handlers, *, of_broker: bool = False) -> AsyncIterator[Client]:
-    async def is_broker(session: ClientSession) -> bool:
-        return of_broker
-
-    dispatcher = Dispatcher(handlers.routes, None, max_elements=LIMIT, is_broker=is_broker)
+    access = FixedAccess(of_broker)
+    dispatcher = Dispatcher(handlers.routes, None, max_elements=LIMIT, access=access)
     async with server_of(handlers.routes, dispatcher=dispatcher) as server:
         host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(host, port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.inter_broker_requests import is_served
+from ottla.broker.requests.access import is_served
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.response_errors import known_to
@@ -56,7 +56,7 @@ async def handle(
         )
         topics = await _topic_results(services, transaction, context)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
-    if not await is_served(services, context):
+    if not await is_served(services.inter_broker, context):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return AddPartitionsToTxnResponse(
         results_by_transaction=[

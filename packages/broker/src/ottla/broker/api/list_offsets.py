@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.inter_broker_requests import refusal_of_replica
+from ottla.broker.requests.access import refusal_of_replica
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import (
     KafkaError,

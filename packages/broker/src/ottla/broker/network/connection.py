@@ -82,8 +82,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being answered."""
-        return not self.intake.requests.pending and self.responses.empty
+        """Whether no request is being answered, and none is held back."""
+        intake = self.intake
+        return not intake.requests.pending and self.responses.empty and not intake.is_muted
 
     @property
     def busy(self) -> bool:
@@ -141,14 +142,23 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     def stop_taking(self) -> None:
         """Take no more requests; requests that were started are still answered."""
-        self.intake.taking = False
+        self.intake.stop()
         self.set_reading(False)
 
     def take_again(self) -> None:
         """Undo `stop_taking`, and begin with what was received."""
         if not self.closing:
-            self.intake.taking = True
+            self.intake.go_on()
             self.shared.queue.flush_soon(self)
+
+    def mute(self, until_ms: float) -> None:
+        """Begin and read no requests until then, for a quota; requests that were begun are answered.
+
+        `until_ms` is a time of the clock of `RequestContext.received_ms`. The connection goes on by itself.
+        """
+        if not self.closing:
+            self.intake.mute(until_ms / 1000)
+            self.set_reading(False)
 
     # ---- the end
 
@@ -166,7 +176,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         """Close once the pending responses are written."""
         if not self.closing:
             self.responses.flush()
-        self.intake.taking, self.closing = False, True
+        self.intake.stop()
+        self.closing = True
         self.transport.close()
 
     def forget_frames(self) -> None:
@@ -175,7 +186,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close now and drop unsent responses."""
-        self.intake.taking, self.closing = False, True
+        self.intake.stop()
+        self.closing = True
         self.transport.abort()
 
 

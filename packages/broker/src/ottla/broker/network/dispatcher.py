@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from ottla.broker.network.session import SessionState
 from ottla.broker.peers.inter_broker_versions import beyond_level
+from ottla.broker.requests.access import RequestAccess
 from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
@@ -23,7 +24,7 @@ from ottla.protocol.primitives import MalformedMessage
 if TYPE_CHECKING:
     from ottla.broker.network.response_queue import Part
     from ottla.broker.network.session import Session
-    from ottla.broker.requests.context import ClientSession
+    from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.requests.routes import Route, Routes
     from ottla.protocol.headers import RequestHeader
     from ottla.protocol.schema import Message
@@ -35,10 +36,6 @@ _SIZE: Final = struct.Struct(">i")
 _SHORT_FRAME: Final = 16_384
 """Bytes that are decoded at once. Longer frames are decoded in steps, if they have lists that need it."""
 _MAX_ELEMENTS: Final = 100_000
-
-
-async def _no_broker(session: ClientSession) -> bool:
-    return False
 
 
 @dataclass(slots=True)
@@ -66,18 +63,20 @@ class Dispatcher(Generic[S]):
         services: S,
         *,
         max_elements: int = _MAX_ELEMENTS,
-        is_broker: Callable[[ClientSession], Awaitable[bool]] = _no_broker,
+        access: RequestAccess | None = None,
         budget: LoopBudget | None = None,
     ) -> None:
-        """`max_elements` limits the elements of all lists in one request, unless `is_broker` sends it."""
+        """`max_elements` limits the elements of all lists in one request, unless a broker sends it."""
         self.routes = routes
-        self.fast_paths = routes.fast_paths(services)
-        """Those that the routes bring."""
         self._services = services
         self._max_elements = max_elements
-        self._is_broker = is_broker
+        self._access = access or RequestAccess()
         self._budget = budget or LoopBudget()
         self._too_long = LimitedWarnings(log, SystemClock().monotonic_ms)
+
+    def fast_paths(self) -> list[FastPath]:
+        """Return the fast paths that the routes bring."""
+        return self.routes.fast_paths(self._services)
 
     def close(self) -> None:
         """Give back the budget of long requests: no request comes any more."""
@@ -117,6 +116,7 @@ class Dispatcher(Generic[S]):
             received_ms,
             session.index_epoch,
             budget=self._budget,
+            authorizer=self._access.authorizer,
             is_long=reading is not None,
         )
         return Call(route, request, context, len(frame), reading)
@@ -136,12 +136,31 @@ class Dispatcher(Generic[S]):
         route = self.routes.find(header.api_key)
         assert route is not None  # the fast path came with it
         header = header._replace(client_id=session.client_id)  # a fast path does not read it
-        context = RequestContext(header, session, received_ms, session.index_epoch, budget=self._budget)
+        context = RequestContext(
+            header,
+            session,
+            received_ms,
+            session.index_epoch,
+            budget=self._budget,
+            authorizer=self._access.authorizer,
+        )
         return Call(route, request, context, size)
 
     def begin(self, call: Call) -> Any:
-        """Call the handler; returns the response, None, or an awaitable of either."""
+        """Call the handler if the sender has access; returns the response, None, or an awaitable of either.
+
+        It is the only place that calls handlers, and asks for access. Raises the error of a refusal.
+        """
+        if call.route.is_of_brokers:
+            return self._begin_for_broker(call)
+        self._access.check_permissions(call.route, call.request, call.context)
         return call.route.handler(self._services, call.request, call.context)
+
+    async def _begin_for_broker(self, call: Call) -> Any:
+        await self._access.check_broker(call.context)
+        self._access.check_permissions(call.route, call.request, call.context)
+        response = call.route.handler(self._services, call.request, call.context)
+        return await response if inspect.isawaitable(response) else response
 
     async def answer(self, call: Call, begun: Awaitable[Any] | None = None) -> list[Part] | None:
         """Run the handler, or await what it returned, and encode the response.
@@ -176,7 +195,7 @@ class Dispatcher(Generic[S]):
             except MalformedMessage as error:
                 raise BadRequest(f"{_name(call)} cannot be read: {error}") from error
             if limited and announced > self._max_elements:
-                if not (call.route.from_brokers(so_far) and await self._is_broker(call.context.session)):
+                if not (call.route.of_brokers(so_far) and await self._access.is_broker(call.context.session)):
                     self._refuse_length(call, announced)
                 limited = False
             await turn.yield_if_spent()

@@ -89,7 +89,7 @@ class Server:
 
     def _share(self) -> Shared[Connection]:
         loop, metrics, monotonic_ms = self._loop, self.request_metrics, self._clock.monotonic_ms
-        times = RequestTimes(metrics, self._dispatcher.fast_paths, loop.time, loop.call_later)
+        times = RequestTimes(metrics, self._dispatcher.fast_paths(), loop.time, loop.call_later)
         write_round = WriteRound(
             loop.call_soon,
             self._clock.now_ms,

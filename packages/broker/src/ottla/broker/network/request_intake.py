@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.network.dispatcher import BadRequest
@@ -48,13 +49,48 @@ class RequestIntake(NativeIntake):
             shared.record_keys,
         )
         self.taking, self.exhausted = True, True
+        self._is_stopped = False
+        self._muted_until_s = 0.0
+        self._end_of_mute: asyncio.TimerHandle | None = None
 
     def client_is_gone(self) -> None:
         """Forget what was received, and end what only waits for the client."""
         self._client = None  # not kept alive by its parts
-        self.taking = False
+        self.stop()
+        if self._end_of_mute is not None:
+            self._end_of_mute.cancel()
         self.reader.forget()
         self.requests.client_is_gone()
+
+    # ---- whether requests may begin
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether requests wait for the end of a time."""
+        return self._end_of_mute is not None
+
+    def stop(self) -> None:
+        """Begin no more requests."""
+        self._is_stopped, self.taking = True, False
+
+    def go_on(self) -> None:
+        """Undo `stop`."""
+        self._is_stopped, self.taking = False, not self.is_muted
+
+    def mute(self, until_s: float) -> None:
+        """Begin no request until a time of the loop's clock; the latest of several times counts."""
+        if self._client is None or (self.is_muted and until_s <= self._muted_until_s):
+            return
+        if self._end_of_mute is not None:
+            self._end_of_mute.cancel()
+        self.taking, self._muted_until_s = False, until_s
+        self._end_of_mute = asyncio.get_running_loop().call_at(until_s, self._unmute)
+
+    def _unmute(self) -> None:
+        self._end_of_mute = None
+        self.taking = not self._is_stopped
+        if self.taking and self._client is not None:
+            self.queue.flush_soon(self._client)
 
     # ---- requests
 

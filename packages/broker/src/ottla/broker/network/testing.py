@@ -162,7 +162,7 @@ class Answering:
                     0,
                     self.heartbeat,
                     stops_with_connection=True,
-                    from_brokers=self._heartbeats_from,
+                    of_brokers=self._heartbeats_from,
                 ),
                 Route(ApiKey.LEAVE_GROUP, 0, 0, self.leave, borrows_buffer=True),
                 Route(ApiKey.PRODUCE, 3, 3, self.produce, borrows_buffer=True, appends=True),

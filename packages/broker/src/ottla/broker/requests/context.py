@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from ottla.broker.runtime.loop_budget import Elements, LoopBudget, Turn
+from ottla.broker.security.authorizer import ALLOW_ALL
 
 if TYPE_CHECKING:
     from ottla.broker.requests.fast_path import FastPath
+    from ottla.broker.requests.permissions import Permission
+    from ottla.broker.security.authorizer import Authorizer, Resource
     from ottla.broker.security.principal import Principal
     from ottla.protocol.headers import RequestHeader
 
@@ -94,6 +97,7 @@ class RequestContext:
     """Time spent waiting for replicas or for data; handlers that wait add to it."""
     budget: LoopBudget = field(default_factory=LoopBudget)
     """The event loop's, of which long requests share a part."""
+    authorizer: Authorizer = ALLOW_ALL
     is_long: bool = False
     """Whether the request was so long that it was read in steps; a handler that is called at once returns."""
     _turn: Turn | None = None
@@ -132,6 +136,11 @@ class RequestContext:
     def principal(self) -> Principal:
         """The client's identity."""
         return self.session.principal
+
+    def allows(self, permission: Permission, resource: Resource) -> bool:
+        """Return whether the client has a permission on a resource: a handler asks for each of a list."""
+        session = self.session
+        return self.authorizer.allows(session.principal, session.client_host, permission.operation, resource)
 
 
 Handler: TypeAlias = Callable[[S, Any, RequestContext], Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic
 
 from ottla.broker.requests.context import S
@@ -12,6 +13,7 @@ from ottla.broker.requests.context import S
 if TYPE_CHECKING:
     from ottla.broker.requests.context import Handler
     from ottla.broker.requests.fast_path import FastPath
+    from ottla.broker.requests.permissions import Permission
     from ottla.protocol.api import ApiKey
     from ottla.protocol.schema import Message
 
@@ -26,6 +28,21 @@ def always(request: Any) -> bool:
     return True
 
 
+class Quota(Enum):
+    """The quotas of clients; what is counted for one of the first three is counted for REQUEST, too."""
+
+    PRODUCE = "produce"
+    """Bytes that are produced."""
+    FETCH = "fetch"
+    """Bytes that are fetched."""
+    CONTROLLER_MUTATION = "controller mutation"
+    """Partitions that are created or deleted."""
+    REQUEST = "request"
+    """Time that requests take."""
+    EXEMPT = "exempt"
+    """Requests of brokers have no quota."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route(Generic[S]):
     """One API that the broker serves, the versions it serves, and the API's handler.
@@ -37,6 +54,10 @@ class Route(Generic[S]):
     min_version: int
     max_version: int
     handler: Handler[S]
+    permissions: tuple[Permission, ...] = ()
+    """The operations on resources that requests need; Kafka's documentation of its protocol lists them."""
+    quota: Quota = Quota.REQUEST
+    """Requests that only brokers send are exempt."""
     stops_with_connection: bool = False
     """Whether the handler is cancelled when its client disconnects: for handlers that only wait."""
     waits_for_clients: bool = False
@@ -55,7 +76,7 @@ class Route(Generic[S]):
     """
     before_login: bool = False
     """Whether the API may be called before authentication."""
-    from_brokers: Callable[[Any], bool] = never
+    of_brokers: Callable[[Any], bool] = never
     """Whether only a broker sends such a request, which then has no limit.
 
     It is asked with the fields before the request's first list.
@@ -68,12 +89,19 @@ class Route(Generic[S]):
     @property
     def is_of_brokers(self) -> bool:
         """Whether only brokers send such requests."""
-        return self.from_brokers is always
+        return self.of_brokers is always
 
     def __post_init__(self) -> None:
+        if self.is_of_brokers:
+            object.__setattr__(self, "quota", Quota.EXEMPT)
         if self.borrows_buffer and inspect.iscoroutinefunction(self.handler):
             # The body of a coroutine function runs after the call has returned, when the buffer is reused.
             raise ValueError(f"the handler of {self.api_key!r} is a coroutine function: it cannot borrow")
+        if self.borrows_buffer and (
+            self.is_of_brokers or any(permission.is_asked_first for permission in self.permissions)
+        ):
+            # Such a response has no place for one error: its handler asks, for each topic.
+            raise ValueError(f"the handler of {self.api_key!r} borrows: it has to ask for permissions itself")
 
 
 class Routes(Generic[S]):

@@ -6,12 +6,10 @@ import asyncio
 import logging
 import socket
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ottla.broker.api.inter_broker_requests import is_broker
 from ottla.broker.api.routes import ROUTES
 from ottla.broker.cluster.registration import (
     Registration,
@@ -31,6 +29,7 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.peers.lazy_connections import sender_to
+from ottla.broker.requests.access import RequestAccess
 from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
@@ -226,7 +225,7 @@ class Broker:
                 Routes(ROUTES),
                 services,
                 max_elements=services.config.request_max_elements,
-                is_broker=partial(is_broker, services.inter_broker),
+                access=RequestAccess(services.inter_broker),
                 budget=self.environment.budget,
             ),
             config=services.config,  # with the settings that were altered before this start

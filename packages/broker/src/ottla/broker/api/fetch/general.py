@@ -13,9 +13,9 @@ from ottla.broker.api.fetch.delayed import is_enough, read_when_enough
 from ottla.broker.api.fetch.reading import FetchTerms, Needs, is_throttled, read_all, reading
 from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchAnswer, FetchedPartition, failed
 from ottla.broker.api.fetch.sessions import FetchContext, Key, RequestedPartition
-from ottla.broker.api.inter_broker_requests import may_be_refused, refusal_of_replica
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.files.file_slices import warm
+from ottla.broker.requests.access import may_be_refused, refusal_of_replica
 from ottla.broker.runtime.loop_budget import LONG, at_once
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import convert_down

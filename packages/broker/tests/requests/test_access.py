@@ -1,21 +1,19 @@
-"""Requests that only brokers send, while nobody can tell who is a broker."""
+"""Requests that only brokers send, while it is unknown which senders are brokers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from ottla.broker.api.inter_broker_requests import brokers_only, refusal_of_replica
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.config import BrokerConfig
+from ottla.broker.requests.access import RequestAccess, refusal_of_replica
 from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.protocol.errors import ClusterAuthorizationFailed
 from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.zookeeper.errors import ConnectionLoss
 
 UPDATE_METADATA = 6
@@ -23,7 +21,7 @@ UPDATE_METADATA = 6
 
 @dataclass
 class Services:
-    """The services of `brokers_only`; the registrations can be read after `failures` failures."""
+    """Knows the brokers once their registrations could be read, after `failures` failures."""
 
     failures: int
     addresses: frozenset[str] = frozenset()
@@ -43,28 +41,26 @@ def from_session() -> RequestContext:
     return RequestContext(RequestHeader(UPDATE_METADATA, 7, 1, "controller"), FakeSession(), 0.0)
 
 
-@brokers_only
-async def handle(services: Services, request: Any, context: RequestContext) -> UpdateMetadataResponse:
-    return UpdateMetadataResponse()
-
-
 async def test_a_controller_loses_its_connection_where_it_cannot_be_told_from_a_stranger() -> None:
     """An error in the answer would end the matter for it: also an Apache controller repeats none."""
     services = Services(failures=1, addresses=frozenset({FakeSession().client_host}))
 
-    with pytest.raises(CloseConnection):
-        await handle(services, UpdateMetadataRequest(), from_session())
+    access = RequestAccess(services.inter_broker)
 
-    assert (await handle(services, UpdateMetadataRequest(), from_session())).error_code == 0
+    with pytest.raises(CloseConnection):
+        await access.check_broker(from_session())
+
+    await access.check_broker(from_session())
+    assert await access.is_broker(FakeSession())
 
 
 async def test_a_stranger_is_refused_once_the_registrations_are_read() -> None:
-    services = Services(failures=1)
+    access = RequestAccess(Services(failures=1).inter_broker)
     with pytest.raises(CloseConnection):
-        await handle(services, UpdateMetadataRequest(), from_session())
+        await access.check_broker(from_session())
 
     with pytest.raises(ClusterAuthorizationFailed):
-        await handle(services, UpdateMetadataRequest(), from_session())
+        await access.check_broker(from_session())
 
 
 async def test_a_follower_loses_its_connection_where_it_cannot_be_told_from_a_stranger() -> None:
