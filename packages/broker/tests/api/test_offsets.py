@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -83,6 +83,51 @@ async def test_version_0_lists_segments(plane: DataPlane) -> None:
     assert (await listed(plane, -1, 0, max_num_offsets=1)).old_style_offsets == [10]
 
 
+class ASegment(NamedTuple):
+    """A segment as version 0 looks at it."""
+
+    base_offset: int
+    last_modified_ms: int
+    size: int = 100
+
+
+SEGMENTS = [ASegment(0, 100), ASegment(10, 300), ASegment(20, 200), ASegment(30, 400)]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "expected"),
+    [
+        (-1, [40, 30, 20, 10, 5]),
+        (-2, [5]),
+        (1000, [40, 30, 20, 10, 5]),  # the end of the log has the time of now
+        (999, [30, 20, 10, 5]),
+        (399, [20, 10, 5]),  # all that are older than the newest match
+        (250, [20, 10, 5]),
+        (199, [5]),
+        (99, []),
+    ],
+)
+def test_version_0_lists_what_is_older_than_the_newest_match(timestamp: int, expected: list[int]) -> None:
+    found = list_offsets.segment_offsets(SEGMENTS, 5, 40, timestamp, 9, now_ms=1000)
+
+    assert found == expected
+    assert list_offsets.segment_offsets(SEGMENTS, 5, 40, timestamp, 2, now_ms=1000) == expected[:2]
+    assert list_offsets.segment_offsets(SEGMENTS, 5, 40, timestamp, -1, now_ms=1000) == []
+
+
+def test_version_0_lists_the_end_of_a_log_once_where_its_last_segment_is_empty() -> None:
+    segments = [ASegment(0, 100), ASegment(10, 300, size=0)]
+
+    assert list_offsets.segment_offsets(segments, 0, 10, -1, 9, now_ms=1000) == [10, 0]
+
+
+def test_version_0_shows_consumers_the_high_watermark_in_place_of_what_is_above_it() -> None:
+    assert list_offsets.committed_offsets([40, 30, 20], 25) == [25, 20]
+    assert list_offsets.committed_offsets([40, 30, 20], 30) == [30, 30, 20]
+    assert list_offsets.committed_offsets([40, 30, 20], 40) == [40, 30, 20]
+    assert list_offsets.committed_offsets([], 40) == []
+
+
 async def test_an_unknown_point_in_time_is_refused(plane: DataPlane) -> None:
     await filled(plane)
 
@@ -156,6 +201,53 @@ async def test_a_new_leader_does_not_say_latest_before_it_knows(plane: DataPlane
     assert (await listed(plane, -1)).offset == 2
 
 
+async def test_a_stranger_with_a_replica_id_gets_the_offsets_of_a_consumer(plane: DataPlane) -> None:
+    """kafka-python 3.0.0 to 3.0.11 send the replica id 0."""
+    await plane.lead(leader=2, isr=(1, 2), replicas=(1, 2))
+    hosted = plane.replicas.hosted(TopicPartition("t", 0))
+    assert hosted is not None
+    hosted.log.append(batch_of(b"a", b"b"), leader_epoch=0, now_ms=1)
+    await plane.lead(leader_epoch=1, isr=(1, 2), replicas=(1, 2))
+    plane.brokers.clear()
+
+    assert (await listed(plane, -1, replica_id=0)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    hosted.fetched(2, 2, 0, now_ms=plane.environment.clock.now_ms())
+    hosted.append(batch_of(b"c"), now_ms=1)  # not committed
+
+    assert hosted.log.log_end_offset == 3
+    assert [(await listed(plane, time, replica_id=0)).offset for time in (-1, -2, 1)] == [
+        (await listed(plane, time)).offset for time in (-1, -2, 1)
+    ]
+    assert (await listed(plane, -1, replica_id=0)).offset == 2
+    assert (await listed(plane, -1, 0, replica_id=0, max_num_offsets=9)).old_style_offsets == [2, 0]
+
+
+async def test_a_stranger_with_a_replica_id_gets_the_epochs_of_a_consumer(plane: DataPlane) -> None:
+    await filled(plane)
+    expected = await ended(plane, 3)
+
+    plane.brokers.clear()
+
+    assert (expected.error_code, expected.end_offset) == (0, 10)
+    assert await ended(plane, 3, replica_id=0) == expected
+
+
+@pytest.mark.parametrize("version", range(10))
+async def test_a_partition_that_is_named_twice_is_an_invalid_request_from_version_1_on(
+    plane: DataPlane, version: int
+) -> None:
+    await filled(plane)
+    await plane.lead(partition=1)
+    asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in (0, 1, 0)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)])
+
+    response = await list_offsets.handle(plane.services, request, plane.context(ApiKey.LIST_OFFSETS, version))
+
+    error = ErrorCode.INVALID_REQUEST if version else ErrorCode.NONE
+    errors = [(one.partition_index, one.error_code) for one in response.topics[0].partitions]
+    assert errors == [(0, error), (1, ErrorCode.NONE), (0, error)]
+
+
 async def deleted(
     plane: DataPlane, offset: int, timeout_ms: int = 1000, topic: str = "t"
 ) -> DeleteRecordsPartitionResult:
@@ -216,9 +308,13 @@ async def test_deleting_waits_for_the_replicas(plane: DataPlane) -> None:
     assert (await deleted(plane, 2)).low_watermark == 2
 
 
-async def ended(plane: DataPlane, epoch: int, version: int = 4, current: int = -1) -> EpochEndOffset:
+async def ended(
+    plane: DataPlane, epoch: int, version: int = 4, current: int = -1, replica_id: int = -2
+) -> EpochEndOffset:
     asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
-    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])])
+    request = OffsetForLeaderEpochRequest(
+        replica_id=replica_id, topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])]
+    )
     response = await offset_for_leader_epoch.handle(
         plane.services, request, plane.context(ApiKey.OFFSET_FOR_LEADER_EPOCH, version)
     )

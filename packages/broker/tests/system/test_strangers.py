@@ -119,28 +119,27 @@ async def test_a_client_does_not_fetch_as_a_follower(lone: Broker, version: int)
     assert served.responses[0].partitions[0].error_code == 0
 
 
-async def test_a_client_does_not_list_offsets_as_a_follower(lone: Broker) -> None:
+async def test_a_client_that_claims_to_be_a_follower_lists_offsets_as_a_consumer(lone: Broker) -> None:
     topics = [ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])]
 
-    refused = await ask(lone, ListOffsetsRequest(replica_id=2, topics=topics), 6)
-    served = await ask(lone, ListOffsetsRequest(replica_id=-1, topics=topics), 6)
+    claimed = await ask(lone, ListOffsetsRequest(replica_id=0, topics=topics), 6)
+    consumer = await ask(lone, ListOffsetsRequest(replica_id=-1, topics=topics), 6)
 
-    assert refused.topics[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert refused.topics[0].partitions[0].offset == -1
-    assert served.topics[0].partitions[0].error_code == 0
+    assert consumer.topics[0].partitions[0].error_code == 0
+    assert claimed == consumer
 
 
-async def test_a_client_does_not_ask_for_epochs_as_a_follower(lone: Broker) -> None:
+async def test_a_client_that_claims_to_be_a_follower_gets_the_epochs_of_a_consumer(lone: Broker) -> None:
     topics = [
         OffsetForLeaderTopic(topic="t", partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)])
     ]
 
-    refused = await ask(lone, OffsetForLeaderEpochRequest(replica_id=2, topics=topics), 4)
-    served = await ask(lone, OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), 4)
+    claimed = await ask(lone, OffsetForLeaderEpochRequest(replica_id=0, topics=topics), 4)
+    consumer = await ask(lone, OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), 4)
     oldest = await ask(lone, OffsetForLeaderEpochRequest(topics=topics), 2)
 
-    assert refused.topics[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert served.topics[0].partitions[0].error_code == 0
+    assert consumer.topics[0].partitions[0].error_code == 0
+    assert claimed == consumer
     assert oldest.topics[0].partitions[0].error_code == 0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.requests.access import refusal_of_replica
+from ottla.broker.requests.access import is_broker
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import (
+    InvalidRequest,
     KafkaError,
     KafkaStorageError,
     LeaderNotAvailable,
@@ -23,9 +24,12 @@ from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.log.segments.timestamp_search import TimestampOffset
     from ottla.broker.replication.replicas import HostedPartition, Replicas
+    from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition
 
@@ -45,9 +49,25 @@ _FIRST_WITH_LEADER_EPOCH: Final = 4
 _FIRST_WITH_NOT_AVAILABLE: Final = 5
 
 
+class ListedSegment(Protocol):
+    """A segment, as version 0 looks at it."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def last_modified_ms(self) -> int:
+        """When its file was last written."""
+        ...
+
+
 class Needs(Protocol):
     """The parts of the broker that ListOffsets uses."""
 
+    environment: Environment
     inter_broker: InterBrokerAccess
     record_threads: RecordThreads
     replicas: Replicas
@@ -56,23 +76,35 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """Respond for every requested partition."""
-    refusal = await refusal_of_replica(services, request, context)
+    """Respond for every requested partition.
+
+    A client that claims to be a follower gets the answer of a consumer: kafka-python 3.0.0 to 3.0.11 send the
+    replica id 0.
+    """
+    if request.replica_id >= 0 and not await is_broker(services.inter_broker, context.session):
+        request.replica_id = CONSUMER
+    repeated = await _repeated(request, context)
     topics = []
     for topic in request.topics:
         partitions = [
-            await _answer(
-                services,
-                request,
-                context,
-                TopicPartition(topic.name, one.partition_index),
-                one,
-                refusal,
-            )
-            async for one in context.paced(topic.partitions)
+            await _answer(services, request, context, topic_partition, asked, topic_partition in repeated)
+            async for asked in context.paced(topic.partitions)
+            for topic_partition in (TopicPartition(topic.name, asked.partition_index),)
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
+
+
+async def _repeated(request: ListOffsetsRequest, context: RequestContext) -> set[TopicPartition]:
+    """Return the partitions that are named more than once, which version 0 allows."""
+    named: set[TopicPartition] = set()
+    repeated: set[TopicPartition] = set()
+    if context.api_version >= _FIRST_WITH_ONE_OFFSET:
+        for topic in request.topics:
+            async for asked in context.paced(topic.partitions):
+                topic_partition = TopicPartition(topic.name, asked.partition_index)
+                (repeated if topic_partition in named else named).add(topic_partition)
+    return repeated
 
 
 async def _answer(
@@ -81,16 +113,16 @@ async def _answer(
     context: RequestContext,
     topic_partition: TopicPartition,
     asked: ListOffsetsPartition,
-    refusal: KafkaError | None,
+    is_repeated: bool,
 ) -> ListOffsetsPartitionResponse:
     version = context.api_version
     response = ListOffsetsPartitionResponse(partition_index=topic_partition.partition)
     try:
-        if refusal is not None:
-            raise refusal
+        if is_repeated:
+            raise InvalidRequest(f"{topic_partition} is named more than once")
         partition = _partition(services, request, topic_partition, asked)
         if version < _FIRST_WITH_ONE_OFFSET:
-            response.old_style_offsets = offsets_before(partition, asked.timestamp, asked.max_num_offsets)
+            response.old_style_offsets = _listed_offsets(services, request, partition, asked)
         else:
             await _find(services, partition, request, context, asked.timestamp, response)
         if version < _FIRST_WITH_LEADER_EPOCH:
@@ -192,16 +224,53 @@ def _epoch_at(partition: HostedPartition, offset: int) -> int:
     return -1 if epoch is None else epoch
 
 
-def offsets_before(partition: HostedPartition, timestamp: int, max_num_offsets: int) -> list[int]:
-    """Return version 0's offsets: bases of segments last changed before a time, and the end, newest first."""
+# ---- version 0
+
+
+def _listed_offsets(
+    services: Needs, request: ListOffsetsRequest, partition: HostedPartition, asked: ListOffsetsPartition
+) -> list[int]:
     log = partition.log
-    segments = [(one.base_offset, one.last_modified_ms) for one in log.segments]
-    starts = [(max(base, log.log_start_offset), changed) for base, changed in segments]
+    offsets = segment_offsets(
+        list(log.segments),
+        log.log_start_offset,
+        log.log_end_offset,
+        asked.timestamp,
+        asked.max_num_offsets,
+        now_ms=services.environment.clock.now_ms(),
+    )
+    if request.replica_id != CONSUMER:
+        return offsets
+    return committed_offsets(offsets, partition.high_watermark)
+
+
+def segment_offsets(
+    segments: Sequence[ListedSegment],
+    log_start: int,
+    log_end: int,
+    timestamp: int,
+    max_num_offsets: int,
+    *,
+    now_ms: int,
+) -> list[int]:
+    """Return base offsets and the end of the log, newest first, from the newest that is as old as a time.
+
+    The end of the log has the time of now. What stands before a match is not looked at, whatever its time.
+    """
+    known = [(max(segment.base_offset, log_start), segment.last_modified_ms) for segment in segments]
+    if segments[-1].size:  # else the end is the base offset of the last segment
+        known.append((log_end, now_ms))
+    count = len(known)
     if timestamp == EARLIEST:
-        found = [log.log_start_offset]
-    elif timestamp == LATEST:
-        found = [partition.high_watermark, *(start for start, _ in reversed(starts))]
-    else:
-        found = [start for start, changed in reversed(starts) if changed <= timestamp]
-    distinct = list(dict.fromkeys(one for one in found if one <= partition.high_watermark))
-    return distinct[: max(0, max_num_offsets)]
+        count = 1
+    elif timestamp != LATEST:
+        while count and known[count - 1][1] > timestamp:
+            count -= 1
+    newest_first = [offset for offset, _ in reversed(known[:count])]
+    return sorted(newest_first[: max(0, max_num_offsets)], reverse=True)
+
+
+def committed_offsets(offsets: list[int], high_watermark: int) -> list[int]:
+    """Return offsets, newest first, with the high watermark in place of those above it."""
+    committed = [offset for offset in offsets if offset <= high_watermark]
+    return committed if len(committed) == len(offsets) else [high_watermark, *committed]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.requests.access import refusal_of_replica
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
 from ottla.protocol.messages.offset_for_leader_epoch import (
@@ -16,7 +15,6 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.replication.replicas import Replicas
 
 UNDEFINED: Final = -1
@@ -25,27 +23,27 @@ UNDEFINED: Final = -1
 class Needs(Protocol):
     """The parts of the broker that OffsetForLeaderEpoch uses."""
 
-    inter_broker: InterBrokerAccess
     replicas: Replicas
 
 
 async def handle(
     services: Needs, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Respond with the largest epoch not above the requested one, and its end offset (KIP-101, KIP-279)."""
-    refusal = await refusal_of_replica(services, request, context)
+    """Respond with the largest epoch not above the requested one, and its end offset (KIP-101, KIP-279).
+
+    Followers and consumers get the same answer, so it does not matter whether a replica id is a broker's.
+    """
     topics = [
         OffsetForLeaderTopicResult(
             topic=topic.topic,
             partitions=[
                 _answer(
                     services,
-                    TopicPartition(topic.topic, one.partition),
-                    one.current_leader_epoch,
-                    one.leader_epoch,
-                    refusal,
+                    TopicPartition(topic.topic, asked.partition),
+                    asked.current_leader_epoch,
+                    asked.leader_epoch,
                 )
-                async for one in context.paced(topic.partitions)
+                async for asked in context.paced(topic.partitions)
             ],
         )
         async for topic in context.paced(request.topics)
@@ -58,7 +56,6 @@ def _answer(
     topic_partition: TopicPartition,
     current_leader_epoch: int,
     leader_epoch: int,
-    refusal: KafkaError | None,
 ) -> EpochEndOffset:
     answer = EpochEndOffset(
         partition=topic_partition.partition,
@@ -67,8 +64,6 @@ def _answer(
         end_offset=UNDEFINED,
     )
     try:
-        if refusal is not None:
-            raise refusal
         log = services.replicas.leader(topic_partition, current_leader_epoch).log
         answer.leader_epoch, answer.end_offset = log.leader_epochs.end_offset_for(
             leader_epoch, log.log_end_offset
