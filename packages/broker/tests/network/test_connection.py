@@ -165,6 +165,34 @@ async def test_bytes_that_are_no_request_close_the_connection(frame: bytes) -> N
 
 
 @on_both_loops
+@pytest.mark.parametrize(
+    ("frame", "name"),
+    [
+        (
+            struct.pack(">hhi", 68, 3, 5) + string("a client"),
+            "CONSUMER_GROUP_HEARTBEAT v3 of client 'a client'",
+        ),
+        (struct.pack(">hhi", 999, 3, 5) + string("a\nclient"), "API key 999 v3 of client 'a\\nclient'"),
+        (struct.pack(">hhi", 999, 3, 5) + struct.pack(">h", 9) + b"short", "API key 999 v3 of client ''"),
+        (struct.pack(">hhi", 999, 3, 5), "API key 999 v3 of client ''"),
+    ],
+    ids=["known", "unknown", "damaged", "without a client"],
+)
+async def test_an_api_that_is_not_served_closes_its_connection_and_is_logged_with_its_client(
+    frame: bytes, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with network() as made:
+        client, other = await made.client(), await made.client()
+
+        client.send(frame)
+
+        assert await client.is_closed()
+        other.send(heartbeat(1))
+        assert await other.answers(1) == [(1, 1)]
+    assert f"{name} is not served" in caplog.text
+
+
+@on_both_loops
 async def test_an_unknown_version_of_api_versions_gets_the_list_in_version_0() -> None:
     async with network() as made:
         client = await made.client()

@@ -36,6 +36,8 @@ _SIZE: Final = struct.Struct(">i")
 _SHORT_FRAME: Final = 16_384
 """Bytes that are decoded at once. Longer frames are decoded in steps, if they have lists that need it."""
 _MAX_ELEMENTS: Final = 100_000
+_LONGEST_SHOWN: Final = 255
+"""Bytes of a client id that a log shows."""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class Dispatcher(Generic[S]):
         if session.state is not SessionState.AUTHENTICATED and not (route and route.before_login):
             raise BadRequest(f"API key {api_key} before authentication")
         if route is None:
-            raise BadRequest(f"API key {api_key} is not served")
+            raise BadRequest(f"{_name_of(api_key)} v{version} of client {_client_of(frame)!r} is not served")
         if not route.min_version <= version <= route.max_version:
             return self._refuse_version(route, version, correlation_id)
         body = frame if route.borrows_buffer else memoryview(bytes(frame))
@@ -251,6 +253,22 @@ class Dispatcher(Generic[S]):
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         response.error_code = int(code)
         return self.encode(call, response)
+
+
+def _name_of(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return f"API key {api_key}"
+
+
+def _client_of(frame: memoryview) -> str:
+    """Return the client id of a request whose API is unknown; it stands at one place in all headers."""
+    start = _HEAD.size + 2
+    size = int.from_bytes(frame[_HEAD.size : start], signed=True)
+    if not 0 < size <= min(_LONGEST_SHOWN, len(frame) - start):
+        return ""
+    return bytes(frame[start : start + size]).decode(errors="replace")
 
 
 def _name(call: Call) -> str:
