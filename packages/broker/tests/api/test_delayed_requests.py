@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.fetch.delayed import is_enough
+from ottla.broker.api.fetch.delayed_general import is_enough
 from ottla.broker.api.fetch.response import FetchedPartition
 from ottla.broker.api.fetch.sessions import FetchContext, RequestedPartition
 from ottla.broker.api.produce.delayed import (

@@ -61,10 +61,10 @@ async def handle(
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
-                transactional_id=one.transactional_id,
-                topic_results=await _topic_results(services, one, context),
+                transactional_id=asked.transactional_id,
+                topic_results=await _topic_results(services, asked, context),
             )
-            async for one in context.paced(request.transactions)
+            async for asked in context.paced(request.transactions)
         ]
     )
 
@@ -108,8 +108,8 @@ async def _errors(
             else:
                 are_all_known = False
     if not are_all_known:
-        return lambda one: (
-            ErrorCode.OPERATION_NOT_ATTEMPTED if one in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return lambda partition: (
+            ErrorCode.OPERATION_NOT_ATTEMPTED if partition in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
     producer = Producer(transaction.producer_id, transaction.producer_epoch)
     if transaction.verify_only:

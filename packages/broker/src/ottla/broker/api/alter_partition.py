@@ -50,8 +50,10 @@ async def handle(
             refused.append(_unknown(topic))
             continue
         ids[name] = topic.topic_id
-        for one in topic.partitions:
-            proposals[TopicPartition(name, one.partition_index)] = _proposal(one, context.api_version)
+        for partition in topic.partitions:
+            proposals[TopicPartition(name, partition.partition_index)] = _proposal(
+                partition, context.api_version
+            )
     try:
         answers = await services.controller.ask(
             AlterPartition(request.broker_id, request.broker_epoch, proposals)
@@ -64,18 +66,18 @@ async def handle(
     return AlterPartitionResponse(error_code=answers.top, topics=[*topics, *refused])
 
 
-def _proposal(one: PartitionData, version: int) -> ProposedIsr:
+def _proposal(partition: PartitionData, version: int) -> ProposedIsr:
     epochs = {}
-    isr = one.new_isr
+    isr = partition.new_isr
     if version >= FIRST_WITH_EPOCHS:
-        isr = [member.broker_id for member in one.new_isr_with_epochs]
-        epochs = {member.broker_id: member.broker_epoch for member in one.new_isr_with_epochs}
+        isr = [member.broker_id for member in partition.new_isr_with_epochs]
+        epochs = {member.broker_id: member.broker_epoch for member in partition.new_isr_with_epochs}
     return ProposedIsr(
-        one.leader_epoch,
-        one.partition_epoch,
+        partition.leader_epoch,
+        partition.partition_epoch,
         tuple(isr),
         epochs,
-        is_recovering=one.leader_recovery_state == RECOVERING,
+        is_recovering=partition.leader_recovery_state == RECOVERING,
     )
 
 
@@ -84,9 +86,9 @@ def _unknown(topic: TopicData) -> TopicDataResponse:
         topic_id=topic.topic_id,
         partitions=[
             PartitionDataResponse(
-                partition_index=one.partition_index, error_code=int(ErrorCode.UNKNOWN_TOPIC_ID)
+                partition_index=partition.partition_index, error_code=int(ErrorCode.UNKNOWN_TOPIC_ID)
             )
-            for one in topic.partitions
+            for partition in topic.partitions
         ],
     )
 

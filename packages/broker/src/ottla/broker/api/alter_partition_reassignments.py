@@ -22,9 +22,9 @@ async def handle(
     """Have the controller store and begin the moves; respond with the outcome of each partition."""
     targets: dict[TopicPartition, tuple[int, ...] | None] = {}
     async for topic in context.paced(request.topics):
-        async for one in context.paced(topic.partitions):
-            replicas = None if one.replicas is None else tuple(one.replicas)
-            targets[TopicPartition(topic.name, one.partition_index)] = replicas
+        async for partition in context.paced(topic.partitions):
+            replicas = None if partition.replicas is None else tuple(partition.replicas)
+            targets[TopicPartition(topic.name, partition.partition_index)] = replicas
     try:
         answers = await ask_controller(services, AlterReassignments(targets), request.timeout_ms)
     except KafkaError as error:
@@ -40,13 +40,13 @@ async def _results(
     topic: ReassignableTopic, answers: Answers, context: RequestContext
 ) -> list[ReassignablePartitionResponse]:
     results = []
-    async for one in context.paced(topic.partitions):
-        partition = TopicPartition(topic.name, one.partition_index)
+    async for asked in context.paced(topic.partitions):
+        partition = TopicPartition(topic.name, asked.partition_index)
         code = answers.partitions.get(partition, ErrorCode.NONE)
         message = message_of(code, answers.messages.get(partition))
         results.append(
             ReassignablePartitionResponse(
-                partition_index=one.partition_index, error_code=code, error_message=message
+                partition_index=asked.partition_index, error_code=code, error_message=message
             )
         )
     return results

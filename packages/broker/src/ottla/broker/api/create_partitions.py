@@ -46,7 +46,11 @@ async def handle(
 async def _add(
     services: Needs, topic: CreatePartitionsTopic, times: int, *, validate_only: bool
 ) -> CreatePartitionsTopicResult:
-    assignments = None if topic.assignments is None else [list(one.broker_ids) for one in topic.assignments]
+    assignments = (
+        None
+        if topic.assignments is None
+        else [list(assignment.broker_ids) for assignment in topic.assignments]
+    )
     try:
         if times > 1:
             raise InvalidRequest(f"The request has several entries for topic {topic.name}.")

@@ -74,14 +74,16 @@ def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
-    indexes = [one.partition_index for one in topic.assignments]
+    indexes = [assignment.partition_index for assignment in topic.assignments]
     if len(set(indexes)) != len(indexes):
         raise InvalidRequest("A partition is assigned more than once.")
     return NewTopic(
         name=topic.name,
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
-        assignments={one.partition_index: list(one.broker_ids) for one in topic.assignments},
+        assignments={
+            assignment.partition_index: list(assignment.broker_ids) for assignment in topic.assignments
+        },
         configs={config.name: config.value for config in topic.configs},
     )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIRST_PRODUCE: Final = 10
 FIRST_FETCH: Final = 16
-"""The first versions of Produce and Fetch that tell leaders."""
+"""The first versions of Produce and Fetch that name leaders."""
 NO_LEADER: Final = -1
 
 IS_ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
@@ -93,12 +93,12 @@ def tell_producer(
         return response
     leaders = None
     for topic in response.responses:
-        for one in topic.partition_responses:
-            if one.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        for asked in topic.partition_responses:
+            if asked.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 continue
             leaders = leaders or CurrentLeaders(services, listener_name)
-            leader_id, epoch = leaders.of(TopicPartition(topic.name, one.index))
-            one.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
+            leader_id, epoch = leaders.of(TopicPartition(topic.name, asked.index))
+            asked.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
     if leaders is not None:
         response.node_endpoints = [NodeEndpoint(**node._asdict()) for node in leaders.nodes.values()]
     return response

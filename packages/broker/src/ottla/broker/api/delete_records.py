@@ -42,13 +42,15 @@ async def handle(
     topics = []
     for topic in request.topics:
         results = [
-            _advance(services, TopicPartition(topic.name, one.partition_index), one.offset, advanced)
-            async for one in context.paced(topic.partitions)
+            _advance(
+                services, TopicPartition(topic.name, partition.partition_index), partition.offset, advanced
+            )
+            async for partition in context.paced(topic.partitions)
         ]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     # The replicas advance together, so waiting for one after the other takes as long as the slowest.
-    async for one in context.paced(advanced):
-        await _wait(one, deadline_s)
+    async for advance in context.paced(advanced):
+        await _wait(advance, deadline_s)
     return DeleteRecordsResponse(topics=topics)
 
 
@@ -76,15 +78,15 @@ def _advance(
     return result
 
 
-async def _wait(one: _Advanced, deadline_s: float) -> None:
+async def _wait(entry: _Advanced, deadline_s: float) -> None:
     try:
         async with asyncio.timeout_at(deadline_s):
-            await one.partition.low_watermark_at(one.log_start_offset)
-        one.result.low_watermark = one.partition.core.low_watermark
+            await entry.partition.low_watermark_at(entry.log_start_offset)
+        entry.result.low_watermark = entry.partition.core.low_watermark
     except KafkaError as error:
-        one.result.error_code = int(error.code)
+        entry.result.error_code = int(error.code)
     except TimeoutError:
-        one.result.error_code = int(RequestTimedOut.code)
+        entry.result.error_code = int(RequestTimedOut.code)
 
 
 def delete_before(partition: HostedPartition, offset: int) -> int:

@@ -45,7 +45,7 @@ async def handle(
             f"{count} topics are to be deleted, more than request.max.deleted.topics ({limit})"
         )
         return DeleteTopicsResponse(
-            responses=[_failed(one.name, one.topic_id, error) async for one in context.paced(asked)]
+            responses=[_failed(entry.name, entry.topic_id, error) async for entry in context.paced(asked)]
         )
     results = [await _mark(services, topic) async for topic in context.paced(asked)]
     async for result in context.paced(results):

@@ -40,17 +40,20 @@ async def handle(
     services: Needs, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     """Describe each resource once; an unknown one has its own error."""
-    asked = {(one.resource_type, one.resource_name): one async for one in context.paced(request.resources)}
+    asked = {
+        (resource.resource_type, resource.resource_name): resource
+        async for resource in context.paced(request.resources)
+    }
     limit = services.config.request_max_described_resources
     if len(asked) > limit:
         error = InvalidRequest(
             f"{len(asked)} resources are asked for, more than request.max.described.resources ({limit})"
         )
-        results = [_failed(one, error) async for one in context.paced(asked.values())]
+        results = [_failed(resource, error) async for resource in context.paced(asked.values())]
     else:
         results = [
-            _describe(services, one, request, context.api_version)
-            async for one in context.paced(asked.values())
+            _describe(services, resource, request, context.api_version)
+            async for resource in context.paced(asked.values())
         ]
     return DescribeConfigsResponse(results=results)
 
@@ -103,8 +106,8 @@ def _result(entry: Entry, request: DescribeConfigsRequest, version: int) -> Desc
         config_source=entry.source,
         is_sensitive=entry.sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
-            for one in entry.synonyms
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
         ]
         if request.include_synonyms
         else [],

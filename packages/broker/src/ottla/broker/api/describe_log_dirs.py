@@ -57,9 +57,9 @@ async def _result(
     if directory.error is not None:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(directory.path))
     found = [
-        one
-        async for one in context.paced(directory.partitions)
-        if wanted is None or one.topic_partition in wanted
+        partition
+        async for partition in context.paced(directory.partitions)
+        if wanted is None or partition.topic_partition in wanted
     ]
     return DescribeLogDirsResult(
         log_dir=str(directory.path),
@@ -73,21 +73,21 @@ async def _topics(
     services: Needs, found: Iterable[PartitionSize], context: RequestContext
 ) -> list[DescribeLogDirsTopic]:
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-    async for one in context.paced(found):
-        topics[one.topic_partition.topic].append(
+    async for entry in context.paced(found):
+        topics[entry.topic_partition.topic].append(
             DescribeLogDirsPartition(
-                partition_index=one.topic_partition.partition,
-                partition_size=one.size_bytes,
-                offset_lag=max(0, _wanted_end(services, one) - one.log_end_offset),
-                is_future_key=one.is_future,
+                partition_index=entry.topic_partition.partition,
+                partition_size=entry.size_bytes,
+                offset_lag=max(0, _wanted_end(services, entry) - entry.log_end_offset),
+                is_future_key=entry.is_future,
             )
         )
     return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
 
 
-def _wanted_end(services: Needs, one: PartitionSize) -> int:
+def _wanted_end(services: Needs, partition: PartitionSize) -> int:
     """Return where a log would end without a lag: at what is committed, a copy where its log ends."""
-    hosted = services.replicas.hosted(one.topic_partition)
+    hosted = services.replicas.hosted(partition.topic_partition)
     if hosted is None:
-        return one.log_end_offset
-    return hosted.log.log_end_offset if one.is_future else hosted.high_watermark
+        return partition.log_end_offset
+    return hosted.log.log_end_offset if partition.is_future else hosted.high_watermark

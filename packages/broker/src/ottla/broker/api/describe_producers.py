@@ -53,7 +53,7 @@ async def _partition(
     except KafkaError as error:
         response.error_code, response.error_message = int(error.code), str(error) or None
         return response
-    response.active_producers = [_state(one) async for one in context.paced(list(producers))]
+    response.active_producers = [_state(producer) async for producer in context.paced(list(producers))]
     return response
 
 

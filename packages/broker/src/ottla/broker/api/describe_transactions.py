@@ -31,8 +31,8 @@ async def handle(
     """Describe each transactional id, or say why this broker cannot."""
     return DescribeTransactionsResponse(
         transaction_states=[
-            _described(one, services.transactions.describe(one))
-            async for one in context.paced(dict.fromkeys(request.transactional_ids))
+            _described(transactional_id, services.transactions.describe(transactional_id))
+            async for transactional_id in context.paced(dict.fromkeys(request.transactional_ids))
         ]
     )
 
@@ -48,7 +48,7 @@ def _described(transactional_id: str, found: TransactionSnapshot | ErrorCode) ->
         producer_id=found.producer.id,
         producer_epoch=found.producer.epoch,
         topics=[
-            TopicData(topic=topic, partitions=[one.partition for one in group])
-            for topic, group in groupby(sorted(found.partitions), lambda one: one.topic)
+            TopicData(topic=topic, partitions=[entry.partition for entry in group])
+            for topic, group in groupby(sorted(found.partitions), lambda partition: partition.topic)
         ],
     )

@@ -1,4 +1,4 @@
-"""Heartbeat: keep a member alive, and tell it when to rejoin."""
+"""Heartbeat: keep a member alive, and answer with an error when it has to rejoin."""
 
 from __future__ import annotations
 

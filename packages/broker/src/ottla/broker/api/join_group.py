@@ -41,7 +41,7 @@ def _join(services: Needs, request: JoinGroupRequest, context: RequestContext) -
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=_rebalance_timeout_ms(request),
         protocol_type=request.protocol_type,
-        protocols=tuple((one.name, bytes(one.metadata)) for one in request.protocols),
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         require_known_member_id=context.api_version >= MEMBER_ID_REQUIRED_FROM and instance_id is None,
         may_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_FROM,
         new_member_id=_new_member_id(services, instance_id or context.client_id or ""),

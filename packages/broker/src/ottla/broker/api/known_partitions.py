@@ -49,7 +49,7 @@ class KnownPartitions(Generic[T]):
 
     def retire_topic(self, topic: str) -> None:
         """Drop a topic's partitions from every session."""
-        for known in [one for one in self._targets if one.topic == topic]:
+        for known in [topic_partition for topic_partition in self._targets if topic_partition.topic == topic]:
             self.retire(known)
 
     def leadership_changed(

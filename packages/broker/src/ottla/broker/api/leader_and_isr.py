@@ -39,6 +39,6 @@ async def apply(services: Needs, request: LeaderAndIsrRequest) -> LeaderAndIsrRe
     # Taking a role may create a log, and a log is created with its topic's settings.
     await services.configs.ensure_topics(
         {topic.topic_name: topic.topic_id for topic in request.topic_states}
-        | {one.topic_name: NO_ID for one in request.ungrouped_partition_states}
+        | {state.topic_name: NO_ID for state in request.ungrouped_partition_states}
     )
     return await services.replicas.become_leader_or_follower(request)

@@ -28,10 +28,12 @@ async def handle(services: Needs, request: LeaveGroupRequest, context: RequestCo
     """Respond with an error code for each member; versions before 3 have one member and one code."""
     batched = context.api_version >= BATCHED_FROM
     if batched:
-        members = tuple(MemberIdentity(one.member_id, one.group_instance_id) for one in request.members)
-        for one in request.members:
-            if one.reason:
-                log.info("%s leaves group %s: %s", one.member_id, request.group_id, one.reason)
+        members = tuple(
+            MemberIdentity(member.member_id, member.group_instance_id) for member in request.members
+        )
+        for member in request.members:
+            if member.reason:
+                log.info("%s leaves group %s: %s", member.member_id, request.group_id, member.reason)
     else:
         members = (MemberIdentity(request.member_id),)
     result = await services.groups.leave(request.group_id, Leave(token=None, members=members))
@@ -42,8 +44,8 @@ def _batched_response(result: LeaveResult) -> LeaveGroupResponse:
     return LeaveGroupResponse(
         error_code=result.error,
         members=[
-            MemberResponse(member_id=one.member_id, group_instance_id=one.instance_id, error_code=error)
-            for one, error in result.members
+            MemberResponse(member_id=member.member_id, group_instance_id=member.instance_id, error_code=error)
+            for member, error in result.members
         ],
     )
 

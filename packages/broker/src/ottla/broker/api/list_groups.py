@@ -24,17 +24,17 @@ class Needs(Protocol):
 async def handle(services: Needs, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     """List groups: only those in the requested states (KIP-518) and of the requested types (KIP-848)."""
     error, groups = services.groups.list_groups(frozenset(request.states_filter))
-    if request.types_filter and CLASSIC not in {one.lower() for one in request.types_filter}:
+    if request.types_filter and CLASSIC not in {type_name.lower() for type_name in request.types_filter}:
         groups = []
     return ListGroupsResponse(
         error_code=error,
         groups=[
             ListedGroup(
-                group_id=one.group_id,
-                protocol_type=one.protocol_type,
-                group_state=one.state.value,
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state.value,
                 group_type=CLASSIC,
             )
-            async for one in context.paced(groups)
+            async for group in context.paced(groups)
         ],
     )

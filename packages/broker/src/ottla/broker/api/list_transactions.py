@@ -16,7 +16,7 @@ from ottla.protocol.messages.list_transactions import TransactionState as Listed
 if TYPE_CHECKING:
     from ottla.broker.transactions.coordinator import TransactionCoordinator
 
-_STATES: Final = {one.value: one for one in TransactionState}
+_STATES: Final = {state.value: state for state in TransactionState}
 
 
 class Needs(Protocol):

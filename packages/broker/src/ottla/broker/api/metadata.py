@@ -63,11 +63,11 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
         ]
     elif version < FIRST_BY_ID and _needs_ids(request):
         invalid = ErrorCode.INVALID_REQUEST
-        topics = [_missing(invalid, one.name or "", one.topic_id) for one in request.topics or ()]
+        topics = [_missing(invalid, asked.name or "", asked.topic_id) for asked in request.topics or ()]
     elif is_known:
         topics = await _asked_for(services, alive, request, context)
     else:
-        topics = [_not_told(one) async for one in context.paced(request.topics or ())]
+        topics = [_not_told(asked) async for asked in context.paced(request.topics or ())]
     if version >= 8 and request.include_topic_authorized_operations:
         async for topic in context.paced(topics):
             topic.topic_authorized_operations = TOPIC_OPERATIONS
@@ -146,7 +146,7 @@ async def _answer(
 
 def _needs_ids(request: MetadataRequest) -> bool:
     """Whether a topic is asked for by its id."""
-    return any(one.name is None or one.topic_id != _NO_ID for one in request.topics or ())
+    return any(topic.name is None or topic.topic_id != _NO_ID for topic in request.topics or ())
 
 
 def _not_told(asked: MetadataRequestTopic) -> MetadataResponseTopic:

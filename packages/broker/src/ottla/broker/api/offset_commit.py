@@ -51,9 +51,9 @@ async def handle(
         async for partition in context.paced(topic.partitions)
     }
     known = {
-        one: partition
-        async for one, partition in context.paced(asked.items())
-        if services.metadata.partition(one) is not None
+        topic_partition: partition
+        async for topic_partition, partition in context.paced(asked.items())
+        if services.metadata.partition(topic_partition) is not None
     }
     if context.api_version == 0:
         results = await _commit_to_zookeeper(services, request.group_id, known, context)
@@ -74,7 +74,7 @@ async def _commit(
     retention_ms = request.retention_time_ms
     expires_ms = None if retention_ms == DEFAULT else min(now_ms + retention_ms, LATEST_MS)
     offsets = {
-        one: CommittedOffset(
+        topic_partition: CommittedOffset(
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.committed_metadata or "",
@@ -83,7 +83,7 @@ async def _commit(
             else partition.commit_timestamp,
             expire_timestamp_ms=expires_ms,
         )
-        async for one, partition in context.paced(partitions.items())
+        async for topic_partition, partition in context.paced(partitions.items())
     }
     results: dict[TopicPartition, ErrorCode] = await services.groups.offsets.commit(
         request.group_id,
@@ -102,15 +102,15 @@ async def _commit_to_zookeeper(
     context: RequestContext,
 ) -> dict[TopicPartition, ErrorCode]:
     results: dict[TopicPartition, ErrorCode] = {}
-    async for one, partition in context.paced(partitions.items()):
-        results[one] = ErrorCode.NONE
+    async for topic_partition, partition in context.paced(partitions.items()):
+        results[topic_partition] = ErrorCode.NONE
         if len(partition.committed_metadata or "") > services.config.offset_metadata_max_bytes:
-            results[one] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             continue
         try:
-            await write_offset(services.zookeeper, group_id, one, partition.committed_offset)
+            await write_offset(services.zookeeper, group_id, topic_partition, partition.committed_offset)
         except KafkaError as error:
-            results[one] = error.code
+            results[topic_partition] = error.code
     return results
 
 
@@ -124,10 +124,12 @@ async def _response(
                 name=topic.name,
                 partitions=[
                     OffsetCommitResponsePartition(
-                        partition_index=one.partition_index,
-                        error_code=results.get(TopicPartition(topic.name, one.partition_index), unknown),
+                        partition_index=partition.partition_index,
+                        error_code=results.get(
+                            TopicPartition(topic.name, partition.partition_index), unknown
+                        ),
                     )
-                    async for one in context.paced(topic.partitions)
+                    async for partition in context.paced(topic.partitions)
                 ],
             )
             for topic in request.topics

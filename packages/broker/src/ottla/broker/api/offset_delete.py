@@ -31,11 +31,11 @@ async def handle(
 ) -> OffsetDeleteResponse:
     """Delete offsets; topics with subscribed members get GROUP_SUBSCRIBED_TO_TOPIC."""
     asked = [
-        TopicPartition(topic.name, one.partition_index)
+        TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics
-        async for one in context.paced(topic.partitions)
+        async for partition in context.paced(topic.partitions)
     ]
-    known = [one async for one in context.paced(asked) if services.metadata.partition(one) is not None]
+    known = [entry async for entry in context.paced(asked) if services.metadata.partition(entry) is not None]
     error, results = await services.groups.offsets.delete(request.group_id, known)
     if error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=error)
@@ -46,10 +46,12 @@ async def handle(
                 name=topic.name,
                 partitions=[
                     OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index,
-                        error_code=results.get(TopicPartition(topic.name, one.partition_index), unknown),
+                        partition_index=partition.partition_index,
+                        error_code=results.get(
+                            TopicPartition(topic.name, partition.partition_index), unknown
+                        ),
                     )
-                    async for one in context.paced(topic.partitions)
+                    async for partition in context.paced(topic.partitions)
                 ],
             )
             for topic in request.topics

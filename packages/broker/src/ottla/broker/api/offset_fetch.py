@@ -65,9 +65,9 @@ async def _several(
 ) -> OffsetFetchResponse:
     """Respond for several groups (KIP-709)."""
     stable = request.require_stable
-    refused = await _refused(services, [one.group_id for one in request.groups], stable)
+    refused = await _refused(services, [group.group_id for group in request.groups], stable)
     return OffsetFetchResponse(
-        groups=[await _group(services, one, stable, refused, context) for one in request.groups]
+        groups=[await _group(services, group, stable, refused, context) for group in request.groups]
     )
 
 
@@ -83,9 +83,9 @@ async def _group(
     if error is not ErrorCode.NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
-    async for one, offset in context.paced(fetched.items()):
-        topics.setdefault(one.topic, []).append(
-            OffsetFetchResponsePartitions(**_fields(one.partition, offset))
+    async for topic_partition, offset in context.paced(fetched.items()):
+        topics.setdefault(topic_partition.topic, []).append(
+            OffsetFetchResponsePartitions(**_fields(topic_partition.partition, offset))
         )
     return OffsetFetchResponseGroup(
         group_id=asked.group_id,
@@ -96,7 +96,7 @@ async def _group(
 async def _refused(
     services: Needs, group_ids: Sequence[str], require_stable: bool
 ) -> Mapping[str, ErrorCode]:
-    """Return the groups whose offsets nobody gets from here, because another broker may coordinate them."""
+    """Return the groups whose offsets are not given out, because another broker may coordinate them."""
     if not require_stable:
         return {}
     confirmed = await services.groups.offsets.confirm_coordinators(group_ids)
@@ -129,11 +129,11 @@ async def _fetch_from_zookeeper(
     services: Needs, request: OffsetFetchRequest, context: RequestContext
 ) -> Fetched:
     fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
-    async for one in context.paced(await _partitions(request.topics or (), context)):
+    async for topic in context.paced(await _partitions(request.topics or (), context)):
         try:
-            fetched[one] = await _offset_in_zookeeper(services, request.group_id, one)
+            fetched[topic] = await _offset_in_zookeeper(services, request.group_id, topic)
         except KafkaError as error:
-            fetched[one] = error.code
+            fetched[topic] = error.code
     return fetched
 
 
@@ -149,9 +149,9 @@ async def _offset_in_zookeeper(
 
 async def _response(fetched: Fetched, context: RequestContext) -> OffsetFetchResponse:
     topics: dict[str, list[OffsetFetchResponsePartition]] = {}
-    async for one, offset in context.paced(fetched.items()):
-        topics.setdefault(one.topic, []).append(
-            OffsetFetchResponsePartition(**_fields(one.partition, offset))
+    async for topic_partition, offset in context.paced(fetched.items()):
+        topics.setdefault(topic_partition.topic, []).append(
+            OffsetFetchResponsePartition(**_fields(topic_partition.partition, offset))
         )
     return OffsetFetchResponse(topics=_topics(topics.items()))
 

@@ -45,5 +45,7 @@ def _sync(request: SyncGroupRequest) -> Sync:
         instance_id=request.group_instance_id,
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
-        assignments={one.member_id: bytes(one.assignment) for one in request.assignments},
+        assignments={
+            assignment.member_id: bytes(assignment.assignment) for assignment in request.assignments
+        },
     )

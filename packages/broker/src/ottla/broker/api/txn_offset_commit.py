@@ -55,24 +55,24 @@ async def handle(
     """Write the offsets into the transaction; partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION."""
     now_ms = services.environment.clock.now_ms()
     offsets = {
-        TopicPartition(topic.name, one.partition_index): _offset(one, now_ms)
+        TopicPartition(topic.name, partition.partition_index): _offset(partition, now_ms)
         for topic in request.topics
-        async for one in context.paced(topic.partitions)
+        async for partition in context.paced(topic.partitions)
     }
     known = {
-        one: offset
-        async for one, offset in context.paced(offsets.items())
-        if services.metadata.partition(one) is not None
+        topic_partition: offset
+        async for topic_partition, offset in context.paced(offsets.items())
+        if services.metadata.partition(topic_partition) is not None
     }
     results = await _commit(services, request, known, context) if known else {}
     return await _response(request, results, context)
 
 
-def _offset(one: TxnOffsetCommitRequestPartition, now_ms: int) -> CommittedOffset:
+def _offset(partition: TxnOffsetCommitRequestPartition, now_ms: int) -> CommittedOffset:
     return CommittedOffset(
-        offset=one.committed_offset,
-        leader_epoch=one.committed_leader_epoch,
-        metadata=one.committed_metadata or "",
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
         commit_timestamp_ms=now_ms,
     )
 
@@ -139,13 +139,13 @@ async def _response(
                 name=topic.name,
                 partitions=[
                     TxnOffsetCommitResponsePartition(
-                        partition_index=one.partition_index,
+                        partition_index=partition.partition_index,
                         error_code=_known_to(
                             context.api_version,
-                            results.get(TopicPartition(topic.name, one.partition_index), unknown),
+                            results.get(TopicPartition(topic.name, partition.partition_index), unknown),
                         ),
                     )
-                    async for one in context.paced(topic.partitions)
+                    async for partition in context.paced(topic.partitions)
                 ],
             )
             for topic in request.topics

@@ -31,7 +31,7 @@ async def handle(
     """Refuse every update, each with its reason: brokers of a cluster with ZooKeeper support no feature."""
     if not services.controller.is_active:
         raise NotController
-    results = [_refused(one) async for one in context.paced(request.feature_updates)]
+    results = [_refused(update) async for update in context.paced(request.feature_updates)]
     return UpdateFeaturesResponse(error_message=None, results=results)
 
 

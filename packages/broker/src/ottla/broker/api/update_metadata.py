@@ -55,7 +55,10 @@ async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetada
         await services.replicas.stop(left)
         if error := _refusal(services, request):
             return UpdateMetadataResponse(error_code=error)
-    deleted = [*metadata.update(request), *(one for name in missed for one in metadata.forget(name))]
+    deleted = [
+        *metadata.update(request),
+        *(topic_partition for name in missed for topic_partition in metadata.forget(name)),
+    ]
     for topic in {partition.topic for partition in deleted}:
         services.configs.forget_topic(topic)
     if deleted:
@@ -76,12 +79,14 @@ def _refusal(services: Needs, request: UpdateMetadataRequest) -> ErrorCode | Non
 def _left_replicas(services: Needs, request: UpdateMetadataRequest) -> list[tuple[TopicPartition, int, bool]]:
     """The partitions with a role here whose later assignment is without this broker.
 
-    They were moved while the broker was away, and nobody told it: it would go on leading or following in an
-    earlier epoch. Their logs stay, as only StopReplica deletes.
+    They were moved while the broker was away, and no request has reached it: it would go on leading or
+    following in an earlier epoch. Their logs stay, as only StopReplica deletes.
     """
     replicas = services.replicas
-    states = [(one.topic_name, one) for one in request.ungrouped_partition_states]
-    states += [(topic.topic_name, one) for topic in request.topic_states for one in topic.partition_states]
+    states = [(asked.topic_name, asked) for asked in request.ungrouped_partition_states]
+    states += [
+        (topic.topic_name, asked) for topic in request.topic_states for asked in topic.partition_states
+    ]
     left = []
     for topic, state in states:
         if replicas.broker_id in state.replicas or state.leader == LEADER_DURING_DELETION:
@@ -97,12 +102,12 @@ def _left_replicas(services: Needs, request: UpdateMetadataRequest) -> list[tupl
 def _named(request: UpdateMetadataRequest) -> dict[str, UUID]:
     """The topics of a request that are not being deleted, with their ids."""
     named = {
-        one.topic_name: NO_ID
-        for one in request.ungrouped_partition_states
-        if one.leader != LEADER_DURING_DELETION
+        state.topic_name: NO_ID
+        for state in request.ungrouped_partition_states
+        if state.leader != LEADER_DURING_DELETION
     }
     for topic in request.topic_states:
-        if any(one.leader != LEADER_DURING_DELETION for one in topic.partition_states):
+        if any(state.leader != LEADER_DURING_DELETION for state in topic.partition_states):
             named[topic.topic_name] = topic.topic_id
     return named
 

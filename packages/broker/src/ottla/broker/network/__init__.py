@@ -1,1 +1,3 @@
 """Sockets, frames and routes: from the bytes of a request to its handler, and back in order."""
+
+__all__: list[str] = []

@@ -28,7 +28,7 @@ class FrameReader(ReceivedBytes):
         `once`: up to the next that is too large for a client, for the peer may be none.
         """
     def forget(self) -> None:
-        """Drop what was received: the connection is closed."""
+        """Drop received bytes: the connection is closed."""
     @property
     def kept_bytes(self) -> int: ...
     @property

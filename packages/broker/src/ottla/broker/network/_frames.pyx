@@ -68,7 +68,7 @@ cdef class ReceiveBuffer:
 
 
 cdef class FrameReader(ReceivedBytes):
-    """Splits what one connection receives into frames."""
+    """Splits the bytes that one connection receives into frames."""
 
     def __cinit__(self, ReceiveBuffer shared, Py_ssize_t max_frame_bytes, max_other_bytes=None, record_keys=()):
         self.shared, self.record_keys = shared, record_keys
@@ -125,7 +125,7 @@ cdef class FrameReader(ReceivedBytes):
         return self.kept_view[self.kept_bytes_:]
 
     cdef int _grow(self, Py_ssize_t need) except -1:
-        """Make room, at most twice of what was received: an announced size alone takes no memory."""
+        """Make room, at most twice the bytes received: an announced size alone takes no memory."""
         cdef Py_ssize_t room = max(<Py_ssize_t> GROW_FROM, 2 * self.kept_bytes_)
         cdef bytearray grown
         if room > need:

@@ -40,7 +40,7 @@ class ReceiveBuffer:
 
 
 class FrameReader:
-    """Splits what one connection receives into frames.
+    """Splits the bytes that one connection receives into frames.
 
     Between two receives it keeps only incomplete frames and frames that were not taken. A frame is a view
     that is valid until the next `get_buffer` or `park`. A size is checked before memory is allocated for it,

@@ -97,4 +97,4 @@ class WriteRound(TurnClock):
     def add(self, connection: NativeConnection) -> None:
         """Plan that a connection writes at the end of this iteration, after every request was begun."""
     def write_all(self) -> None:
-        """Write what the connections have, and begin the next round; too late for that, keep it."""
+        """Write the answers of the connections, and begin the next round; after the lease, keep them."""

@@ -85,7 +85,7 @@ class Acceptor:
             self._warnings.warn(self._name, "a connection to %s could not be opened: %s", self._name, error)
 
     def _failed(self, error: OSError) -> None:
-        """Pause: what is missing does not come back with the next attempt."""
+        """Pause: missing descriptors do not come back with the next attempt."""
         if error.errno in _NO_RESOURCES:
             text = "no connections are accepted on %s for now: %s (ulimit -n, max.connections)"
         else:

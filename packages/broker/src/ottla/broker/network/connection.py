@@ -146,7 +146,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.set_reading(False)
 
     def take_again(self) -> None:
-        """Undo `stop_taking`, and begin with what was received."""
+        """Undo `stop_taking`, and begin the requests that were received."""
         if not self.closing:
             self.intake.go_on()
             self.shared.queue.flush_soon(self)
@@ -163,11 +163,11 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     # ---- the end
 
     def end_wait(self) -> None:
-        """Drop the request that waits, for the client is gone; what it sent behind it is still read."""
+        """Drop the request that waits, for the client is gone; requests behind it are still read."""
         self.intake.requests.end_wait()
 
     def refuse(self, error: Exception) -> None:
-        """Close for what came over the connection."""
+        """Close because of a request that cannot be served."""
         session = self.session
         self.shared.bad_frames.warn(session.client_host, "closing %s: %s", session.connection_id, error)
         self.close()
@@ -181,7 +181,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.transport.close()
 
     def forget_frames(self) -> None:
-        """Free the memory of what was received, now and not when the transport reports the end."""
+        """Free the memory of received bytes, now and not when the transport reports the end."""
         self.intake.reader.forget()
 
     def abort(self) -> None:

@@ -165,7 +165,7 @@ class Dispatcher(Generic[S]):
         return await response if inspect.isawaitable(response) else response
 
     async def answer(self, call: Call, begun: Awaitable[Any] | None = None) -> list[Part] | None:
-        """Run the handler, or await what it returned, and encode the response.
+        """Run the handler, or await the response that it has begun, and encode it.
 
         None stands for no response, also where the client has gone. Raises `BadRequest` for a long request
         that cannot be read.

@@ -1,4 +1,4 @@
-"""How fast the frames come in that are not complete: which are stuck, and which are slowest."""
+"""The progress of incomplete frames: which are stuck, and which are slowest."""
 
 from __future__ import annotations
 
@@ -49,9 +49,13 @@ class FrameProgress(Generic[C]):
         elapsed_s = max(0.001, min(now_s - self._looked_s, 2 * LOOK_EVERY_S))
         self._looked_s = now_s
         self._looks = {
-            one: self._next(one, elapsed_s) for one in connections if one.kept_bytes and one.is_receiving
+            connection: self._next(connection, elapsed_s)
+            for connection in connections
+            if connection.kept_bytes and connection.is_receiving
         }
-        return [one for one, look in self._looks.items() if look.idle_s >= STUCK_AFTER_S]
+        return [
+            topic_partition for topic_partition, look in self._looks.items() if look.idle_s >= STUCK_AFTER_S
+        ]
 
     def _next(self, connection: C, elapsed_s: float) -> _Look:
         kept_bytes, active_s = connection.kept_bytes, connection.last_active_s
@@ -65,12 +69,12 @@ class FrameProgress(Generic[C]):
         return _Look(kept_bytes, active_s, 0.0, (gained if gained > 0 else kept_bytes) / elapsed_s)
 
     def slowest_first(self, connections: Iterable[C]) -> list[C]:
-        """Order connections by what closing them costs: first those that hold much and receive little.
+        """Order connections by the cost of closing them: first those that hold much and receive little.
 
-        What a frame holds counts twice, so that a slow link with a small part of a frame stays while others
-        hold large ones. Frames that wait for the broker, and not for their client, come last.
+        The bytes that a frame holds count twice, so that a slow link with a small part of a frame stays while
+        others hold large ones. Frames that wait for the broker, and not for their client, come last.
         """
-        return sorted((one for one in connections if one.kept_bytes), key=self._rank)
+        return sorted((connection for connection in connections if connection.kept_bytes), key=self._rank)
 
     def _rank(self, connection: C) -> tuple[bool, float, int]:
         kept_bytes = connection.kept_bytes

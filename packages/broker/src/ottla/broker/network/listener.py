@@ -39,7 +39,7 @@ log = logging.getLogger("request")
 
 DRAIN_S: Final = 5.0
 CLOSING_MS: Final = 0.0625
-"""What the end of a connection takes: 10 µs for a step, and 50 µs in later turns for what follows from it."""
+"""The cost of the end of a connection: 10 µs for a step, and 50 µs for its consequences in later turns."""
 
 
 def _no_broker(_: Session) -> bool:

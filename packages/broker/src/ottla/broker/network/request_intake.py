@@ -23,7 +23,7 @@ LOOK_AT_CLOCK_EVERY: Final = 64
 
 
 class RequestIntake(NativeIntake):
-    """Begins requests; between them it offers what stands first to the fast path of its API.
+    """Begins requests; between them it offers the received bytes to the fast path of the first request.
 
     It stops while a whole request waits for an earlier one, while the client does not read its responses,
     and while the broker has too many requests that were not started.
@@ -54,7 +54,7 @@ class RequestIntake(NativeIntake):
         self._end_of_mute: asyncio.TimerHandle | None = None
 
     def client_is_gone(self) -> None:
-        """Forget what was received, and end what only waits for the client."""
+        """Forget received bytes, and end requests that only wait for the client."""
         self._client = None  # not kept alive by its parts
         self.stop()
         if self._end_of_mute is not None:
@@ -124,7 +124,7 @@ class RequestIntake(NativeIntake):
     def _may_be_large(self, api_key: int) -> bool:
         """Whether a request may be larger than a client's.
 
-        One that only brokers send may be before it is known who sends it: its handler refuses it to clients.
+        One that only brokers send may be while its sender is unknown: clients are refused before its handler.
         """
         is_broker, route = self._is_broker(), self._shared.dispatcher.routes.find(api_key)
         return is_broker is True or (is_broker is None and route is not None and route.is_of_brokers)

@@ -57,7 +57,7 @@ class Receiving(Receiver, Protocol):
         ...
 
     def forget_frames(self) -> None:
-        """Free the memory of what was received, now and not when the transport reports the end."""
+        """Free the memory of received bytes, now and not when the transport reports the end."""
         ...
 
 

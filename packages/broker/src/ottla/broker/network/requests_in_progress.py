@@ -38,7 +38,7 @@ class Client(Protocol):
     closing: bool
 
     def refuse(self, error: Exception) -> None:
-        """Close for what came over the connection."""
+        """Close because of a request that cannot be served."""
         ...
 
     def flush(self) -> None:

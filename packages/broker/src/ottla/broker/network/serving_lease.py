@@ -1,4 +1,4 @@
-"""Until when a broker serves: then requests and answers wait, until it is known to be a broker still."""
+"""The serving lease: at its end requests and answers wait, until the broker still has its session."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Holdable(Protocol):
         ...
 
     def take_again(self) -> None:
-        """Undo `stop_taking`, and begin with what was received."""
+        """Undo `stop_taking`, and begin the requests that were received."""
         ...
 
 
 class ServingLease:
     """Holds requests and answers from the end of the lease until it is extended; without one, never.
 
-    Those who receive and write compare the clock with its end, for after the process was stopped sockets are
+    Receiving and writing compare the clock with its end, for after the process was stopped sockets are
     served before timers. Connections stay open: their clients wait.
     """
 
@@ -53,7 +53,7 @@ class ServingLease:
             connection.stop_taking()
 
     def extend(self, until_ms: float = inf) -> None:
-        """Serve until then; what was held goes on."""
+        """Serve until then; requests and answers that were held go on."""
         self._round.serve_until_ms = until_ms
         if self.is_held and not self._ended:
             self.is_held = False
@@ -62,5 +62,5 @@ class ServingLease:
             self._round.write_all()
 
     def end(self) -> None:
-        """Let connections that are held be: the broker ends."""
+        """Leave held connections as they are: the broker ends."""
         self._ended = True

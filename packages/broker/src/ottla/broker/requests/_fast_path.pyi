@@ -53,9 +53,9 @@ class Tally:
 class FastPath:
     """Serves the plain requests of one API from their bytes, without a message object.
 
-    A session offers what it has received to the fast path of the request that stands first, if the general
-    path has admitted a partition of that API to the session. A fast path refuses nothing: whatever is not
-    plain, or fails, is left to the general path.
+    The network offers received bytes to the fast path of the request that stands first, if the general
+    path has admitted a partition of that API to the session. A fast path refuses nothing: requests that
+    are not plain, or fail, are left to the general path.
     """
 
     api_key: int

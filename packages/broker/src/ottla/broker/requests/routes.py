@@ -29,7 +29,7 @@ def always(request: Any) -> bool:
 
 
 class Quota(Enum):
-    """The quotas of clients; what is counted for one of the first three is counted for REQUEST, too."""
+    """The quotas of clients. Requests of the first three kinds count for REQUEST, too."""
 
     PRODUCE = "produce"
     """Bytes that are produced."""

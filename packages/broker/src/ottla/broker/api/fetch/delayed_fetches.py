@@ -1,4 +1,4 @@
-"""All fetches that wait: their number is bounded, and they are woken a few at a time."""
+"""All fetches that wait, on both paths: their number is bounded, and few are woken at a time."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Wait:
         self.resume = resume
         self.is_woken = False
         self.is_over = False
-        """Whether it is answered with what there is."""
+        """Whether it is answered with the records that there are."""
 
     def wake(self) -> None:
-        """Have the fetch read again."""
+        """Read again, in this turn of the event loop or a later one."""
         if not self.is_woken:
             self.is_woken = True
             self._delayed.wake(self)
 
     def end(self) -> None:
-        """Have the fetch answered with what there is."""
+        """End the wait: the fetch is answered with the records that there are."""
         self.is_over = True
         self.wake()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.fetch._fast_path import NativeFetchFastPath, Target
-from ottla.broker.api.fetch.delayed_plain import DelayedPlainFetch
+from ottla.broker.api.fetch.delayed_fast import DelayedFastFetch
 from ottla.broker.api.fetch.response import FIRST_BY_ID
 from ottla.broker.api.known_partitions import KnownPartitions
 
@@ -50,6 +50,6 @@ class FetchFastPath(NativeFetchFastPath):
         if key is not None:
             context.session.admit(self, key, target, context.index_epoch)
 
-    def wait_of(self, fetch: PlainFetch) -> DelayedPlainFetch:
+    def wait_of(self, fetch: PlainFetch) -> DelayedFastFetch:
         """Return the wait of a request for which there are too few records now."""
-        return DelayedPlainFetch(fetch, self.answer_waiting, self._delayed_fetches)
+        return DelayedFastFetch(fetch, self.answer_waiting, self._delayed_fetches)

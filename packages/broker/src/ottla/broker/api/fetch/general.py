@@ -1,6 +1,6 @@
 """Fetch: whole batches from logs, at once or after a wait for more.
 
-`fetch_read` reads the partitions, `delayed_fetch` waits, `fetch_response` encodes the answer.
+`reading` reads the partitions, `delayed_general` waits, `response` encodes the answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.api.current_leaders import FIRST_FETCH, IS_ELSEWHERE, CurrentLeaders
-from ottla.broker.api.fetch.delayed import is_enough, read_when_enough
+from ottla.broker.api.fetch.delayed_general import is_enough, read_when_enough
 from ottla.broker.api.fetch.reading import FetchTerms, Needs, is_throttled, read_all, reading
 from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchAnswer, FetchedPartition, failed
 from ottla.broker.api.fetch.sessions import FetchContext, Key, RequestedPartition
@@ -46,10 +46,10 @@ def handle(
         return _in_steps(services, request, context)
     terms = FetchTerms(services, request, context)
     wanted = [
-        _wanted(*named, one)
+        _wanted(*named, partition)
         for topic in request.topics
         for named in (_name(terms, topic),)
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
     return _served(terms, request, wanted)
 
@@ -60,9 +60,9 @@ async def _in_steps(services: Needs, request: FetchRequest, context: RequestCont
         return await _refused(request, refusal, context)
     terms = FetchTerms(services, request, context)
     wanted = [
-        _wanted(*_name(terms, topic), one)
+        _wanted(*_name(terms, topic), partition)
         for topic in request.topics
-        async for one in context.paced(topic.partitions)
+        async for partition in context.paced(topic.partitions)
     ]
     answer = _served(terms, request, wanted)
     return await answer if isinstance(answer, Awaitable) else answer
@@ -71,7 +71,9 @@ async def _in_steps(services: Needs, request: FetchRequest, context: RequestCont
 async def _refused(request: FetchRequest, refusal: KafkaError, context: RequestContext) -> FetchAnswer:
     answer = FetchAnswer()
     for topic in request.topics:
-        partitions = [failed(one.partition, refusal.code) async for one in context.paced(topic.partitions)]
+        partitions = [
+            failed(partition.partition, refusal.code) async for partition in context.paced(topic.partitions)
+        ]
         by_id = context.api_version >= FIRST_BY_ID
         answer.topics.append((topic.topic_id if by_id else topic.topic, partitions))
     return answer
@@ -84,14 +86,14 @@ def _name(terms: FetchTerms, topic: FetchTopic) -> tuple[str, UUID | None]:
     return terms.services.metadata.topic_name(topic.topic_id) or "", topic.topic_id
 
 
-def _wanted(topic: str, topic_id: UUID | None, one: FetchPartition) -> RequestedPartition:
+def _wanted(topic: str, topic_id: UUID | None, partition: FetchPartition) -> RequestedPartition:
     return RequestedPartition(
-        TopicPartition(topic, one.partition),
-        one.fetch_offset,
-        one.partition_max_bytes,
-        one.current_leader_epoch,
-        one.last_fetched_epoch,
-        one.log_start_offset,
+        TopicPartition(topic, partition.partition),
+        partition.fetch_offset,
+        partition.partition_max_bytes,
+        partition.current_leader_epoch,
+        partition.last_fetched_epoch,
+        partition.log_start_offset,
         topic_id,
     )
 
@@ -109,7 +111,7 @@ def _served(
     results = at_once(reading(terms, fetch.wanted))
     if not is_enough(request, fetch, results):
         return _delayed_answer(terms, request, fetch)
-    if terms.magic < 2 or any(one.is_cold for one in results):
+    if terms.magic < 2 or any(result.is_cold for result in results):
         return _prepared_answer(terms, request, fetch, results)
     return at_once(_answering(terms, fetch, results))
 
@@ -127,8 +129,8 @@ def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartit
         now_ms=services.environment.clock.monotonic_ms(),
     )
     if terms.by_id:
-        for one in fetch.wanted:
-            one.resolve(services.metadata.topic_name)
+        for requested in fetch.wanted:
+            requested.resolve(services.metadata.topic_name)
     return fetch
 
 
@@ -210,9 +212,9 @@ async def _prepared_answer(
         results = await _convert_enough(terms, request, fetch, results)
     else:
         await warm(
-            one.records
-            for one in results
-            if one.is_cold and one.records is not None and not isinstance(one.records, bytes)
+            result.records
+            for result in results
+            if result.is_cold and result.records is not None and not isinstance(result.records, bytes)
         )
     steps = _answering(terms, fetch, results)
     return at_once(steps) if len(results) <= LONG else await terms.context.turn.run(steps)
@@ -226,9 +228,9 @@ async def _convert_enough(
     Markers of transactions and batches that compaction has emptied do not exist in older formats. A client
     behind the last record would ask for them again and again without a pause.
     """
-    size = sum(one.size for one in results)
+    size = sum(result.size for result in results)
     await _convert_all(terms, fetch, results)
-    nothing_left = size > 0 and not any(one.size or one.is_answer for one in results)
+    nothing_left = size > 0 and not any(result.size or result.is_answer for result in results)
     if not nothing_left or request.max_wait_ms <= 0:
         return results
     request.min_bytes = size + 1

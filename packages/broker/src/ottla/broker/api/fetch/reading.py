@@ -124,9 +124,9 @@ class PartitionReads:
         self._left = terms.max_bytes
         self._terms = terms
 
-    def read(self, one: RequestedPartition) -> FetchedPartition:
+    def read(self, partition: RequestedPartition) -> FetchedPartition:
         """Read the next partition."""
-        result = _read_or_fail(self._terms, one, min(one.max_bytes, self._left), not self.size)
+        result = _read_or_fail(self._terms, partition, min(partition.max_bytes, self._left), not self.size)
         if size := result.size:
             self.size += size
             self._left = max(0, self._left - size)
@@ -138,8 +138,8 @@ def reading(
 ) -> Generator[None, None, list[FetchedPartition]]:
     """Read every partition, in order, within the request's limit; one in each step."""
     reads, results = PartitionReads(terms), []
-    for one in wanted:
-        results.append(reads.read(one))
+    for requested in wanted:
+        results.append(reads.read(requested))
         yield
     return results
 
@@ -236,7 +236,7 @@ def _is_held_up(terms: FetchTerms, partition: HostedPartition) -> bool:
 
 
 def is_throttled(quota: ReplicaQuota, partition: HostedPartition) -> bool:
-    """Whether what followers read from a partition counts for the leader's throttle."""
+    """Whether reads of followers from a partition count for the leader's throttle."""
     replicas = partition.log.config.leader_replication_throttled_replicas
     return quota.selects(partition.topic_partition, replicas)
 
@@ -268,7 +268,10 @@ def _divergence(partition: HostedPartition, wanted: RequestedPartition) -> tuple
 
 
 def _aborted(partition: HostedPartition, start: int, end: int) -> list[tuple[int, int]]:
-    return [(one.producer_id, one.first_offset) for one in partition.log.aborted_transactions(start, end)]
+    return [
+        (transaction.producer_id, transaction.first_offset)
+        for transaction in partition.log.aborted_transactions(start, end)
+    ]
 
 
 def _count_failure(services: Needs, topic_partition: TopicPartition, error: KafkaError) -> None:

@@ -77,7 +77,7 @@ class FetchAnswer:
     @property
     def size(self) -> int:
         """Bytes of records in all partitions."""
-        return sum(one.size for _, partitions in self.topics for one in partitions)
+        return sum(partition.size for _, partitions in self.topics for partition in partitions)
 
     def encode_parts(self, version: int) -> list[bytes | Slice]:
         """Return the body of the response, in order: bytes, and file regions for records."""
@@ -85,20 +85,20 @@ class FetchAnswer:
         for named, partitions in self.topics:
             writer.topic(named)
             writer.array(len(partitions))
-            for one in partitions:
-                writer.partition(one)
+            for partition in partitions:
+                writer.partition(partition)
             writer.no_tags()
         writer.tags(self)
         return writer.finish()
 
     def encode_in_steps(self, version: int) -> Iterator[bytes | Slice]:
-        """Yield what `encode_parts` returns, topic by topic or partition by partition, for long responses."""
+        """Yield the parts of `encode_parts`, topic by topic or partition by partition, for long responses."""
         writer = self._writer(version)
         for named, partitions in self.topics:
             writer.topic(named)
             writer.array(len(partitions))
-            for one in partitions:
-                writer.partition(one)
+            for partition in partitions:
+                writer.partition(partition)
                 if len(writer.bytes) >= _STEP_BYTES or writer.parts:
                     yield from writer.take()
             writer.no_tags()
@@ -141,18 +141,18 @@ class _Fixed:
         self.bytes += _I16.pack(len(data))
         self.bytes += data
 
-    def partition(self, one: FetchedPartition) -> None:
-        self.bytes += _PARTITION.pack(one.index, one.error_code, one.high_watermark)
+    def partition(self, partition: FetchedPartition) -> None:
+        self.bytes += _PARTITION.pack(partition.index, partition.error_code, partition.high_watermark)
         if self.version >= 4:
-            self.bytes += _I64.pack(one.last_stable_offset)
+            self.bytes += _I64.pack(partition.last_stable_offset)
         if self.version >= 5:
-            self.bytes += _I64.pack(one.log_start_offset)
+            self.bytes += _I64.pack(partition.log_start_offset)
         if self.version >= 4:
-            self.aborted(one.aborted)
+            self.aborted(partition.aborted)
         if self.version >= 11:
-            self.bytes += _I32.pack(one.preferred_read_replica)
-        self.records(one)
-        self.partition_tags(one)
+            self.bytes += _I32.pack(partition.preferred_read_replica)
+        self.records(partition)
+        self.partition_tags(partition)
 
     def aborted(self, transactions: list[tuple[int, int]] | None) -> None:
         self.array(None if transactions is None else len(transactions))
@@ -160,19 +160,19 @@ class _Fixed:
             self.bytes += _ABORTED.pack(*transaction)
             self.no_tags()
 
-    def records(self, one: FetchedPartition) -> None:
-        self.length(one.size)
-        if isinstance(one.records, bytes):
-            self.bytes += one.records
-        elif one.records is not None and one.records.length:
+    def records(self, partition: FetchedPartition) -> None:
+        self.length(partition.size)
+        if isinstance(partition.records, bytes):
+            self.bytes += partition.records
+        elif partition.records is not None and partition.records.length:
             self.parts.append(bytes(self.bytes))
-            self.parts.append(one.records)
+            self.parts.append(partition.records)
             self.bytes = bytearray()
 
     def length(self, size: int) -> None:
         self.bytes += _I32.pack(size)
 
-    def partition_tags(self, one: FetchedPartition) -> None:
+    def partition_tags(self, partition: FetchedPartition) -> None:
         pass
 
     def tags(self, answer: FetchAnswer) -> None:
@@ -182,7 +182,7 @@ class _Fixed:
         pass
 
     def take(self) -> list[bytes | Slice]:
-        """Return what was written since the last call."""
+        """Return the parts that were written since the last call."""
         taken = self.finish()
         self.bytes, self.parts = bytearray(), []
         return taken
@@ -213,15 +213,15 @@ class _Flexible(_Fixed):
     def length(self, size: int) -> None:
         self.varint(size + 1)
 
-    def partition_tags(self, one: FetchedPartition) -> None:
-        self.bytes.append((one.diverging_epoch is not None) + (one.current_leader is not None))
-        if one.diverging_epoch is not None:
+    def partition_tags(self, partition: FetchedPartition) -> None:
+        self.bytes.append((partition.diverging_epoch is not None) + (partition.current_leader is not None))
+        if partition.diverging_epoch is not None:
             self.bytes += b"\x00\x0d"  # tag 0, 13 bytes: epoch, end offset, no tags of its own
-            self.bytes += _EPOCH_END.pack(*one.diverging_epoch)
+            self.bytes += _EPOCH_END.pack(*partition.diverging_epoch)
             self.bytes.append(0)
-        if one.current_leader is not None:
+        if partition.current_leader is not None:
             self.bytes += b"\x01\x09"  # tag 1, 9 bytes: leader, epoch, no tags of its own
-            self.bytes += _LEADER.pack(*one.current_leader)
+            self.bytes += _LEADER.pack(*partition.current_leader)
             self.bytes.append(0)
 
     def tags(self, answer: FetchAnswer) -> None:

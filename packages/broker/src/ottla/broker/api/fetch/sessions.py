@@ -96,18 +96,18 @@ class FetchSession:
         """Add, change and drop partitions as an incremental request says."""
         for forgotten_key in forgotten:
             self.partitions.pop(forgotten_key, None)
-        for one in wanted:
-            key = one.key
+        for requested in wanted:
+            key = requested.key
             known = self.partitions.get(key)
             if known is None:
-                self.partitions[key] = one
+                self.partitions[key] = requested
                 continue
-            known.fetch_offset, known.max_bytes = one.fetch_offset, one.max_bytes
+            known.fetch_offset, known.max_bytes = requested.fetch_offset, requested.max_bytes
             known.current_leader_epoch, known.last_fetched_epoch = (
-                one.current_leader_epoch,
-                one.last_fetched_epoch,
+                requested.current_leader_epoch,
+                requested.last_fetched_epoch,
             )
-            known.log_start_offset = one.log_start_offset
+            known.log_start_offset = requested.log_start_offset
 
     def advance(self) -> None:
         """Count one more request. Zero and negative epochs have other meanings and are skipped."""
@@ -132,7 +132,7 @@ class FetchContext:
         return not self.incremental or wanted.must_respond(answer)
 
     def answered(self, carried: Iterable[tuple[RequestedPartition, FetchedPartition]]) -> None:
-        """Remember what is sent. Partitions with records move to the end, so that others get their turn."""
+        """Remember the answer. Partitions with records move to the end, so that others get their turn."""
         if self.session is None:
             return
         for wanted, answer in carried:
@@ -255,7 +255,7 @@ class FetchSessions:
         return True
 
     def _least_consumer(self) -> FetchSession | None:
-        return next((one for one in self._sessions.values() if not one.privileged), None)
+        return next((session for session in self._sessions.values() if not session.privileged), None)
 
 
 def measure_fetch_sessions(sessions: FetchSessions, metrics: Metrics) -> None:

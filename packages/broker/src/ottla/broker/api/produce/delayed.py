@@ -2,7 +2,7 @@
 
 Kafka keeps such requests in its produce purgatory. Here the wait is a suspended coroutine: the hosted
 partition ends it when the high watermark passes the batch. A run on the fast path waits the same way
-(`produce_fast_path`).
+(`fast_path`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Placed:
 
 def nothing_to_wait_for(acks: int, placed: list[Placed]) -> bool:
     """Return whether the response can be sent at once."""
-    return all(one.is_safe(acks) for one in placed)
+    return all(placement.is_safe(acks) for placement in placed)
 
 
 async def when_safe(
@@ -97,23 +97,28 @@ async def when_safe(
 ) -> ProduceResponse:
     """Wait for the flush if the topic requires it, and for the replicas if the client does."""
     began_ms = clock.monotonic_ms()
-    waiting = [one for one in placed if one.appended is not None and not one.is_safe(request.acks)]
+    waiting = [
+        placement
+        for placement in placed
+        if placement.appended is not None and not placement.is_safe(request.acks)
+    ]
     # Each wait is a task; those of a long request are made a few at a time.
     while waiting:
         left_ms = began_ms + request.timeout_ms - clock.monotonic_ms()
         await _wait_for(waiting[:LONG], request.acks, left_ms)
-        waiting = [one for one in waiting[LONG:] if not one.is_safe(request.acks)]
+        waiting = [placement for placement in waiting[LONG:] if not placement.is_safe(request.acks)]
     context.remote_ms += clock.monotonic_ms() - began_ms
     return response
 
 
 async def _wait_for(placed: list[Placed], acks: int, timeout_ms: float) -> None:
     results = await asyncio.gather(
-        *(asyncio.wait_for(_safe(one, acks), timeout_ms / 1000) for one in placed), return_exceptions=True
+        *(asyncio.wait_for(_safe(placement, acks), timeout_ms / 1000) for placement in placed),
+        return_exceptions=True,
     )
-    for one, result in zip(placed, results, strict=True):
+    for placement, result in zip(placed, results, strict=True):
         if isinstance(result, BaseException):
-            one.failed(_as_kafka_error(result))
+            placement.failed(_as_kafka_error(result))
 
 
 async def _safe(placed: Placed, acks: int) -> None:

@@ -1,7 +1,7 @@
 """The fast path of Produce: requests of one connection to one partition, appended and answered together.
 
 The run is taken from the received bytes (`protocol.native.produce`), so no message object is made. Requests
-that are not plain take the general path (`general`), which also says what is wrong with which one: a run that
+that are not plain take the general path (`general`), which also answers with the error of each: a run that
 cannot be appended is left there, and its requests take the general path one by one.
 
 Both paths append through `HostedPartition`, by the same steps: `docs/design/request-path.md`.

@@ -107,8 +107,8 @@ def refusing(request: ProduceRequest, error: KafkaError) -> Generator[None, None
     response = ProduceResponse()
     for topic in request.topic_data:
         answers: list[PartitionProduceResponse] = []
-        for one in topic.partition_data:
-            answer = Placed(PartitionProduceResponse(index=one.index))
+        for data in topic.partition_data:
+            answer = Placed(PartitionProduceResponse(index=data.index))
             answer.failed(error)
             answers.append(answer.response)
             yield
@@ -189,14 +189,14 @@ async def _open_all(services: Needs, request: ProduceRequest, context: RequestCo
     """Open the records that must be; return the error of each partition, or None."""
     outcomes: Outcomes = {}
     for topic in request.topic_data:
-        async for one in context.paced(topic.partition_data):
-            topic_partition = TopicPartition(topic.name, one.index)
-            if not one.records or not _is_to_be_opened(
-                services, topic_partition, one.records, context.api_version
+        async for data in context.paced(topic.partition_data):
+            topic_partition = TopicPartition(topic.name, data.index)
+            if not data.records or not _is_to_be_opened(
+                services, topic_partition, data.records, context.api_version
             ):
                 continue
             try:
-                one.records = await _open_one(services, topic_partition, one.records)
+                data.records = await _open_one(services, topic_partition, data.records)
                 outcomes[topic_partition] = None
             except KafkaError as error:
                 outcomes[topic_partition] = error
@@ -229,7 +229,7 @@ def _answer(
     placed: list[Placed],
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     if request.acks == NO_ACKS:
-        if any(one.response.error_code for one in placed):
+        if any(placement.response.error_code for placement in placed):
             raise CloseConnection  # the only way to tell a producer that expects no answer
         return None
     if nothing_to_wait_for(request.acks, placed):
@@ -261,9 +261,9 @@ def appending(
     now_ms = services.environment.clock.now_ms()
     for topic in request.topic_data:
         answers: list[PartitionProduceResponse] = []
-        for one in topic.partition_data:
-            result = Placed(PartitionProduceResponse(index=one.index))
-            topic_partition = TopicPartition(topic.name, one.index)
+        for data in topic.partition_data:
+            result = Placed(PartitionProduceResponse(index=data.index))
+            topic_partition = TopicPartition(topic.name, data.index)
             try:
                 if (failure := outcomes.get(topic_partition)) is not None:
                     raise failure
@@ -272,7 +272,7 @@ def appending(
                     request,
                     context,
                     topic_partition,
-                    one.records,
+                    data.records,
                     result,
                     now_ms,
                     opened=topic_partition in outcomes,
@@ -282,7 +282,7 @@ def appending(
                 result.failed(error)
             except OSError as error:
                 result.failed(KafkaStorageError(str(error)))
-            _count(services, topic.name, one.records, result)
+            _count(services, topic.name, data.records, result)
             answers.append(result.response)
             placed.append(result)
             yield
@@ -334,11 +334,11 @@ def check_records(records: bytes | memoryview | None, request: ProduceRequest, v
 def _count(services: Needs, topic: str, records: bytes | memoryview | None, result: Placed) -> None:
     for_all, error_code = services.topic_metrics.all_topics, result.response.error_code
     meters = [for_all] if error_code in _OUTSIDE else [for_all, services.topic_metrics.of(topic)]
-    for one in meters:
-        one.produce_requests.mark()
+    for meter in meters:
+        meter.produce_requests.mark()
         if error_code:
-            one.failed_produce_requests.mark()
-            one.bytes_rejected.mark(len(records or b""))
+            meter.failed_produce_requests.mark()
+            meter.bytes_rejected.mark(len(records or b""))
         elif result.appended is not None:
-            one.bytes_in.mark(len(records or b""))
-            one.messages_in.mark(result.appended.last_offset - result.appended.base_offset + 1)
+            meter.bytes_in.mark(len(records or b""))
+            meter.messages_in.mark(result.appended.last_offset - result.appended.base_offset + 1)

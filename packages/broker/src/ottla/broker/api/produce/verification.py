@@ -106,8 +106,12 @@ class Verified:
         return self.guards.get(partition)
 
     def take(self, errors: Errors) -> None:
-        """Take what the coordinator has answered."""
-        self.errors = {one: _refusal(code) for one, code in errors.items() if code is not ErrorCode.NONE}
+        """Take the errors that the coordinator has answered."""
+        self.errors = {
+            topic_partition: _refusal(code)
+            for topic_partition, code in errors.items()
+            if code is not ErrorCode.NONE
+        }
 
 
 NOTHING_TO_VERIFY: Final = Verified()
@@ -122,8 +126,8 @@ def verified_now(services: Needs, request: ProduceRequest, context: RequestConte
         return NOTHING_TO_VERIFY
     verified = Verified(is_required=True)
     for topic in request.topic_data:
-        for one in topic.partition_data:
-            _begin(services, verified, TopicPartition(topic.name, one.index), one)
+        for data in topic.partition_data:
+            _begin(services, verified, TopicPartition(topic.name, data.index), data)
     return verified if _answered_now(services, verified, request, context) else None
 
 
@@ -133,8 +137,8 @@ async def verify(services: Needs, request: ProduceRequest, context: RequestConte
         return NOTHING_TO_VERIFY
     verified = Verified(is_required=True)
     for topic in request.topic_data:
-        async for one in context.paced(topic.partition_data):
-            _begin(services, verified, TopicPartition(topic.name, one.index), one)
+        async for data in context.paced(topic.partition_data):
+            _begin(services, verified, TopicPartition(topic.name, data.index), data)
     if not _answered_now(services, verified, request, context):
         assert verified.producer is not None
         verified.take(
@@ -178,7 +182,7 @@ def _begin(
     verified.producer = producer
     partition = services.replicas.hosted(topic_partition)
     if partition is None or not partition.leads:
-        return  # the append says what is wrong
+        return  # the append raises the error
     guard = partition.log.producers.begin_verification(
         header.producer_id, header.producer_epoch, header.base_sequence, services.environment.clock.now_ms()
     )

@@ -1,8 +1,8 @@
-"""Delayed fetch: wait until there are min_bytes, an error, or max_wait_ms is over.
+"""Fetches that wait on the general path: until there are min_bytes, an error, or max_wait_ms is over.
 
 Kafka keeps such requests in its fetch purgatory. Here the wait is a suspended coroutine: a watcher of every
-partition wakes it, and it reads again what has changed. A follower's session has thousands of partitions, of
-which few change while it waits.
+partition wakes it, and it reads changed partitions again. A follower's session has thousands of partitions,
+of which few change while it waits.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _WatchedReads:
         return await self._read(range(len(self._wanted)), keep=False)
 
     async def read_changed(self, *, keep: bool) -> bool:
-        """Read what has changed; return whether there is enough. Too little is let go unless `keep`."""
+        """Read the changed partitions; return whether that is enough. Too little is dropped unless `keep`."""
         again = sorted({*self._changed, *self._had_records})
         self._changed.clear()
         return await self._read(again, keep=keep)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.fetch._fast_path import fetch_at_hand
-from ottla.broker.api.fetch.delayed_plain import DelayedPlainFetch
+from ottla.broker.api.fetch.delayed_fast import DelayedFastFetch
 from ottla.broker.api.fetch.testing import (
     admit,
     framed,
@@ -120,7 +120,7 @@ async def test_a_fetch_whose_answer_fails_is_left_to_the_general_path(plane: Dat
     def fail(fetch: PlainFetch, is_over: bool) -> FastAnswers | None:
         raise RuntimeError("a fault")
 
-    DelayedPlainFetch(fetch, fail, plane.services.delayed_fetches).begin(given.append)
+    DelayedFastFetch(fetch, fail, plane.services.delayed_fetches).begin(given.append)
     partition.append(batch_of(b"a"), now_ms=1)
 
     assert await answers_in(given) is None

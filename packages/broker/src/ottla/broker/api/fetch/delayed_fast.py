@@ -1,6 +1,6 @@
-"""A plain Fetch that waits for records, without a task: when it is woken, the fast path looks at it again.
+"""Fetches that wait on the fast path, without a task: when one is woken, the fast path looks at it again.
 
-For one that waits on the general path see `delayed_fetch`. Both are among the `DelayedFetches`.
+Those of the general path are in `delayed_general`. Both are among the `DelayedFetches`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class DelayedPlainFetch:
+class DelayedFastFetch:
     """Waits until the fast path can answer a request, or until its time is over."""
 
     def __init__(
