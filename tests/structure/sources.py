@@ -63,7 +63,9 @@ class Source:
         return found[1] if found else ""
 
     def docstrings(self) -> Iterator[tuple[int, str]]:
-        """Yield the docstrings of a `.py` file with their lines."""
+        """Yield the docstrings of a `.py` file with their lines; none of a native one."""
+        if self.is_native:
+            return
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

@@ -136,7 +136,7 @@ def _output_fails() -> bool:
 
 
 def _drop_output() -> None:
-    """Let the interpreter's last flush succeed: it would fail again, with a traceback."""
+    """Replace the output, or the interpreter's last flush would fail again, with a traceback."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)

@@ -401,7 +401,7 @@ def raise_for(code: int, message: str | None = None) -> None:
 
 
 def not_alive(broker: int, alive: Iterable[int]) -> str:
-    """Return the words about a broker that is not among those alive: metadata do not tell why."""
+    """Return the words about a broker that is not among those alive: metadata give no reason."""
     known = ", ".join(map(str, sorted(alive))) or "none"
     return f"broker {broker} is down, or not in the cluster: alive are {known}"
 

@@ -164,7 +164,7 @@ class Connection:
         return self.decode(frame, request.API_KEY, response_type, version)
 
     def abort(self) -> None:
-        """Fail the waiting requests with ConnectionClosed and let the event loop close the socket."""
+        """Fail the waiting requests with ConnectionClosed; the event loop closes the socket."""
         if self._wire is not None:
             self._wire.abort()
 

@@ -28,7 +28,7 @@ def now_ms() -> int:
 
 
 def nonce() -> str:
-    """Return text that nobody can guess, for a login."""
+    """Return unguessable text, for a login."""
     return secrets.token_urlsafe(24)
 
 

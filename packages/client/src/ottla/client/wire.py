@@ -24,7 +24,7 @@ class Reply(Protocol):
     """Takes the outcome of a request, once, where the event loop delivers it; neither method may raise."""
 
     def done(self) -> bool:
-        """Whether the outcome matters to nobody any more."""
+        """Whether the outcome is not awaited any more."""
 
     def set_result(self, frame: memoryview, /) -> None:
         """Take the response, its header included."""

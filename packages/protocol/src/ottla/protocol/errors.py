@@ -45,7 +45,7 @@ def error_class(code: int) -> type[KafkaError]:
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
-    """Return the error of a code, as a response tells it. Code 0 is no error and raises ValueError."""
+    """Return the error of a response's code. Code 0 is no error and raises ValueError."""
     if code == ErrorCode.NONE:
         raise ValueError("code 0 means success")
     if code not in _CLASSES:

@@ -52,15 +52,15 @@ class Field:
         self.element = element
 
     def is_in(self, version: int) -> bool:
-        """Tell whether `version` of the message carries the field."""
+        """Return whether `version` of the message carries the field."""
         return self.since <= version <= self.until
 
     def is_tagged(self, version: int) -> bool:
-        """Tell whether the field is a tagged one in `version`."""
+        """Return whether the field is a tagged one in `version`."""
         return self.tag is not None and version >= self.tagged_from
 
     def is_nullable(self, version: int) -> bool:
-        """Tell whether the field may be None in `version`."""
+        """Return whether the field may be None in `version`."""
         return version >= self.nullable_from
 
     def new_default(self) -> Any:

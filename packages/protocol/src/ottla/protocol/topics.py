@@ -51,5 +51,5 @@ def why_illegal_topic_name(name: str) -> str | None:
 
 
 def collides(one: str, other: str) -> bool:
-    """Tell whether two topic names would share metric names, where `.` becomes `_`."""
+    """Return whether two topic names would share metric names, where `.` becomes `_`."""
     return one.replace(".", "_") == other.replace(".", "_")

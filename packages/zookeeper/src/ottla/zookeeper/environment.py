@@ -23,10 +23,10 @@ def now_ms() -> int:
 
 
 def new_password() -> bytes:
-    """Return a session's password: bytes that nobody can guess."""
+    """Return a session's password: unguessable bytes."""
     return secrets.token_bytes(PASSWORD_BYTES)
 
 
 def new_secret() -> str:
-    """Return a secret in printable characters that nobody can guess."""
+    """Return an unguessable secret in printable characters."""
     return secrets.token_hex(SECRET_BYTES)

@@ -218,7 +218,7 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def printable(text: str) -> str:
-    r"""Escape what is not printable: control characters, line ends, invisible marks, lone surrogates.
+    r"""Escape unprintable characters: controls, line ends, invisible marks, lone surrogates.
 
     They become `\n`, `\x1b` or `\u2028`, as in a Python literal. Backslashes stay.
     """

@@ -1,4 +1,4 @@
-"""The controller tells brokers to stop replicas."""
+"""From the controller to brokers: stop replicas."""
 
 from __future__ import annotations
 

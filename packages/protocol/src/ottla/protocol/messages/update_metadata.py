@@ -1,4 +1,4 @@
-"""The controller tells brokers about the cluster."""
+"""From the controller to brokers: the metadata of the cluster."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class MemoryEnsemble:
         session.connection_broke()
 
     def reconnect(self, session: MemorySession) -> None:
-        """Let the session connect again, as a new one if it expired meanwhile."""
+        """Connect the session again, as a new one if it expired meanwhile."""
         session.later(lambda: self._connect(session), new_connection=True)
 
     def expire(self, session: MemorySession, *, reconnect: bool = True) -> None:

@@ -74,7 +74,7 @@ class OttlaTopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """`/config/changes/config_change_[seq]`, persistent sequential: tells brokers to re-read an entity."""
+    """`/config/changes/config_change_[seq]`, persistent sequential: makes brokers re-read an entity."""
 
     entity_path: str
 

@@ -145,7 +145,7 @@ class PreferredReplicaElection:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """`/isr_change_notification/isr_change_[seq]`: tells the controller to re-read partition states."""
+    """`/isr_change_notification/isr_change_[seq]`: makes the controller re-read partition states."""
 
     partitions: tuple[tuple[str, int], ...]
 
