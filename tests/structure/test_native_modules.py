@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ def test_packages_with_compiled_modules_have_the_same_setup() -> None:
     assert len(contents) == 5
     assert len(set(contents.values())) == 1
     assert {path.parent.name for path in PACKAGES.glob("*/setup.py")} == compiled
+
+
+def test_wheels_bring_no_sources_of_compiled_modules_but_declarations_of_the_protocol() -> None:
+    for setup in PACKAGES.glob("*/setup.py"):
+        project = tomllib.loads(setup.with_name("pyproject.toml").read_text(encoding="utf-8"))
+        (excluded,) = project["tool"]["setuptools"]["exclude-package-data"].values()
+        declarations = {"*.h", "*.pxd"} if setup.parent.name == "protocol" else set()
+
+        assert {*excluded} == {"*.c", "*.h", "*.pyx", "*.pxi", "*.pxd"} - declarations, setup
 
 
 def test_an_sdist_brings_what_its_setup_needs(tmp_path: Path) -> None:
