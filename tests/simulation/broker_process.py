@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import ottla.broker.log.hosting.registry as registry
-import ottla.broker.peers.peer_connection as peer_connection
+import ottla.broker.peers.client as peers
 from ottla.broker.api.routes import ROUTES
 from ottla.broker.api.services import Services
 from ottla.broker.cluster.registration import StartupRefused, make_roots
@@ -27,6 +27,7 @@ from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.server.broker import Broker
 from ottla.broker.server.periodic_tasks import schedule
+from ottla.client.config import Address
 from simulation.coordination import Coordination, SimulatedSession
 from simulation.network import Network, SimulatedConnection, client_config
 from simulation.server import SimulatedServer
@@ -169,6 +170,10 @@ class _Defects(logging.Handler):
             loop.world.failures.append(f"{loop.name}: {record.getMessage()}: {record.exc_info[1]!r}")
 
 
+def _open(address: peers.Address, client_id: str) -> SimulatedConnection:
+    return SimulatedConnection(Address(*address), client_config(client_id))
+
+
 _log_truncated = HostedPartition.log_truncated
 
 
@@ -188,8 +193,7 @@ def simulated_machine(*, leaves_garbage: bool = False) -> Iterator[None]:
     is about to end may leave them: looking for them takes a sixth of the time of a schedule.
     """
     replaced: list[tuple[Any, str, Any]] = [
-        (peer_connection, "Connection", SimulatedConnection),
-        (peer_connection, "ClientConfig", client_config),
+        (peers, "open_connection", _open),
         (registry, "ThreadPoolExecutor", _Inline),
         (HostedPartition, "is_cold", lambda *_: False),
         (HostedPartition, "log_truncated", _truncated),

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 from ottla.broker.cluster.configs import Configs
+from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.controller import controllership, elections
 from ottla.broker.controller.channels import Channel
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller import Controller
-from ottla.broker.controller.controller_context import Leadership, ReplicaState
+from ottla.broker.controller.controller_context import ReplicaState
 from ottla.broker.controller.events import DeleteTopic
 from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.controller.events import AlterPartition, ControlledShutdown, ElectLeaders, ProposedIsr
+from ottla.broker.controller.events import ElectLeaders
 from ottla.broker.controller.testing import ControllerCluster, SimulatedBroker, run_in_virtual_time
+from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown, ProposedIsr
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest

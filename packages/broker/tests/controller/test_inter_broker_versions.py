@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.routes import ROUTES
-from ottla.broker.controller.channels import Channel, IncompatibleBroker
-from ottla.broker.controller.controller_context import Endpoint, LiveBroker
-from ottla.broker.controller.remote_requests import RemoteSender
+from ottla.broker.controller.channels import Channel, RemoteSender
+from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.testing import ControllerCluster, play
 from ottla.broker.network.dispatcher import BadRequest, Dispatcher
-from ottla.broker.peers.inter_broker_versions import MOST
+from ottla.broker.peers.client import MOST, Address, IncompatibleBroker, Peer
 from ottla.broker.requests.routes import Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -64,8 +63,7 @@ async def ask(neighbour: Neighbour, requests: tuple[Any, ...]) -> None:
     server = await asyncio.start_server(neighbour.serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
-        sender = RemoteSender(LiveBroker(2, 1, (endpoint,)), "PLAINTEXT", 1, 30_000)
+        sender = RemoteSender(Peer(lambda: Address("127.0.0.1", port), "controller-1", 30_000))
         try:
             for request in requests:
                 await sender.send(request)

@@ -9,14 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.controller.control_request_batch import ControlRequestBatch, Publish
-from ottla.broker.controller.controller_context import (
-    Assignment,
-    ControllerContext,
-    Leadership,
-    LiveBroker,
-    Topic,
-)
+from ottla.broker.controller.controller_context import ControllerContext, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import (
     Effect,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ottla.broker.controller.controller_context import Leadership
+from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.controller.events import ElectLeaders, ListReassignments
 from ottla.broker.controller.testing import ControllerCluster, play
 from ottla.broker.controller.testing_reassignments import state, until_still, with_topic

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.controller.control_request_batch import ControlRequest
-from ottla.broker.controller.controller_context import Leadership
-from ottla.broker.controller.events import AlterPartition, Answers, ProposedIsr
 from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
 from ottla.broker.controller.zookeeper_store import read_leadership
 from ottla.broker.metrics import Meter
+from ottla.broker.peers.controller_requests import AlterPartition, Answers, ProposedIsr
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.leader_and_isr_requests import assignments_of
 from ottla.broker.replication.partition import Effect, IsrProposed, Partition

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig
-from ottla.broker.controller.events import Answers
+from ottla.broker.peers.controller_requests import Answers
 from ottla.broker.server.leadership_handover import LeadershipHandover
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,

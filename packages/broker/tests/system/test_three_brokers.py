@@ -17,14 +17,12 @@ import pytest
 from ottla.broker.api.testing import batch_of
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
-from ottla.broker.controller.events import AlterPartition, Answers
-from ottla.broker.peers.peer_connection import PeerConnection
+from ottla.broker.peers import Address, Peer
+from ottla.broker.peers.controller_requests import AlterPartition, Answers
 from ottla.broker.replication.partition import Role
 from ottla.broker.replication.replicas import NoFollowers
 from ottla.broker.server.broker import Broker
 from ottla.broker.testing import BrokerProcess
-from ottla.client.config import Address
-from ottla.client.errors import ClientError
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -167,7 +165,7 @@ async def cluster(zookeeper: str, tmp_path: Path) -> AsyncIterator[Cluster]:
 async def described(broker: Broker, topic: str) -> dict[str, str | None]:
     """Ask a broker, over a connection, for the settings of a topic."""
     resource = DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=None)
-    connection = PeerConnection(Address("127.0.0.1", broker.port), "test", int(BOUND_S * 1000))
+    connection = Peer(lambda: Address("127.0.0.1", broker.port), "test", int(BOUND_S * 1000))
     try:
         request = DescribeConfigsRequest(resources=[resource])
         [result] = (await connection.send(request, DescribeConfigsResponse)).results
@@ -372,10 +370,10 @@ def process(cluster: Cluster, broker_id: int) -> BrokerProcess:
 
 async def topics_of(port: int) -> set[str | None]:
     """Ask the broker at a port which topics it knows."""
-    connection = PeerConnection(Address("127.0.0.1", port), "test", int(BOUND_S * 1000))
+    connection = Peer(lambda: Address("127.0.0.1", port), "test", int(BOUND_S * 1000))
     try:
         response = await connection.send(MetadataRequest(topics=None), MetadataResponse)
-    except (ClientError, OSError):
+    except OSError:
         return {"not asked"}
     finally:
         await connection.close()

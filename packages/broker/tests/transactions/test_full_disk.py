@@ -17,13 +17,14 @@ from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.log.files.fake_files import Loss, MemoryFiles
 from ottla.broker.metrics import Metrics
+from ottla.broker.peers import Peer
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.destinations import MarkerDestinations
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, read_end_transaction_marker, read_header, split_batches
 from ottla.protocol.topics import TRANSACTION_STATE_TOPIC, TopicPartition
 from ottla.zookeeper.testing import MemoryEnsemble
@@ -36,6 +37,10 @@ LATER_S = 300
 """The timeout of the transaction is over by then."""
 LEFT_BYTES = range(0, 700, 7)
 """Free space when the transaction ends, from none to more than its records and markers take."""
+
+
+def no_other_broker(broker_id: int) -> Peer:
+    raise BrokerNotAvailable(f"Broker {broker_id} is not registered.")
 
 
 class AtOnce(ThreadPoolExecutor):
@@ -71,7 +76,7 @@ class Node:
             environment=Environment(clock=LoopClock()),
             metrics=Metrics(),
             store=ReplicatedStore(plane.replicas, TRANSACTION_STATE_TOPIC, lambda: 1),
-            cluster=MarkerDestinations(plane.metadata, plane.config, session, markers.write),
+            cluster=MarkerDestinations(plane.metadata, no_other_broker, session, markers.write),
             producer_ids=ProducerIds(session, BROKER_ID),
         )
         await self._stack.enter_async_context(self.coordinator)

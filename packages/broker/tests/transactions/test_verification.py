@@ -9,12 +9,12 @@ import pytest
 
 from ottla.broker.api.testing import BROKER_ID, DataPlane
 from ottla.broker.metrics import Histogram, Meter, Metrics
+from ottla.broker.peers import IncompatibleBroker
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.verification import Verification
 from ottla.broker.transactions.verification_requests import VerificationRequests
-from ottla.client.errors import UnsupportedByBroker
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -106,7 +106,7 @@ async def test_what_waits_for_a_broker_shares_its_next_request() -> None:
     [
         (ConnectionError("gone"), ErrorCode.NETWORK_EXCEPTION),
         (TimeoutError(), ErrorCode.NETWORK_EXCEPTION),
-        (UnsupportedByBroker(24, (4, 5), (0, 3)), ErrorCode.NONE),
+        (IncompatibleBroker("no version 4"), ErrorCode.NONE),
     ],
 )
 async def test_a_broker_without_answer_is_tried_again_and_an_older_one_is_not_asked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.controller.events import AlterPartition, Answers, ProposedIsr
+from ottla.broker.peers.controller_requests import AlterPartition, Answers, ProposedIsr
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.alter_partition import (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ottla.broker.api.controller_requests import Needs, ask_controller, message_of
-from ottla.broker.controller.events import AlterReassignments, Answers
+from ottla.broker.controller.events import AlterReassignments
+from ottla.broker.peers.controller_requests import Answers
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.alter_partition_reassignments import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.controller.events import ControlledShutdown
+from ottla.broker.peers.controller_requests import ControlledShutdown
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.controlled_shutdown import (

@@ -11,7 +11,8 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
-    from ottla.broker.controller.events import Answers, Event
+    from ottla.broker.controller.events import Event
+    from ottla.broker.peers.controller_requests import Answers
     from ottla.broker.requests.context import RequestContext
 
 LEAST_TIMEOUT_MS: Final = 5_000

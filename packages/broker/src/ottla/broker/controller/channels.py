@@ -11,11 +11,16 @@ from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller_context import LiveBroker
 from ottla.broker.controller.events import ControlResponse
 from ottla.broker.controller.metrics import hide_queue_size, show_queue_size
+from ottla.broker.peers.client import IncompatibleBroker
 from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.primitives import UnencodableValue, UnknownVersion, UnsupportedField
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
+    from ottla.broker.peers.client import Peer
 
 _log = logging.getLogger("controller")
 
@@ -27,10 +32,6 @@ UNENCODABLE = (UnencodableValue, UnknownVersion, UnsupportedField)
 
 Replied = Callable[[LiveBroker, ControlRequest, ControlResponse], None]
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
-
-
-class IncompatibleBroker(Exception):
-    """A broker does not serve the versions that this controller speaks; the message says what to change."""
 
 
 class Sender(Protocol):
@@ -46,6 +47,27 @@ class Sender(Protocol):
     async def close(self) -> None:
         """Close the connection."""
         ...
+
+
+class RemoteSender:
+    """Sends requests to another broker."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        """Send a request and return the response. Raises the errors of `Peer.send`."""
+        match request:
+            case LeaderAndIsrRequest():
+                return await self._peer.send(request, LeaderAndIsrResponse)
+            case UpdateMetadataRequest():
+                return await self._peer.send(request, UpdateMetadataResponse)
+            case StopReplicaRequest():
+                return await self._peer.send(request, StopReplicaResponse)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._peer.close()
 
 
 class Channel:
@@ -137,14 +159,16 @@ class Channel:
             )
 
     def _note(self, error: Exception) -> None:
-        expected = isinstance(error, OSError)  # the broker has gone: its registration ends soon
+        is_incompatible = isinstance(error, IncompatibleBroker)
+        # Without a response the broker has gone: its registration ends soon.
+        expected = isinstance(error, OSError) and not is_incompatible
         kind = OSError.__name__ if expected else repr(error)
         if self._failed != kind:
             self._failed = kind
             _log.log(
                 logging.INFO if expected else logging.WARNING,
                 "request to broker failed",
-                exc_info=not (expected or isinstance(error, IncompatibleBroker)),
+                exc_info=not (expected or is_incompatible),
                 extra={"broker": self.broker.id, "reason": str(error)},
             )
 

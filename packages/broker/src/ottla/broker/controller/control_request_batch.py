@@ -7,13 +7,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.controller.controller_context import (
     EPOCH_DURING_DELETION,
     LEADER_DURING_DELETION,
     NO_LEADER,
     ControllerContext,
     Endpoint,
-    Leadership,
     LiveBroker,
 )
 from ottla.broker.runtime.frozen_classes import frozen

@@ -22,7 +22,6 @@ from ottla.broker.controller.controller_context import ControllerContext, LiveBr
 from ottla.broker.controller.controller_state import ControllerState, state_in
 from ottla.broker.controller.event_queue import EventQueue, QueuedEvent
 from ottla.broker.controller.events import (
-    Answers,
     BalanceLeaders,
     BrokersRead,
     ControlResponse,
@@ -45,6 +44,7 @@ from ottla.broker.controller.metrics import measure_controller
 from ottla.broker.controller.state_machine import Machine
 from ottla.broker.controller.znode_requests import ZnodeRequests
 from ottla.broker.controller.zookeeper_store import Fenced, Store
+from ottla.broker.peers.controller_requests import Answers
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths

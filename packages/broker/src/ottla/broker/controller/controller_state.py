@@ -7,11 +7,9 @@ from enum import IntEnum
 from typing import Final
 
 from ottla.broker.controller.events import (
-    AlterPartition,
     AlterReassignments,
     BalanceLeaders,
     BrokersRead,
-    ControlledShutdown,
     Elected,
     ElectLeaders,
     Event,
@@ -22,6 +20,7 @@ from ottla.broker.controller.events import (
     TopicsRead,
     UncleanElectionAllowed,
 )
+from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown
 from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from ottla.broker.peers.inter_broker_versions import ADVICE, LEVEL
+from ottla.broker.peers.client import ADVICE, LEVEL
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode

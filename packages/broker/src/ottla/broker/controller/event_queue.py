@@ -9,7 +9,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ottla.broker.controller.events import Answers, Event
+from ottla.broker.controller.events import Event
+from ottla.broker.peers.controller_requests import Answers
 from ottla.protocol.errors import NotController
 
 

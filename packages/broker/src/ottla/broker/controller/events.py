@@ -7,11 +7,13 @@ the event.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
+from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
-from ottla.broker.controller.controller_context import Assignment, Leadership, LiveBroker, Topic
+from ottla.broker.controller.controller_context import LiveBroker, Topic
+from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import EndOfSlice
 from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
@@ -83,36 +85,6 @@ class UncleanElectionAllowed:
     """A topic, or None for the default of all topics, now allows unclean elections."""
 
     topic: str | None
-
-
-@frozen
-class ControlledShutdown:
-    """A broker shuts down and asks to have its leaderships moved."""
-
-    broker_id: int
-    broker_epoch: int
-
-
-@frozen
-class ProposedIsr:
-    """The ISR that a leader proposes, and the epochs that it knows."""
-
-    leader_epoch: int
-    partition_epoch: int
-    isr: tuple[int, ...]
-    broker_epochs: Mapping[int, int] = field(default_factory=dict)
-    """Of members, as the leader knows them (KIP-903); -1 or absent for an unknown one."""
-    is_recovering: bool = False
-    """Whether the leader still recovers from an unclean election (KIP-704)."""
-
-
-@frozen
-class AlterPartition:
-    """A leader asks for new ISRs (KIP-497)."""
-
-    broker_id: int
-    broker_epoch: int
-    proposals: Mapping[TopicPartition, ProposedIsr]
 
 
 @frozen
@@ -257,15 +229,3 @@ Effect = (
 
 T = TypeVar("T")
 Steps = Generator[Effect, Any, T]
-
-
-@dataclass(slots=True)
-class Answers:
-    """The error of each partition of a request; 0 is success."""
-
-    top: int = 0
-    partitions: dict[TopicPartition, int] = field(default_factory=dict)
-    leaderships: dict[TopicPartition, Leadership] = field(default_factory=dict)
-    remaining: list[TopicPartition] = field(default_factory=list)
-    messages: dict[TopicPartition, str] = field(default_factory=dict)
-    reassignments: dict[TopicPartition, Assignment] = field(default_factory=dict)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
-from ottla.broker.controller.controller_context import ControllerContext, Leadership
-from ottla.broker.controller.events import (
-    AlterPartition,
-    Answers,
-    ProposedIsr,
-    Steps,
-    WriteLeaderships,
-    WriteResults,
-)
+from ottla.broker.controller.controller_context import ControllerContext
+from ottla.broker.controller.events import Steps, WriteLeaderships, WriteResults
 from ottla.broker.controller.leadership_changes import Leaderships
+from ottla.broker.peers.controller_requests import AlterPartition, Answers, ProposedIsr
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
+from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.controller import elections
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller_context import (
     NO_LEADER,
     ControllerContext,
-    Leadership,
     PartitionState,
     ReplicaState,
 )

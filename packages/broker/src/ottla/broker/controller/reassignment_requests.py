@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.broker.controller.controller_context import Assignment, ControllerContext
+from ottla.broker.cluster.partition_znodes import Assignment
+from ottla.broker.controller.controller_context import ControllerContext
 from ottla.protocol.errors import (
     InvalidReplicaAssignment,
     NoReassignmentInProgress,

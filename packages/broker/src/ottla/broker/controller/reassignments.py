@@ -13,18 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.controller import elections
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
-from ottla.broker.controller.controller_context import (
-    Assignment,
-    ControllerContext,
-    Leadership,
-    ReplicaState,
-    Stopping,
-)
+from ottla.broker.controller.controller_context import ControllerContext, ReplicaState, Stopping
 from ottla.broker.controller.events import (
     AlterReassignments,
-    Answers,
     DropReassignments,
     ListReassignments,
     Steps,
@@ -32,6 +26,7 @@ from ottla.broker.controller.events import (
 )
 from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.reassignment_requests import wanted_assignment
+from ottla.broker.peers.controller_requests import Answers
 from ottla.protocol.errors import (
     ErrorCode,
     InvalidReplicaAssignment,

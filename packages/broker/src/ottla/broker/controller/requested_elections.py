@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.controller import elections
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
-from ottla.broker.controller.controller_context import ControllerContext, Leadership
-from ottla.broker.controller.events import Answers, ControlledShutdown, ElectLeaders, Steps
+from ottla.broker.controller.controller_context import ControllerContext
+from ottla.broker.controller.events import ElectLeaders, Steps
 from ottla.broker.controller.leadership_changes import Leaderships
+from ottla.broker.peers.controller_requests import Answers, ControlledShutdown
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 

@@ -13,12 +13,9 @@ from ottla.broker.controller.controller_context import (
     Topic,
 )
 from ottla.broker.controller.events import (
-    AlterPartition,
     AlterReassignments,
-    Answers,
     BalanceLeaders,
     BrokersRead,
-    ControlledShutdown,
     DropMarker,
     Elected,
     ElectLeaders,
@@ -37,6 +34,7 @@ from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.reassignments import Reassignments
 from ottla.broker.controller.requested_elections import RequestedElections
 from ottla.broker.controller.topic_deletion import Deletion
+from ottla.broker.peers.controller_requests import AlterPartition, Answers, ControlledShutdown
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.errors import ErrorCode

@@ -19,9 +19,10 @@ from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.controller.control_request_batch import ControlRequest
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controller_context import LiveBroker
-from ottla.broker.controller.events import AlterPartition, AlterReassignments, ControlResponse, ProposedIsr
+from ottla.broker.controller.events import AlterReassignments, ControlResponse
 from ottla.broker.controller.testing_invariants import Invariants, InvariantViolated
 from ottla.broker.metrics import Metrics
+from ottla.broker.peers.controller_requests import AlterPartition, ProposedIsr
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.runtime.loop_budget import BACKGROUND_MS, LoopBudget
 from ottla.protocol.errors import ErrorCode, NotController

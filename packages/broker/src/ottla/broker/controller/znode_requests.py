@@ -13,15 +13,9 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from ottla.broker.controller.controller_state import ControllerState
-from ottla.broker.controller.events import (
-    AlterReassignments,
-    Answers,
-    ElectLeaders,
-    Event,
-    ReplicasFailed,
-    StatesRead,
-)
+from ottla.broker.controller.events import AlterReassignments, ElectLeaders, Event, ReplicasFailed, StatesRead
 from ottla.broker.controller.zookeeper_store import Store
+from ottla.broker.peers.controller_requests import Answers
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ottla.broker.cluster.large_assignments import for_bytes, for_partitions
+from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
-from ottla.broker.controller.controller_context import Assignment, Endpoint, Leadership, LiveBroker, Topic
+from ottla.broker.controller.controller_context import Endpoint, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import PartitionStates, WriteResult, WriteResults
 from ottla.broker.runtime.frozen_classes import replace

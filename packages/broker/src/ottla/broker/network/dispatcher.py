@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from ottla.broker.network.session import SessionState
-from ottla.broker.peers.inter_broker_versions import beyond_level
+from ottla.broker.peers.client import beyond_level
 from ottla.broker.requests.access import RequestAccess
 from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.controller.events import AlterPartition, Answers, ProposedIsr
+from ottla.broker.peers.controller_requests import AlterPartition, Answers, ProposedIsr
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.zookeeper.errors import ZooKeeperError
 
 if TYPE_CHECKING:
-    from ottla.broker.controller.controller_context import Leadership
+    from ottla.broker.cluster.partition_znodes import Leadership
     from ottla.broker.replication.partition import IsrProposed
     from ottla.broker.replication.replicas import Replicas
     from ottla.protocol.topics import TopicPartition

@@ -21,14 +21,15 @@ from ottla.broker.cluster.registration import (
 )
 from ottla.broker.cluster.session_lease import SessionLease
 from ottla.broker.cluster.zookeeper_session import measure_session, retrying
-from ottla.broker.controller.channels import Sender
+from ottla.broker.controller.channels import RemoteSender, Sender
+from ottla.broker.controller.control_request_batch import endpoint_of
 from ottla.broker.controller.controllership import NO_CONTROLLER
 from ottla.broker.log.files.file_system import DiskFiles, Files
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
-from ottla.broker.peers.lazy_connections import sender_to
+from ottla.broker.peers import Address
 from ottla.broker.requests.access import RequestAccess
 from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
@@ -370,7 +371,9 @@ class Broker:
     def _connect(self, broker: LiveBroker) -> Sender:
         if broker.id == self.broker_id:
             return LocalSender(self.services)
-        return sender_to(broker, self.config, self.broker_id)
+        endpoint = endpoint_of(broker, self.config.interbroker_listener)
+        address, timeout_ms = Address(endpoint.host, endpoint.port), self.config.controller_socket_timeout_ms
+        return RemoteSender(self.parts.peers.registered(address, timeout_ms))
 
     # ---- running
 

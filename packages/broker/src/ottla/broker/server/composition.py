@@ -23,7 +23,7 @@ from ottla.broker.controller.zookeeper_store import read_leadership
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 from ottla.broker.peers.active_controller import ActiveController
-from ottla.broker.peers.lazy_connections import connect_to_leader
+from ottla.broker.peers.client import Peers
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.log_moves import LogMoves
@@ -36,8 +36,8 @@ from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.destinations import MarkerDestinations
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.broker.transactions.remote_coordinators import RemoteCoordinators
 from ottla.broker.transactions.verification import Verification
+from ottla.broker.transactions.verification_requests import RemoteCoordinators
 from ottla.protocol.records import Codec
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
@@ -58,6 +58,7 @@ class Parts:
     """The parts of one broker: those that handlers act on, and those that only the broker itself uses."""
 
     services: Services
+    peers: Peers
     active_controller: ActiveController
     handover: LeadershipHandover
     alter_partition_requests: AlterPartitionRequests
@@ -86,9 +87,10 @@ class Composition:
         """Make all parts, each from those above it."""
         config, environment, broker_id = self.config, self.environment, self.broker_id
         metadata = MetadataCache(broker_id)
+        peers = Peers(metadata, config)
         configs = Configs(self.zookeeper, config, environment, broker_id)
         controller = self._controller(metadata, configs)
-        active_controller = ActiveController(controller, metadata, config, broker_id)
+        active_controller = ActiveController(controller, metadata, peers, config.controller_socket_timeout_ms)
         requests = AlterPartitionRequests(
             broker_id,
             active_controller.ask,
@@ -97,10 +99,11 @@ class Composition:
             self.metrics.meter("kafka.server", "ReplicaManager", "FailedIsrUpdatesPerSec").mark,
         )
         quotas = ReplicationQuotas(broker_id, config, environment.clock.monotonic_ms, self.metrics)
-        followers = self._followers(metadata, quotas)
+        followers = self._followers(peers, quotas)
         replicas = self._replicas(metadata, configs, requests, followers)
         return Parts(
-            services=self._services(metadata, configs, controller, replicas, quotas),
+            services=self._services(metadata, peers, configs, controller, replicas, quotas),
+            peers=peers,
             active_controller=active_controller,
             handover=LeadershipHandover(
                 config, metadata, controller, active_controller, self.zookeeper, broker_id
@@ -123,12 +126,14 @@ class Composition:
             inter_broker_listener=self.config.interbroker_listener,
         )
 
-    def _followers(self, metadata: MetadataCache, quotas: ReplicationQuotas) -> Followers:
+    def _followers(self, peers: Peers, quotas: ReplicationQuotas) -> Followers:
         return Followers(
             broker_id=self.broker_id,
             config=self.config,
             environment=self.environment,
-            connect=partial(connect_to_leader, metadata, self.config),
+            connect=partial(
+                peers.broker, purpose="fetcher", timeout_ms=self.config.replica_socket_timeout_ms
+            ),
             metrics=self.metrics,
             quota=quotas.follower,
         )
@@ -155,6 +160,7 @@ class Composition:
     def _services(
         self,
         metadata: MetadataCache,
+        peers: Peers,
         configs: Configs,
         controller: Controller,
         replicas: Replicas,
@@ -165,7 +171,7 @@ class Composition:
         delayed_fetches = DelayedFetches(config.max_delayed_fetches, environment.budget)
         groups = self._groups(replicas, metadata)
         markers = PartitionMarkers(replicas, environment, config.request_timeout_ms, groups.transaction_ended)
-        transactions = self._transactions(replicas, metadata, markers)
+        transactions = self._transactions(replicas, metadata, peers, markers)
         return Services(
             config=config,
             environment=environment,
@@ -185,7 +191,7 @@ class Composition:
             groups=groups,
             transactions=transactions,
             markers=markers,
-            verification=self._verification(metadata, configs, transactions),
+            verification=self._verification(metadata, peers, configs, transactions),
             topic_metrics=topic_metrics,
             record_threads=RecordThreads(),
             fetch_sessions=self._fetch_sessions(),
@@ -226,7 +232,7 @@ class Composition:
         return groups
 
     def _transactions(
-        self, replicas: Replicas, metadata: MetadataCache, markers: PartitionMarkers
+        self, replicas: Replicas, metadata: MetadataCache, peers: Peers, markers: PartitionMarkers
     ) -> TransactionCoordinator:
         config = self.config
         store = ReplicatedStore(
@@ -240,24 +246,34 @@ class Composition:
             # The markers of a decision that the next leader does not know would contradict its own.
             commit_wait_ms=config.request_timeout_ms,
         )
+        connect = partial(peers.broker, purpose="txn-marker-sender", timeout_ms=config.request_timeout_ms)
         transactions = TransactionCoordinator(
             config=config,
             environment=self.environment,
             metrics=self.metrics,
             store=store,
-            cluster=MarkerDestinations(metadata, config, self.zookeeper, markers.write),
+            cluster=MarkerDestinations(metadata, connect, self.zookeeper, markers.write),
             producer_ids=ProducerIds(self.zookeeper, self.broker_id),
         )
         replicas.subscribe(transactions)
         return transactions
 
     def _verification(
-        self, metadata: MetadataCache, configs: Configs, transactions: TransactionCoordinator
+        self,
+        metadata: MetadataCache,
+        peers: Peers,
+        configs: Configs,
+        transactions: TransactionCoordinator,
     ) -> Verification:
+        connect = partial(
+            peers.broker,
+            purpose="transaction-verification",
+            timeout_ms=self.config.request_timeout_ms,
+        )
         return Verification(
             metadata=metadata,
             verify_here=transactions.verify,
-            coordinators=RemoteCoordinators(metadata, self.config),
+            coordinators=RemoteCoordinators(connect),
             is_enabled=lambda: configs.broker.transaction_partition_verification_enable,
             metrics=self.metrics,
             clock=self.environment.clock,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.controller.events import ControlledShutdown
+from ottla.broker.peers.controller_requests import ControlledShutdown
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:

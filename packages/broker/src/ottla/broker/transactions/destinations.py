@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.protocol.errors import BrokerNotAvailable
+from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersResponse
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode, NoNode, ZooKeeperError
 from ottla.zookeeper.znodes import TopicAssignment
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
-    from ottla.broker.config import BrokerConfig
+    from ottla.broker.peers.client import Peer
     from ottla.broker.transactions.marker_sender import Destination
-    from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+    from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
     from ottla.protocol.topics import TopicPartition
     from ottla.zookeeper.session import Session
 
@@ -39,18 +39,33 @@ class ThisBroker:
         """Do nothing: there is no connection."""
 
 
+@frozen
+class RemoteBroker:
+    """A `Destination` at the end of a connection."""
+
+    peer: Peer
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Send the request and return the response. Raises the errors of `Peer.send`."""
+        return await self.peer.send(request, WriteTxnMarkersResponse)
+
+    async def close(self) -> None:
+        """Close the connection; a request that waits for its answer fails."""
+        await self.peer.close()
+
+
 class MarkerDestinations:
     """The `Cluster` of a marker sender: metadata, ZooKeeper where they cannot tell, and connections."""
 
     def __init__(
         self,
         metadata: MetadataCache,
-        config: BrokerConfig,
+        connect: Callable[[int], Peer],
         session: Session,
         write_here: WriteMarkers,
     ) -> None:
         self._metadata = metadata
-        self._config = config
+        self._connect = connect
         self._session = session
         self._write_here = write_here
 
@@ -76,15 +91,7 @@ class MarkerDestinations:
             return False
 
     def connect(self, broker_id: int) -> Destination:
-        """Return the way to a broker. Raises BrokerNotAvailable while its address is not known."""
+        """Return the way to a broker, which raises BrokerNotAvailable while its address is not known."""
         if broker_id == self._metadata.broker_id:
             return ThisBroker(self._write_here)
-        broker = self._metadata.broker(broker_id)
-        endpoint = broker.endpoint(self._config.interbroker_listener) if broker else None
-        if endpoint is None:
-            raise BrokerNotAvailable(f"Broker {broker_id} is not registered.")
-        # Imported with the second broker: one alone needs no connections.
-        from ottla.broker.transactions.remote_destination import RemoteBroker
-
-        client_id = f"broker-{self._metadata.broker_id}-txn-marker-sender"
-        return RemoteBroker(endpoint, client_id, self._config.request_timeout_ms)
+        return RemoteBroker(self._connect(broker_id))

@@ -66,7 +66,7 @@ class Cluster(Protocol):
         ...
 
     def connect(self, broker_id: int) -> Destination:
-        """Return the way to a broker. Raises KafkaError while its address is not known."""
+        """Return the way to a broker. Its `write` raises KafkaError while the address is not known."""
         ...
 
 

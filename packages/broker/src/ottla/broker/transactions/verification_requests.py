@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ottla.broker.peers.client import IncompatibleBroker
 from ottla.broker.transactions.events import Producer
-from ottla.client.errors import UnsupportedByBroker
 from ottla.protocol.errors import ErrorCode, KafkaError, error_class
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -20,12 +20,15 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.peers.client import Peer
     from ottla.broker.runtime.background_tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
 MAX_TOGETHER: Final = 1_000
 """Transactions in one request."""
+FIRST_BETWEEN_BROKERS: Final = 4
+"""The first version of AddPartitionsToTxn that verifies."""
 
 
 class Coordinators(Protocol):
@@ -34,7 +37,7 @@ class Coordinators(Protocol):
     async def ask(self, broker_id: int, request: AddPartitionsToTxnRequest, /) -> AddPartitionsToTxnResponse:
         """Send a request to a broker, and wait for its response at most for `request.timeout.ms`.
 
-        Raises UnsupportedByBroker for one that verifies nothing, and OSError or a KafkaError when there is
+        Raises IncompatibleBroker for one that verifies nothing, and OSError or a KafkaError when there is
         no response.
         """
         ...
@@ -42,6 +45,27 @@ class Coordinators(Protocol):
     async def close(self) -> None:
         """Close all connections."""
         ...
+
+
+class RemoteCoordinators:
+    """Asks the coordinators on other brokers, over one connection to each."""
+
+    def __init__(self, connect: Callable[[int], Peer]) -> None:
+        self._connect = connect
+        self._peers: dict[int, Peer] = {}
+
+    async def ask(self, broker_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Send a verification. Raises the errors of `Peer.send`."""
+        peer = self._peers.get(broker_id)
+        if peer is None:
+            peer = self._peers[broker_id] = self._connect(broker_id)
+        return await peer.send(request, AddPartitionsToTxnResponse, min_version=FIRST_BETWEEN_BROKERS)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            await peer.close()
 
 
 Ask = Callable[[int, AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse]]
@@ -109,7 +133,7 @@ class VerificationRequests:
         error = ErrorCode.NETWORK_EXCEPTION
         try:
             response = await self._ask(broker_id, _request(batch))
-        except UnsupportedByBroker:  # an older broker, which has nothing to verify with
+        except IncompatibleBroker:  # an older broker, which has nothing to verify with
             error = ErrorCode.NONE
         except (OSError, KafkaError) as failure:
             log.info("transactions not verified", extra={"broker": broker_id, "error": repr(failure)})

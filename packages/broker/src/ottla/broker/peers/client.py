@@ -1,0 +1,175 @@
+"""The client of this broker for the other brokers of its cluster.
+
+A caller has its own queue, and decides what to send, whether again, and when. All that concerns the way to
+the other broker is here, once: its address, the listener and its security, the versions of requests, the
+limit of a wait, and what the loss of a connection means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import BrokerNotAvailable
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
+    from ottla.client.connection import Connection
+    from ottla.protocol.schema import Message
+
+R = TypeVar("R", bound="Message")
+
+# ---- versions
+
+LEVEL: Final = "2.8"
+"""The `inter.broker.protocol.version` of every Ottla broker."""
+
+MOST: Final[Mapping[int, int]] = {
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 6,
+    ApiKey.LEADER_AND_ISR: 5,
+    ApiKey.STOP_REPLICA: 3,
+    ApiKey.UPDATE_METADATA: 7,
+    ApiKey.CONTROLLED_SHUTDOWN: 3,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+    ApiKey.ALTER_PARTITION: 0,
+}
+"""The newest version of each API at that level.
+
+A neighbour may advertise more, as Apache Kafka 3.9 does. The versions between the brokers of a cluster are
+its setting, not what each of them could serve: a later LeaderAndIsr, for example, leaves out the addresses
+and fields that brokers of the earlier level need, and a later Fetch names topics by their ids.
+"""
+
+ADVICE: Final = f"set inter.broker.protocol.version={LEVEL} on it and restart it"
+
+
+def beyond_level(api_key: int, version: int) -> str:
+    """Say what to change where a broker sends a version above the level; empty for any other request."""
+    if version <= MOST.get(api_key, version):
+        return ""
+    return f": if a broker sent it, {ADVICE}"
+
+
+class IncompatibleBroker(ConnectionError):
+    """A broker does not serve the versions that this one speaks; the message says what to change."""
+
+
+# ---- connections
+
+
+class Address(NamedTuple):
+    """Where the listener of another broker is, for other brokers."""
+
+    host: str
+    port: int
+
+
+def open_connection(address: Address, client_id: str) -> Connection:
+    """Return a connection to another broker, not connected yet: the place of the settings of its security."""
+    # Imported with the second broker: one alone needs no client.
+    from ottla.client.config import Address as ClientAddress
+    from ottla.client.config import ClientConfig
+    from ottla.client.connection import Connection
+
+    return Connection(ClientAddress(*address), ClientConfig(client_id=client_id))
+
+
+class Peer:
+    """One other broker, over a connection that the first request opens.
+
+    A request that fails closes it, and so does a new address; the next request opens another one.
+    """
+
+    def __init__(self, address: Callable[[], Address], client_id: str, timeout_ms: int) -> None:
+        """`address` raises `BrokerNotAvailable` while it is not known; `timeout_ms` bounds each request."""
+        self._address = address
+        self._client_id = client_id
+        self._timeout_s = timeout_ms / 1000
+        self._connection: Connection | None = None
+        self._connected_to: Address | None = None
+        self._connecting = asyncio.Lock()
+
+    async def send(self, request: Message, response_type: type[R], *, min_version: int | None = None) -> R:
+        """Send a request in a version of the cluster's level, and return the response.
+
+        Raises ConnectionError when there is none, `IncompatibleBroker` when the broker does not serve such a
+        version, and `BrokerNotAvailable`.
+        """
+        from ottla.client.errors import ClientError, UnsupportedByBroker
+
+        try:
+            return await self._sent(request, response_type, min_version)
+        except UnsupportedByBroker as error:
+            advice = f"{ADVICE}, or run a release that has this level"
+            raise IncompatibleBroker(f"{error}: {advice}") from error
+        except ClientError as error:
+            raise ConnectionError(str(error)) from error
+
+    async def _sent(self, request: Message, response_type: type[R], min_version: int | None) -> R:
+        try:
+            connection = await self._connect()
+            return await connection.send(
+                request,
+                response_type,
+                timeout_s=self._timeout_s,
+                min_version=min_version,
+                max_version=MOST.get(request.API_KEY),
+            )
+        except BaseException:
+            # Also when the caller gave up: the late response must not be taken for that of the next request.
+            await self.close()
+            raise
+
+    async def _connect(self) -> Connection:
+        """Return an open connection to where the broker is now; requests that need one at once share it."""
+        async with self._connecting:
+            address, connection = self._address(), self._connection
+            if connection is not None and connection.is_open and self._connected_to == address:
+                return connection
+            await self.close()
+            connection = open_connection(address, self._client_id)
+            self._connection, self._connected_to = connection, address
+            await connection.connect()
+            return connection
+
+    async def close(self) -> None:
+        """Close the connection, if there is one; a request that waits for its answer fails."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+class Peers:
+    """The other brokers of the cluster. A client id names this broker and the purpose of the requests."""
+
+    def __init__(self, metadata: MetadataCache, config: BrokerConfig) -> None:
+        self._metadata = metadata
+        self._listener = config.interbroker_listener
+
+    def broker(self, broker_id: int, purpose: str, timeout_ms: int) -> Peer:
+        """Return a broker, to be found by the metadata at each request."""
+        client_id = f"broker-{self._metadata.broker_id}-{purpose}"
+        return Peer(lambda: self._address_of(broker_id), client_id, timeout_ms)
+
+    def controller(self, timeout_ms: int) -> Peer:
+        """Return the broker that is the controller at each request."""
+        client_id = f"broker-{self._metadata.broker_id}"
+        return Peer(self._controller_address, client_id, timeout_ms)
+
+    def registered(self, address: Address, timeout_ms: int) -> Peer:
+        """Return a broker for requests of this broker as the controller, which knows addresses first."""
+        return Peer(lambda: address, f"controller-{self._metadata.broker_id}", timeout_ms)
+
+    def _controller_address(self) -> Address:
+        return self._address_of(self._metadata.controller_id, "No controller is known.")
+
+    def _address_of(self, broker_id: int, unknown: str = "") -> Address:
+        broker = self._metadata.broker(broker_id)
+        endpoint = broker.endpoint(self._listener) if broker else None
+        if endpoint is None:
+            raise BrokerNotAvailable(unknown or f"Broker {broker_id} is not registered.")
+        return Address(endpoint.host, endpoint.port)

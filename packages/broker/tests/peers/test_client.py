@@ -1,0 +1,177 @@
+"""Requests to another broker: versions, lost connections, new addresses, and what a caller is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.config import BrokerConfig
+from ottla.broker.peers import Address, IncompatibleBroker, Peer, Peers
+from ottla.broker.peers.client import MOST
+from ottla.client.testing import ScriptedBroker
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import BrokerNotAvailable
+from ottla.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
+from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataRequest,
+)
+
+BOUND_MS = 30_000
+ASKED = ListOffsetsRequest(replica_id=1)
+
+
+def answering() -> ScriptedBroker:
+    broker = ScriptedBroker()
+    broker.on(ListOffsetsRequest, lambda _: ListOffsetsResponse())
+    return broker
+
+
+def peer_of(broker: ScriptedBroker, timeout_ms: int = BOUND_MS) -> Peer:
+    return Peer(lambda: Address(broker.host, broker.port), "broker-1-test", timeout_ms)
+
+
+async def test_a_request_has_the_newest_version_of_the_clusters_level() -> None:
+    async with answering() as broker:
+        peer = peer_of(broker)
+        await peer.send(ASKED, ListOffsetsResponse)
+        await peer.close()
+
+    assert [version for kind, version in broker.requests if isinstance(kind, ListOffsetsRequest)] == [
+        MOST[ApiKey.LIST_OFFSETS]
+    ]
+
+
+async def test_requests_of_one_moment_share_a_connection() -> None:
+    async with answering() as broker:
+        peer = peer_of(broker)
+        await asyncio.gather(*(peer.send(ASKED, ListOffsetsResponse) for _ in range(5)))
+        await peer.close()
+
+    assert broker.connections == 1
+
+
+async def test_a_lost_connection_fails_its_request_and_the_next_one_opens_another() -> None:
+    async with answering() as broker:
+        peer = peer_of(broker)
+        await peer.send(ASKED, ListOffsetsResponse)
+        broker.on(ListOffsetsRequest, lambda _: None)
+        with pytest.raises(ConnectionError):
+            await peer.send(ASKED, ListOffsetsResponse)
+        broker.on(ListOffsetsRequest, lambda _: ListOffsetsResponse())
+
+        await peer.send(ASKED, ListOffsetsResponse)
+        await peer.close()
+
+    assert broker.connections == 2
+
+
+async def test_a_request_without_an_answer_fails_after_its_time() -> None:
+    async with answering() as broker:
+        broker.ignore(ListOffsetsRequest)
+        peer = peer_of(broker, timeout_ms=50)
+        with pytest.raises(ConnectionError):
+            await peer.send(ASKED, ListOffsetsResponse)
+
+
+async def test_a_request_that_its_caller_gives_up_leaves_no_answer_for_the_next() -> None:
+    async with answering() as broker:
+        broker.ignore(ListOffsetsRequest)
+        peer = peer_of(broker)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await peer.send(ASKED, ListOffsetsResponse)
+        broker.on(ListOffsetsRequest, lambda _: ListOffsetsResponse())
+
+        await peer.send(ASKED, ListOffsetsResponse)
+        await peer.close()
+
+    assert broker.connections == 2
+
+
+async def test_a_broker_that_moved_is_asked_at_its_new_address() -> None:
+    async with answering() as before, answering() as after:
+        where = [before]
+        peer = Peer(lambda: Address(where[0].host, where[0].port), "broker-1-test", BOUND_MS)
+        await peer.send(ASKED, ListOffsetsResponse)
+        where[0] = after
+
+        await peer.send(ASKED, ListOffsetsResponse)
+        await peer.close()
+
+    assert (len(before.seen(ListOffsetsRequest)), len(after.seen(ListOffsetsRequest))) == (1, 1)
+
+
+async def test_closing_fails_a_request_that_waits() -> None:
+    async with answering() as broker:
+        broker.ignore(ListOffsetsRequest)
+        peer = peer_of(broker)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(failure(peer))
+            async with asyncio.timeout(30):
+                while not broker.seen(ListOffsetsRequest):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            await peer.close()
+
+    assert isinstance(waiting.result(), ConnectionError)
+
+
+async def failure(peer: Peer) -> Exception | None:
+    try:
+        await peer.send(ASKED, ListOffsetsResponse)
+    except ConnectionError as error:
+        return error
+    return None
+
+
+async def test_a_broker_without_the_versions_of_the_level_is_incompatible() -> None:
+    async with ScriptedBroker({ApiKey.ALTER_PARTITION: (2, 3)}) as broker:
+        broker.on(AlterPartitionRequest, lambda _: AlterPartitionResponse())
+        peer = peer_of(broker)
+        with pytest.raises(IncompatibleBroker, match=r"inter\.broker\.protocol\.version=2\.8"):
+            await peer.send(AlterPartitionRequest(), AlterPartitionResponse)
+        await peer.close()
+
+
+async def test_a_request_that_needs_a_later_version_finds_an_older_broker_incompatible() -> None:
+    async with ScriptedBroker({ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3)}) as broker:
+        broker.on(AddPartitionsToTxnRequest, lambda _: AddPartitionsToTxnResponse())
+        peer = peer_of(broker)
+        with pytest.raises(IncompatibleBroker):
+            await peer.send(AddPartitionsToTxnRequest(), AddPartitionsToTxnResponse, min_version=4)
+        await peer.close()
+
+
+def live(broker_id: int, broker: ScriptedBroker) -> UpdateMetadataBroker:
+    endpoint = UpdateMetadataEndpoint(
+        port=broker.port, host=broker.host, listener="PLAINTEXT", security_protocol=0
+    )
+    return UpdateMetadataBroker(id=broker_id, endpoints=[endpoint])
+
+
+async def test_brokers_are_found_by_the_metadata_at_each_request() -> None:
+    metadata = MetadataCache(1)
+    peers = Peers(metadata, BrokerConfig())
+    second, controller = peers.broker(2, "test", BOUND_MS), peers.controller(BOUND_MS)
+    with pytest.raises(BrokerNotAvailable, match="Broker 2 is not registered"):
+        await second.send(ASKED, ListOffsetsResponse)
+    with pytest.raises(BrokerNotAvailable, match="No controller is known"):
+        await controller.send(ASKED, ListOffsetsResponse)
+
+    async with answering() as two, answering() as three:
+        brokers = [live(2, two), live(3, three)]
+        metadata.update(UpdateMetadataRequest(controller_id=3, live_brokers=brokers))
+        await second.send(ASKED, ListOffsetsResponse)
+        await controller.send(ASKED, ListOffsetsResponse)
+        await second.close()
+        await controller.close()
+
+        assert (len(two.seen(ListOffsetsRequest)), len(three.seen(ListOffsetsRequest))) == (1, 1)
