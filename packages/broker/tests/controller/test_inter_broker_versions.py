@@ -140,7 +140,9 @@ def test_features_of_a_later_level_are_named_by_the_controller(caplog: pytest.Lo
 
         await session.delete(paths.CONTROLLER)
 
-        await cluster.until(lambda: any("2.8" in one.getMessage() for one in caplog.records), "named")
+        await cluster.until(
+            lambda: any("2.8" in getattr(record, "advice", "") for record in caplog.records), "named"
+        )
         await cluster.until(lambda: cluster.active is not None, "a controller all the same")
 
     play(story, 1)

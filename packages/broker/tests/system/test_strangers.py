@@ -90,7 +90,9 @@ async def test_a_client_is_refused_what_only_brokers_send(
     answer = await ask(lone, request_of_brokers, version)
 
     assert answer.error_code == REFUSED
-    assert any("from 127.0.0.1" in line and "zookeeper.connect" in line for line in caplog.messages)
+    refusals = [record.__dict__ for record in caplog.records if "only brokers" in record.getMessage()]
+    assert [facts["client"] for facts in refusals] == ["127.0.0.1"]
+    assert "zookeeper.connect" in refusals[0]["reason"]
 
 
 async def test_a_frame_does_not_remove_the_brokers_from_metadata(lone: Broker) -> None:

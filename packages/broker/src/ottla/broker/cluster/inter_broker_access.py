@@ -108,11 +108,13 @@ class InterBrokerAccess:
         """Say in the log who was refused, and which setting admits it; at a limited rate."""
         self._warnings.warn(
             peer.client_host,
-            "refusing %s from %s (%s): only brokers send it, and %s",
-            request,
-            peer.client_host,
-            peer.connection_id,
-            self._admitted_by(),
+            "request refused: only brokers send it",
+            extra={
+                "request": request,
+                "client": peer.client_host,
+                "connection": peer.connection_id,
+                "reason": self._admitted_by(),
+            },
         )
 
     def _admitted_by(self) -> str:
@@ -139,7 +141,7 @@ class InterBrokerAccess:
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
                     self._addresses = await self._read()
             except (ZooKeeperError, TimeoutError) as error:
-                log.warning("the registered brokers cannot be read: %s", error)
+                log.warning("registered brokers not read", extra={"reason": repr(error)})
                 self._addresses = self._addresses._replace(are_complete=False)
 
 
@@ -198,6 +200,6 @@ async def _resolve(host: str, before: frozenset[str] | None) -> frozenset[str] |
     try:
         entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        log.warning("the registered broker's name %s cannot be resolved: %s", host, error)
+        log.warning("host of a registered broker not resolved", extra={"host": host, "reason": str(error)})
         return before
     return frozenset(plain_address(str(address[0])) for *_, address in entries)

@@ -209,7 +209,7 @@ class Registration:
                 write_atomically(self._files, self._session_file, f"{session_id}\n".encode(), sync=False)
             except OSError as error:
                 # A start after a kill then waits until this session expires.
-                _log.warning("the session is not remembered: %s", error)
+                _log.warning("session not remembered", extra={"reason": str(error)})
 
 
 async def _delete_quietly(bound: Operations, path: str, version: int) -> None:

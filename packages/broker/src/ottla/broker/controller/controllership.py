@@ -102,9 +102,8 @@ async def _enable_features(session: Operations) -> None:
         return
     if version > node.version:
         _log.error(
-            "a broker has run with an inter.broker.protocol.version above %s: %s",
-            LEVEL,
-            f"{ADVICE}, and remove the znode {node.path}",
+            "a broker has run with a later inter.broker.protocol.version",
+            extra={"level": LEVEL, "advice": f"{ADVICE}, and remove the znode {node.path}"},
         )
 
 

@@ -254,11 +254,12 @@ class Fetcher:
             self._session.lost()
             await self._disconnect()
             if not self._failures and not isinstance(error, KafkaError | OSError):
-                _log.error("%s failed", self.name, exc_info=error)
+                _log.error("fetcher failed", extra={"fetcher": self.name}, exc_info=error)
             pause_ms = backoff_ms(self._failures, self._config.replica_fetch_backoff_ms)
             self._due_ms = self._clock.monotonic_ms() + pause_ms
             self._failures += 1
-            self._warnings.warn("leader", "%s cannot fetch from broker %d: %s", self.name, self.leader, error)
+            facts = {"fetcher": self.name, "leader": self.leader, "reason": str(error)}
+            self._warnings.warn("leader", "fetch from leader failed", extra=facts)
 
     async def _fetch(self) -> None:
         request = self._request()
@@ -385,16 +386,18 @@ class Fetcher:
             return
         followed.fetch.failed = True
         known = isinstance(error, KafkaStorageError)
-        _log.error("%s is not copied any more: %s", followed.name, error, exc_info=None if known else error)
+        _log.error(
+            "partition not copied any more",
+            exc_info=None if known else error,
+            extra={"partition": str(followed.name), "reason": str(error)},
+        )
 
     def _pause(self, followed: Followed, reason: str) -> None:
         followed.fetch.back_off(self._clock.monotonic_ms(), self._config.replica_fetch_backoff_ms)
         self._warnings.warn(
             str(followed.name),
-            "%s is not copied from broker %d for a moment: %s",
-            followed.name,
-            self.leader,
-            reason,
+            "partition not copied for a moment",
+            extra={"partition": str(followed.name), "leader": self.leader, "reason": reason},
         )
 
     # ---- questions and truncations
@@ -453,11 +456,13 @@ class Fetcher:
         level = logging.WARNING if decision.offset < before else logging.INFO
         _log.log(
             level,
-            "%s ends at %d and is truncated to %d; its high watermark is %d",
-            one.name,
-            log.log_end_offset,
-            decision.offset,
-            before,
+            "log truncated",
+            extra={
+                "partition": str(one.name),
+                "log_end_offset": log.log_end_offset,
+                "to_offset": decision.offset,
+                "high_watermark": before,
+            },
         )
         try:
             if isinstance(decision, TruncateTo):

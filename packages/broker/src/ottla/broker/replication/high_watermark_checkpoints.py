@@ -30,7 +30,8 @@ def read_high_watermarks(files: Files, directories: Iterable[Path]) -> dict[Topi
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            log.warning("ignoring %s: %s", directory / HIGH_WATERMARKS_FILE, error)
+            path = directory / HIGH_WATERMARKS_FILE
+            log.warning("checkpoint ignored", extra={"path": str(path), "reason": str(error)})
     return saved
 
 

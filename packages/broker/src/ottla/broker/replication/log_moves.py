@@ -85,7 +85,8 @@ class LogMoves:
         try:
             await self._logs.futures.retire(topic_partition)
         except (KafkaError, OSError) as error:
-            log.warning("the deletion of the log that %s has left is tried again: %s", topic_partition, error)
+            facts = {"partition": str(topic_partition), "reason": str(error)}
+            log.warning("log that a moved replica left not deleted, repeated", extra=facts)
             await asyncio.sleep(FAILED_PAUSE_S)
             return False
         return True
@@ -104,7 +105,8 @@ class LogMoves:
                 return await self._finish(partition, copy)
             return await self._follow(partition, copy)
         except (KafkaError, OSError) as error:
-            log.warning("the move of %s is tried again: %s", topic_partition, error)
+            facts = {"partition": str(topic_partition), "reason": str(error)}
+            log.warning("move of a replica failed, repeated", extra=facts)
             await asyncio.sleep(FAILED_PAUSE_S)
             return False
 
@@ -149,7 +151,14 @@ class LogMoves:
         older = partition.log
         self._logs.exchange(copy, older)
         partition.replace_log(copy)
-        log.info("%s moved from %s to %s", partition.topic_partition, older.directory, copy.directory)
+        log.info(
+            "replica moved",
+            extra={
+                "partition": str(partition.topic_partition),
+                "from_directory": str(older.directory),
+                "to_directory": str(copy.directory),
+            },
+        )
         return True
 
     def _catch_up(self, current: Log, copy: Log) -> bool:

@@ -85,7 +85,8 @@ class NoFollowers:
     """Copies nothing: a follower keeps its log as it is and waits for a role."""
 
     def follow(self, partition: HostedPartition, leader: int) -> None:
-        log.info("%s follows broker %d and is not copied", partition.topic_partition, leader)
+        facts = {"partition": str(partition.topic_partition), "leader": leader}
+        log.info("partition followed and not copied", extra=facts)
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
         pass
@@ -265,15 +266,18 @@ class Replicas:
                     answers[topic_partition] = ErrorCode.STALE_CONTROLLER_EPOCH
                     known += 1
                 except KafkaError as error:
-                    log.warning("%s keeps its role: %s", topic_partition, error.code.name)
+                    facts = {"partition": str(topic_partition), "error": error.code.name}
+                    log.warning("partition keeps its role", extra=facts)
                     answers[topic_partition] = error.code
                 except OSError:
-                    log.exception("%s is offline: its log cannot be made", topic_partition)
+                    log.exception(
+                        "partition offline: log not made", extra={"partition": str(topic_partition)}
+                    )
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
             if known or level == logging.DEBUG:
                 # A new controller repeats all roles: most are known, and none of them is worth a line.
-                log.info("of %d roles %d were known here", len(assignments), known)
+                log.info("roles taken", extra={"roles": len(assignments), "known_before": known})
             return answers
 
     async def _truncated(self, topic_partition: TopicPartition) -> None:
@@ -284,11 +288,11 @@ class Replicas:
             await found.truncation.idle()
 
     def _note_role(self, topic_partition: TopicPartition, assignment: Assignment, level: int) -> None:
+        facts = {"partition": str(topic_partition), "leader_epoch": assignment.leader_epoch}
         if assignment.leader == self.broker_id:
-            log.log(level, "%s is led here in epoch %d", topic_partition, assignment.leader_epoch)
+            log.log(level, "partition led here", extra=facts)
         else:
-            leader, epoch = assignment.leader, assignment.leader_epoch
-            log.log(level, "%s follows %d in epoch %d", topic_partition, leader, epoch)
+            log.log(level, "partition followed", extra=facts | {"leader": assignment.leader})
 
     def _apply_one(
         self, topic_partition: TopicPartition, topic_id: UUID | None, assignment: Assignment
@@ -375,7 +379,8 @@ class Replicas:
                 try:
                     answers[topic_partition] = self._stop_one(topic_partition, leader_epoch, delete)
                 except KafkaError as error:
-                    log.warning("%s is not deleted: %s", topic_partition, error)
+                    facts = {"partition": str(topic_partition), "reason": str(error)}
+                    log.warning("partition not stopped", extra=facts)
                     answers[topic_partition] = error.code
             return answers
 
@@ -393,7 +398,7 @@ class Replicas:
             self._saved.pop(topic_partition, None)
             if self._logs.get(topic_partition) is not None:
                 self._logs.delete(topic_partition)
-        log.info("%s is stopped%s", topic_partition, " and deleted" if delete else "")
+        log.info("partition stopped", extra={"partition": str(topic_partition), "deleted": delete})
         return ErrorCode.NONE
 
     def _resign(self, partition: HostedPartition) -> None:
@@ -483,7 +488,7 @@ class Replicas:
             await asyncio.to_thread(checkpoints.write, checkpoints.begin(), self.high_watermarks())
         except OSError as error:
             # The checkpoint on the disk has lower ones, which is safe.
-            log.warning("the high watermarks are not written: %s", error)
+            log.warning("high watermarks not written", extra={"reason": str(error)})
 
 
 def check_epoch(current_leader_epoch: int, leader_epoch: int) -> None:

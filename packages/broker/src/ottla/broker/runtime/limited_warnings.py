@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 EVERY_MS: Final = 10_000
@@ -34,8 +34,8 @@ class LimitedWarnings:
         self._subjects: set[str] = set()
         self._left_out = 0
 
-    def warn(self, subject: str, text: str, *args: object) -> None:
-        """Log `text % args` unless this interval has had a line about the subject, or enough lines."""
+    def warn(self, subject: str, text: str, *args: object, extra: Mapping[str, object] | None = None) -> None:
+        """Log `text % args` and facts, unless this interval has a line about the subject, or enough lines."""
         now_ms = self._now_ms()
         if now_ms - self._began_ms >= self._every_ms:
             self._began_ms = now_ms
@@ -47,4 +47,4 @@ class LimitedWarnings:
         if self._left_out:
             text, args = f"{text} (%d more like this were not logged)", (*args, self._left_out)
             self._left_out = 0
-        self._log.warning(text, *args)
+        self._log.warning(text, *args, extra=extra)

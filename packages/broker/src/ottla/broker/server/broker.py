@@ -261,7 +261,7 @@ class Broker:
             first = next(iter(self.services.logs.describe()))
             cause = first.error and (first.error.strerror or first.error)
             reason = f"every log directory has failed ({first.path}: {cause})"
-            _log.critical("%s: the broker stops", reason)
+            _log.critical("broker stops", extra={"reason": reason})
             self._cannot_go_on(EveryDirectoryFailed(f"{reason}: replace the disk and start the broker again"))
         else:
             self._control.spawn(self._announce_failure(), "log-dir-failure")

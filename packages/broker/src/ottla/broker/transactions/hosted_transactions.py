@@ -203,9 +203,9 @@ class HostedTransactions:
         name = transaction.transactional_id[:200]
         self._warnings.warn(
             name,
-            "the state of the transactional id %s is damaged: producers can begin to use it; a transaction "
-            "that it has open is found with `ottla txn find-hanging` and ended with `ottla txn abort`",
-            name,
+            "state of a transactional id damaged: producers can begin to use it; a transaction that it has "
+            "open is found with `ottla txn find-hanging` and ended with `ottla txn abort`",
+            extra={"transactional_id": name},
         )
 
     def _unloaded(self, partition: TransactionPartition) -> None:
