@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from ottla.admin import Admin
-from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.testing import BrokerCluster
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection

@@ -21,7 +21,7 @@ from ottla.broker.api.testing import CountedTurns, FakeSession
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig
-from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.runtime.loop_budget import LONG_REQUESTS_MS
 from ottla.broker.transactions.coordinator import TransactionCoordinator

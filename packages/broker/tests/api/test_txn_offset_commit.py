@@ -7,9 +7,9 @@ import pytest
 
 from ottla.broker.api import offset_fetch, txn_offset_commit
 from ottla.broker.api.group_testing import PARTITIONS, GroupServices, ask
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer, build_batch
-from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,

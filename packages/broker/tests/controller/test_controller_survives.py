@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.controller.candidacy import Candidacy
+from ottla.broker.controller.controllership import Candidacy
 from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
 from ottla.broker.peers.controller_requests import AlterPartition, ProposedIsr
 from ottla.protocol.errors import NotController

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ottla.broker.controller.testing import LoopClock
-from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.coordinators.testing import (
     LEDGER_TOPIC,
     WRITE_TIMEOUT_MS,

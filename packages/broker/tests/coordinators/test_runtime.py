@@ -6,8 +6,8 @@ import asyncio
 import random
 
 from ottla.broker.controller.testing import LoopClock
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.coordinators.internal_topic_log import build_batch
-from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.testing import (
     LEDGER_TOPIC,
     LedgerCoordinator,

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.testing import DataPlane
-from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, partition_for
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
-from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.testing import (
     LEDGER_TOPIC,

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from ottla.broker.controller.testing import run_in_virtual_time
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
-from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.groups.classic.events import Heartbeat
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator

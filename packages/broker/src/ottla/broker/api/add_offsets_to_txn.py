@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.response_errors import known_to

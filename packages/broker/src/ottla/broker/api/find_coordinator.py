@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,

@@ -461,7 +461,7 @@ def _entry(key: Setting, value: str | None, synonyms: list[Synonym], *, read_onl
     sensitive = key.type == "password"
     if sensitive:
         value = None
-        synonyms = [Synonym(one.name, None, one.source) for one in synonyms]
+        synonyms = [Synonym(synonym.name, None, synonym.source) for synonym in synonyms]
     source = synonyms[0].source if synonyms else DEFAULT
     return Entry(key.name, value, source, read_only, sensitive, _TYPES[key.type], key.doc, tuple(synonyms))
 

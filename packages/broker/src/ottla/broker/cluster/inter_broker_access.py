@@ -81,7 +81,7 @@ class InterBrokerAccess:
         self._looking = asyncio.Lock()
 
     def admits_now(self, peer: Peer) -> bool | None:
-        """Tell whether a broker's request is served on this connection; None if that has to be looked up."""
+        """Return whether a broker's request is served on this connection; None if it has to be looked up."""
         if self._is_alone:
             return False
         if self._own_listener:
@@ -90,7 +90,7 @@ class InterBrokerAccess:
         return True if is_known and self._now_ms() - self._looked_ms < FRESH_MS else None
 
     async def admits(self, peer: Peer) -> bool:
-        """Tell whether a broker's request is served on this connection.
+        """Return whether a broker's request is served on this connection.
 
         An address that is not known is refused only after the registrations were read, so that the first
         request of a new broker is served. Raises `UnknownBrokers` while they cannot be read: a controller
@@ -105,7 +105,7 @@ class InterBrokerAccess:
         return is_known
 
     def refused(self, peer: Peer, request: str) -> None:
-        """Say in the log who was refused, and which setting admits it; at a limited rate."""
+        """Log a refused client, and the setting that admits it, at a limited rate."""
         self._warnings.warn(
             peer.client_host,
             "request refused: only brokers send it",

@@ -145,7 +145,7 @@ class MetadataCache:
         return gone
 
     def wake(self) -> None:
-        """Have every waiter check its condition again."""
+        """Wake every waiter, which checks its condition again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -210,7 +210,7 @@ class MetadataCache:
         return topic.partitions.get(partition.partition) if topic else None
 
     def may_exist(self, partition: TopicPartition) -> bool:
-        """Whether a partition is known, or this broker has not been told of the cluster yet.
+        """Whether a partition is known, or this broker has no metadata of the cluster yet.
 
         A broker that starts again is asked for partitions that it led before its controller has connected.
         """
@@ -237,7 +237,7 @@ class MetadataCache:
             await self._changed.wait()
 
     async def known(self, published: Published) -> bool:
-        """Wait until a controller has told this broker of the cluster, but not for ever; return if it has.
+        """Wait, within a bound, until a controller has sent this broker the metadata; return whether it has.
 
         A broker that starts again serves before that, because the controller has to connect first. An answer
         from its empty cache says that topics do not exist, which some clients take for final. A controller
@@ -257,7 +257,7 @@ class MetadataCache:
         return self._is_told
 
     async def _learn(self, published: Published) -> bool:
-        """Wait for the rest of what a controller tells in parts; False while nobody can say what there is."""
+        """Wait for the rest of what a controller sends in parts; False while its extent is unknown."""
         for _ in range(LOOKS if self._is_told_in_parts else 0):
             expected = await published()
             if expected is None:
@@ -281,8 +281,10 @@ class MetadataCache:
 
 def _known_broker(broker: UpdateMetadataBroker) -> KnownBroker:
     endpoints = {
-        one.listener: BrokerEndpoint(one.host, one.port, _SECURITY_PROTOCOLS[one.security_protocol])
-        for one in broker.endpoints
+        endpoint.listener: BrokerEndpoint(
+            endpoint.host, endpoint.port, _SECURITY_PROTOCOLS[endpoint.security_protocol]
+        )
+        for endpoint in broker.endpoints
     }
     return KnownBroker(broker.id, endpoints, broker.rack)
 

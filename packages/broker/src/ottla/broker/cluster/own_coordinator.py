@@ -60,7 +60,7 @@ def coordinator_directory(log_dirs: Sequence[Path], cluster_id: str | None) -> P
 
     Raises StartupRefused when directories of a known cluster hold none, or several that could be its.
     """
-    present = [one / DIRECTORY for one in log_dirs if (one / DIRECTORY / JOURNAL_FILE).exists()]
+    present = [log_dir / DIRECTORY for log_dir in log_dirs if (log_dir / DIRECTORY / JOURNAL_FILE).exists()]
     if not present and cluster_id is not None:
         raise StartupRefused(
             f"log.dirs belongs to cluster {cluster_id}, but the cluster's coordinator is in none of its "
@@ -68,7 +68,7 @@ def coordinator_directory(log_dirs: Sequence[Path], cluster_id: str | None) -> P
             "anew with `ottla zookeeper rebuild`"
         )
     if len(present) > 1:
-        present = [one for one in present if _cluster_in(one) == cluster_id] or present
+        present = [path for path in present if _cluster_in(path) == cluster_id] or present
     if len(present) > 1:
         raise StartupRefused(
             f"several of log.dirs hold a coordinator ({', '.join(map(str, present))}): "

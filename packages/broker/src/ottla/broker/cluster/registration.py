@@ -139,7 +139,7 @@ class Registration:
         self._session_file = data_dirs[0] / SESSION_FILE
         # A directory put before the others has no file yet: that of the next one is this broker's, too.
         known = (_read_session(files, directory / SESSION_FILE) for directory in data_dirs)
-        self._earlier_session = next((one for one in known if one is not None), None)
+        self._earlier_session = next((session_id for session_id in known if session_id is not None), None)
 
     async def register(self) -> int:
         """Write the znode in the present session; return its czxid, the broker epoch.
@@ -156,7 +156,7 @@ class Registration:
         return epoch
 
     def _node(self) -> BrokerRegistration:
-        protocols = {one.name: one.security_protocol for one in self._config.parsed_listeners}
+        protocols = {listener.name: listener.security_protocol for listener in self._config.parsed_listeners}
         return BrokerRegistration(
             self._broker_id,
             self._endpoints,

@@ -43,7 +43,7 @@ ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaReques
 _Wanted = TypeVar("_Wanted")
 _State = TypeVar("_State")
 States: TypeAlias = dict[str, list[_State]]
-"""The states of partitions in a request, by topic. Requests share them: nobody changes them."""
+"""The states of partitions in a request, by topic. Requests share them: they never change."""
 Building: TypeAlias = Generator[EndOfSlice, Any, States[_State]]
 
 SECURITY_PROTOCOLS: Mapping[str, int] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -98,7 +98,7 @@ class ControlRequestBatch:
         states_of: Callable[[_Wanted], Building[_State]],
         build: Callable[[LiveBroker, States[_State]], ControlRequest],
     ) -> Iterator[Publish | EndOfSlice]:
-        """Build the requests; brokers that are told of the same partitions share the states of these."""
+        """Build the requests; brokers that get the same partitions share the states of these."""
         last: tuple[_Wanted, States[_State]] | None = None
         for broker_id, wanted in collected.items():
             if broker := self.context.live.get(broker_id):
@@ -120,7 +120,7 @@ class ControlRequestBatch:
     def _leader_and_isr(
         self, broker: LiveBroker, states: States[LeaderAndIsrPartitionState]
     ) -> LeaderAndIsrRequest:
-        leaders = {one.leader for those in states.values() for one in those}
+        leaders = {state.leader for those in states.values() for state in those}
         return LeaderAndIsrRequest(
             controller_id=self.context.controller_id,
             controller_epoch=self.context.epoch,

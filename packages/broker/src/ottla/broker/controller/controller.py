@@ -1,7 +1,7 @@
 """The controller of one broker: it runs for election and, once elected, performs what the machine decides.
 
 One task owns all state. Watches, responses of brokers and requests only add to its queue. Whatever fails ends
-the controllership, never the task: its znode is removed, and a broker is elected that reads everything anew.
+the controllership, never the task: its znode is removed, and a broker is elected that reads everything again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.cluster.placement import new_topic_id
 from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.controller import controllership, znode_requests
-from ottla.broker.controller.candidacy import Candidacy
 from ottla.broker.controller.channels import Channels, Sender, Spawn
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
 from ottla.broker.controller.controller_context import ControllerContext, LiveBroker
 from ottla.broker.controller.controller_state import ControllerState, state_in
+from ottla.broker.controller.controllership import Candidacy
 from ottla.broker.controller.event_queue import EventQueue, QueuedEvent
 from ottla.broker.controller.events import (
     BalanceLeaders,
@@ -169,7 +169,7 @@ class Controller:
         return epoch != NO_EPOCH and epoch < self.broker_epoch
 
     async def ask(self, event: Event) -> Answers:
-        """Have the controller process an event and return its answer; raises NotController elsewhere."""
+        """Queue an event for the controller and return its answer; raises NotController elsewhere."""
         if self._machine is None:
             raise NotController
         return await self._queue.ask(event)
@@ -235,7 +235,7 @@ class Controller:
             await self._answer(asked)
 
     async def _step_down(self, reason: str) -> None:
-        """Resign, remove our controller znode, and run for election later, which reads everything anew."""
+        """Resign, remove our controller znode, and run for election later, which reads everything again."""
         self._resign(reason)
         self._candidacy.failed(self._environment.clock.monotonic_ms())
         self._defer_candidacy()

@@ -230,7 +230,7 @@ class ControllerContext:
             self.forget_replica(partition, broker)
 
     def forget_replica(self, partition: TopicPartition, broker: int) -> None:
-        """Drop what is known of a replica that was removed from the assignment."""
+        """Drop all facts about a replica that was removed from the assignment."""
         self.replica_states.pop((partition, broker), None)
         self.failed_replicas.discard((partition, broker))
 

@@ -57,7 +57,7 @@ def elect_for_shutdown(
 def elect_for_reassignment(
     replicas: Sequence[int], isr: Collection[int], alive: Alive, leader: int
 ) -> Choice | None:
-    """Keep the leader if it stays, else elect; the ISR loses what is no longer a replica, dead or alive."""
+    """Keep the leader if it stays, else elect; the ISR loses former replicas, also live ones."""
     staying = tuple(member for member in isr if member in replicas)
     if not staying:
         return None

@@ -2,7 +2,7 @@
 
 Two rules hold everywhere. The controller's view of a partition is ZooKeeper's answer: after a conflict it
 decides again from the state that ZooKeeper returned. And every written state is sent to the brokers, also
-when it is not certain that this controller wrote it: sending twice is harmless, sending to nobody leaves a
+when it is not certain that this controller wrote it: sending twice is harmless, sending nothing leaves a
 partition without a leader.
 """
 
@@ -34,7 +34,7 @@ Decision = Callable[[TopicPartition], Leadership | None]
 
 
 class Leaderships:
-    """Writes the leader and the ISR of partitions, and keeps their states in step with what is written."""
+    """Writes the leader and the ISR of partitions, and keeps their states in step with these writes."""
 
     def __init__(self, context: ControllerContext, batch: ControlRequestBatch) -> None:
         self._context = context

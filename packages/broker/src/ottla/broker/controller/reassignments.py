@@ -134,7 +134,7 @@ class Reassignments:
         return (yield from self._leave(unneeded, before))
 
     def _new_replicas(self, partition: TopicPartition) -> list[int]:
-        """Take added replicas that nobody knew from NonExistent to New."""
+        """Move added replicas that were unknown from NonExistent to New."""
         context = self._context
         added = [
             broker
@@ -205,7 +205,7 @@ class Reassignments:
 
     def _can_leave(self, partition: TopicPartition) -> bool:
         now = self._context.leaderships.get(partition)
-        if now is None:  # never led, so nothing is lost; of a state that cannot be read nobody knows
+        if now is None:  # never led, so nothing is lost; of a state that cannot be read this is unknown
             return partition not in self._context.unreadable
         return not set(now.isr).isdisjoint(self._context.assignment(partition).replicas)
 
@@ -236,7 +236,7 @@ class Reassignments:
         yield from self._no_longer_await(gone, self._context.stopping)
 
     def brokers_started(self, started: set[int]) -> None:
-        """Repeat to brokers that have registered anew what they may not have been told before."""
+        """Repeat requests to brokers that registered again: the earlier ones may not have arrived."""
         for partition, stopping in self._context.stopping.items():
             for broker in stopping.awaited & started:
                 self._batch.stop(partition, broker, delete=True)

@@ -85,6 +85,7 @@ class Machine:
                 self._states_read(event.states)
             case ReplicasFailed():
                 self._resend_leader_and_isr(event.broker_id)
+        # After an event of any kind: a reassignment or a deletion may have waited for it as the last one.
         yield from self._go_on()
         yield from self._flush()
         return answers
@@ -256,12 +257,12 @@ class Machine:
     def _merge_topic(self, name: str, topic: Topic) -> list[TopicPartition]:
         known = self.context.topics.get(name)
         if known is not None:
-            # Only somebody who edits the znode by hand removes partitions from it.
+            # Only an edit of the znode by hand removes partitions from it.
             for number in known.partitions.keys() - topic.partitions.keys():
                 self.context.forget_partition(TopicPartition(name, number))
         old = known.partitions if known else {}
         # The known replicas of a partition change by reassignment alone: the znode may be behind it.
-        partitions = {number: old.get(number, each) for number, each in topic.partitions.items()}
+        partitions = {number: old.get(number, read) for number, read in topic.partitions.items()}
         self.context.topics[name] = replace(topic, partitions=partitions)
         created = [TopicPartition(name, number) for number in topic.partitions if number not in old]
         self.context.assign({p: self.context.assignment(p) for p in created})

@@ -358,7 +358,7 @@ class ControllerCluster:
         await self._with_any_session(lambda session: session.create(path, b"", make_parents=True))
 
     async def catch_up(self) -> None:
-        """Let every leader propose an ISR of all live replicas, as if they had caught up."""
+        """Make every leader propose an ISR of all live replicas, as if they had caught up."""
         for broker in list(self.brokers.values()):
             for partition, known in list(broker.assigned.items()):
                 isr = tuple(replica for replica in known.replicas if replica in self.brokers)
@@ -465,7 +465,9 @@ def play(
         async with ControllerCluster(seed) as cluster:
             await cluster.start(*brokers)
             await cluster.until(lambda: cluster.active is not None, "a controller")
-            await cluster.until(lambda: all(cluster.brokers[one].epoch >= 0 for one in brokers), "registered")
+            await cluster.until(
+                lambda: all(cluster.brokers[broker].epoch >= 0 for broker in brokers), "registered"
+            )
             await story(cluster)
             cluster.invariants.check()
 

@@ -36,7 +36,7 @@ def is_still(cluster: ControllerCluster, *replicas: tuple[int, ...]) -> bool:
 
 
 async def until_still(cluster: ControllerCluster, *replicas: tuple[int, ...]) -> None:
-    """Let replicas catch up until the move is over."""
+    """Make replicas catch up until the move is over."""
     async with asyncio.timeout(120):
         while not is_still(cluster, *replicas):
             await cluster.catch_up()

@@ -94,7 +94,7 @@ class ZnodeRequests:
 
         def without(data: bytes) -> bytes | None:
             node = ReassignPartitions.decode(data)
-            rest = {each: to for each, to in node.replicas.items() if TopicPartition(*each) not in partitions}
+            rest = {name: to for name, to in node.replicas.items() if TopicPartition(*name) not in partitions}
             return ReassignPartitions(rest).encode() if rest else None
 
         with suppress(MalformedZnode):  # read again below, and named there
@@ -123,7 +123,10 @@ class ZnodeRequests:
         root = paths.ISR_CHANGE_NOTIFICATION
         read = await self._children(store, root, ISR_CHANGES, IsrChange.decode)
         partitions = {
-            TopicPartition(*each) for change in read.values() if change for each in change.partitions
+            TopicPartition(*partition)
+            for change in read.values()
+            if change
+            for partition in change.partitions
         }
         if partitions:
             await perform(StatesRead(await store.states(sorted(partitions))))

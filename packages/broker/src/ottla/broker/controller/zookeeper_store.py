@@ -211,6 +211,8 @@ class Store:
     async def _write_one(self, partition: TopicPartition, wanted: Leadership) -> WriteResult:
         """Write one state znode, or find out whether an earlier try succeeded."""
         while True:
+            # Read first, in each round: an earlier try may have been applied although its answer was lost,
+            # and a later try at the same version would take our own write for a conflict.
             present = await self._state(partition)
             if isinstance(present, ZooKeeperError):
                 return WriteResult(None, ours=False, unreadable=True)
@@ -221,6 +223,7 @@ class Store:
             if (present.partition_epoch if present else -1) != wanted.partition_epoch:
                 return WriteResult(present, ours=False)
             if wanted.partition_epoch < 0:
+                # The parent of a first state znode; another controller's of this epoch may have made it.
                 await self._fenced_quietly([Create(paths.partition(*partition))])
             try:
                 await self.fenced(_state_write(partition, wanted)[-1:])
@@ -436,8 +439,13 @@ def leadership_of(partition: TopicPartition, data: bytes, stat: Stat) -> Leaders
 def live_broker(node: BrokerRegistration, epoch: int) -> LiveBroker:
     """Convert a broker's registration into the controller's form."""
     endpoints = tuple(
-        Endpoint(one.listener_name, one.host, one.port, node.security_protocol(one.listener_name))
-        for one in node.endpoints
+        Endpoint(
+            endpoint.listener_name,
+            endpoint.host,
+            endpoint.port,
+            node.security_protocol(endpoint.listener_name),
+        )
+        for endpoint in node.endpoints
     )
     return LiveBroker(node.broker_id, epoch, endpoints, node.rack)
 

@@ -10,7 +10,7 @@
 
 `settled` is called exactly once for each write: with an error the coordinator undoes its pending mark.
 After a timeout the records may still be committed later; they are then replayed by the next load. Records of
-a transaction only become pending, so they are replayed when they are appended: whatever comes of the write,
+a transaction only become pending, so they are replayed when they are appended: with any result of the write,
 the marker behind them in the log, or a tombstone, finds them here as a load does.
 """
 
@@ -140,8 +140,8 @@ class RecordWriter(Generic[S, R]):
 
         A broker that was paused or cut off may have a successor and not know it: its state is then old. The
         successor was in the ISR, and has stopped to fetch from here before its first write. So `unused`, a
-        record that changes no state, is appended; when all in-sync replicas have fetched it, nobody had been
-        elected before. Nothing is appended where no other replica could have been elected.
+        record that changes no state, is appended; when all in-sync replicas have fetched it, no other broker
+        had been elected before. Nothing is appended where no other replica could have been elected.
         """
         try:
             if self._store.is_alone(partition.number, partition.leader_epoch):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, CoordinatorPartitions, S
+from ottla.broker.coordinators.coordinator_partitions import (
+    CoordinatorPartition,
+    CoordinatorPartitions,
+    S,
+    partition_for,
+)
 from ottla.broker.coordinators.coordinator_state import RecordCodec
-from ottla.broker.coordinators.key_partitioning import partition_for
 from ottla.broker.coordinators.loading import StateLoader
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode, KafkaError

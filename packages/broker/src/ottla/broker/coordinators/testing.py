@@ -101,7 +101,7 @@ class MemoryStore:
             raise held.error
 
     def release(self, error: KafkaError | None = None) -> None:
-        """Commit what is held, or let its waits fail."""
+        """Commit the held appends, or fail their waits."""
         for held in self._held:
             held.error = error
             held.done.set()
@@ -234,11 +234,15 @@ class LedgerCoordinator:
 
     def elect(self, *numbers: int, epoch: int = 0) -> None:
         """Lead these partitions."""
-        self.runtime.leadership_changed([(TopicPartition(LEDGER_TOPIC, one), epoch) for one in numbers], [])
+        self.runtime.leadership_changed(
+            [(TopicPartition(LEDGER_TOPIC, number), epoch) for number in numbers], []
+        )
 
     def resign(self, *numbers: int, epoch: int = 1) -> None:
         """Give these partitions up."""
-        self.runtime.leadership_changed([], [(TopicPartition(LEDGER_TOPIC, one), epoch) for one in numbers])
+        self.runtime.leadership_changed(
+            [], [(TopicPartition(LEDGER_TOPIC, number), epoch) for number in numbers]
+        )
 
     # ---- transactions
 

@@ -85,7 +85,7 @@ class GroupDriver:
         self.step(Persisted(persist, error))
 
     def wait(self, ms: float) -> None:
-        """Let time pass, with `TimePassed` at each deadline of the group."""
+        """Pass time, with `TimePassed` at each deadline of the group."""
         end_ms = self.now_ms + ms
         while (wake_ms := self.group.wake_at_ms) is not None and wake_ms <= end_ms:
             self.now_ms = max(self.now_ms, wake_ms)
@@ -171,7 +171,9 @@ class GroupDriver:
     def leave(self, *members: MemberIdentity | str) -> list[ErrorCode]:
         """Send LeaveGroup and return the error of each member."""
         token = self.token()
-        identities = tuple(MemberIdentity(one) if isinstance(one, str) else one for one in members)
+        identities = tuple(
+            MemberIdentity(member) if isinstance(member, str) else member for member in members
+        )
         self.step(Leave(token=token, members=identities))
         answer = self.answers[token]
         assert isinstance(answer, LeaveResult)
@@ -198,10 +200,10 @@ class GroupDriver:
         ids = [self.joined(token).member_id for token in tokens]
         leader = self.group.leader_id
         assert leader is not None
-        ids.sort(key=lambda one: one != leader)
-        self.sync(leader, assignments={one: one.encode() for one in ids})
-        for one in ids[1:]:
-            self.sync(one)
+        ids.sort(key=lambda member_id: member_id != leader)
+        self.sync(leader, assignments={member_id: member_id.encode() for member_id in ids})
+        for member_id in ids[1:]:
+            self.sync(member_id)
         return ids
 
 
@@ -258,7 +260,7 @@ def resign(groups: GroupCoordinator, epoch: int = 0) -> None:
 
 def subscription(*topics: str) -> bytes:
     """The metadata of a consumer that subscribes to these topics."""
-    names = b"".join(len(one).to_bytes(2, "big") + one.encode() for one in topics)
+    names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\0\0\0\0"
 
 
@@ -279,15 +281,21 @@ def a_join(member_id: str = "", new_member_id: str = "m", **more: Any) -> Join:
 async def settle(groups: GroupCoordinator, group_id: str, names: list[str]) -> list[str]:
     """Bring a group to Stable; return its member ids, the leader first."""
     joins = await asyncio.gather(*(groups.join(group_id, a_join(new_member_id=name)) for name in names))
-    ids = sorted((one.member_id for one in joins), key=lambda one: one != joins[0].leader_id)
-    assignments = {one: one.encode() for one in ids}
+    leader_id = joins[0].leader_id
+    ids = sorted((join.member_id for join in joins), key=lambda member_id: member_id != leader_id)
+    assignments = {member_id: member_id.encode() for member_id in ids}
     await asyncio.gather(
         *(
             groups.sync(
                 group_id,
-                Sync(token=None, member_id=one, generation=joins[0].generation, assignments=assignments),
+                Sync(
+                    token=None,
+                    member_id=member_id,
+                    generation=joins[0].generation,
+                    assignments=assignments,
+                ),
             )
-            for one in ids
+            for member_id in ids
         )
     )
     return ids

@@ -1,1 +1,3 @@
 """Replication of partitions: leader and followers, in-sync replicas, high watermarks."""
+
+__all__: list[str] = []

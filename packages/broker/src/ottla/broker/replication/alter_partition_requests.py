@@ -89,11 +89,13 @@ class AlterPartitionRequests:
         while True:
             self._something.clear()
             now_s = loop.time()
-            due = {partition: one for partition, one in self._waiting.items() if one.due_s <= now_s}
+            due = {
+                partition: sending for partition, sending in self._waiting.items() if sending.due_s <= now_s
+            }
             if due:
-                self._waiting = {p: one for p, one in self._waiting.items() if p not in due}
+                self._waiting = {p: sending for p, sending in self._waiting.items() if p not in due}
                 return due
-            next_s = min((one.due_s for one in self._waiting.values()), default=None)
+            next_s = min((sending.due_s for sending in self._waiting.values()), default=None)
             try:
                 async with asyncio.timeout_at(next_s):
                     await self._something.wait()
@@ -101,18 +103,20 @@ class AlterPartitionRequests:
                 continue
 
     async def _carry(self, due: dict[TopicPartition, _Sending], replicas: Replicas) -> None:
-        """Send proposals once, and hand back what is known of their outcomes."""
+        """Send proposals once, and hand back their outcomes as far as they are known."""
         answers = await self._answers(due)
         unknown = []
-        for partition, one in due.items():
-            if not self._hand_back(partition, one, answers, replicas):
+        for partition, sending in due.items():
+            if not self._hand_back(partition, sending, answers, replicas):
                 unknown.append(partition)
         await asyncio.gather(*(self._read_back(partition, replicas) for partition in unknown))
 
     async def _answers(self, due: dict[TopicPartition, _Sending]) -> Answers:
         proposals = {
-            partition: ProposedIsr(one.proposal.leader_epoch, one.proposal.partition_epoch, one.proposal.isr)
-            for partition, one in due.items()
+            partition: ProposedIsr(
+                sending.proposal.leader_epoch, sending.proposal.partition_epoch, sending.proposal.isr
+            )
+            for partition, sending in due.items()
         }
         try:
             return await self._ask(AlterPartition(self._broker_id, self._broker_epoch(), proposals))
@@ -122,13 +126,13 @@ class AlterPartitionRequests:
             return Answers(top=ErrorCode.BROKER_NOT_AVAILABLE)
 
     def _hand_back(
-        self, partition: TopicPartition, one: _Sending, answers: Answers, replicas: Replicas
+        self, partition: TopicPartition, sending: _Sending, answers: Answers, replicas: Replicas
     ) -> bool:
-        """Tell the partition its answer; return whether there was one that says what is committed."""
-        token, now = one.proposal.token, answers.leaderships.get(partition)
+        """Pass a partition its answer; return whether the answer names the committed state."""
+        token, now = sending.proposal.token, answers.leaderships.get(partition)
         if now is not None and not answers.top:
             replicas.isr_answered(partition, token, now.isr, now.partition_epoch)
-            self._outlive_copies(partition, one, replicas)
+            self._outlive_copies(partition, sending, replicas)
             return True
         code = answers.top or answers.partitions.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
         error = type(error_for(code)).__name__
@@ -136,26 +140,26 @@ class AlterPartitionRequests:
             self._refused()
         _log.info("proposed isr not confirmed", extra={"partition": str(partition), "error": error})
         if answers.top or code not in NOT_ATTEMPTED:
-            one.unanswered += 1
+            sending.unanswered += 1
             return False
-        if one.unanswered:
+        if sending.unanswered:
             replicas.isr_retracted(partition, token)
-            self._inherit(partition, one)
+            self._inherit(partition, sending)
         else:
             replicas.isr_refused(partition, token)
         return True
 
-    def _outlive_copies(self, partition: TopicPartition, one: _Sending, replicas: Replicas) -> None:
+    def _outlive_copies(self, partition: TopicPartition, sending: _Sending, replicas: Replicas) -> None:
         """Drop a proposal that an answer did not settle, once no copy of the one before can be under way.
 
         Apache Kafka's controller writes nothing for an ISR that is committed already, so that the partition
         epoch stays.
         """
         now_s = asyncio.get_running_loop().time()
-        if one.confirmed_s is None:
-            one.confirmed_s = now_s
-        if now_s - one.confirmed_s >= COPIES_TRAVEL_S:
-            replicas.isr_refused(partition, one.proposal.token)
+        if sending.confirmed_s is None:
+            sending.confirmed_s = now_s
+        if now_s - sending.confirmed_s >= COPIES_TRAVEL_S:
+            replicas.isr_refused(partition, sending.proposal.token)
 
     def _inherit(self, partition: TopicPartition, before: _Sending) -> None:
         """Copies of the proposal before may be under way, too, when the one that retracts it is refused."""
@@ -164,8 +168,8 @@ class AlterPartitionRequests:
             retraction.unanswered = before.unanswered + 1
             retraction.due_s = self._later_s(before)
 
-    def _later_s(self, one: _Sending) -> float:
-        backoff_s = min(MAX_RETRY_BACKOFF_S, RETRY_BACKOFF_S * (1 << min(one.unanswered, 10)))
+    def _later_s(self, sending: _Sending) -> float:
+        backoff_s = min(MAX_RETRY_BACKOFF_S, RETRY_BACKOFF_S * (1 << min(sending.unanswered, 10)))
         return asyncio.get_running_loop().time() + backoff_s
 
     async def _read_back(self, partition: TopicPartition, replicas: Replicas) -> None:
@@ -179,10 +183,10 @@ class AlterPartitionRequests:
             replicas.isr_read(partition, now.leader_epoch, now.isr, now.partition_epoch)
 
     def _repeat(self, carried: dict[TopicPartition, _Sending], replicas: Replicas) -> None:
-        """Queue what is still proposed once more, each later than the last time."""
+        """Queue the proposals that are still open once more, each later than the last time."""
         for partition in replicas.still_proposed(
-            (partition, one.proposal.token) for partition, one in carried.items()
+            (partition, sending.proposal.token) for partition, sending in carried.items()
         ):
-            one = carried[partition]
-            one.due_s = self._later_s(one)
-            self._waiting.setdefault(partition, one)
+            sending = carried[partition]
+            sending.due_s = self._later_s(sending)
+            self._waiting.setdefault(partition, sending)

@@ -61,9 +61,17 @@ class FetchSession:
         if self._epoch == FULL:
             changed, forgotten = list(self._wanted.items()), []
         else:
-            changed = [(one, self._wanted[one]) for one in self._changed if one in self._wanted]
-            forgotten = [one for one in self._changed if one not in self._wanted and one in self._known]
-        self._known.update(one for one, _ in changed)
+            changed = [
+                (partition, self._wanted[partition])
+                for partition in self._changed
+                if partition in self._wanted
+            ]
+            forgotten = [
+                partition
+                for partition in self._changed
+                if partition not in self._wanted and partition in self._known
+            ]
+        self._known.update(partition for partition, _ in changed)
         self._known.difference_update(forgotten)
         self._changed.clear()
         return SessionRequest(self._id, self._epoch, changed, forgotten)
@@ -79,7 +87,7 @@ class FetchSession:
             self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
 
     def lost(self, *, unknown: bool = False) -> None:
-        """Begin anew: no answer came, or the leader does not know the session (`unknown`)."""
+        """Begin a new session: no answer came, or the leader does not know the session (`unknown`)."""
         self._restart(NO_SESSION if unknown else self._id)  # the id lets the leader drop the old one
 
     def _restart(self, session_id: int) -> None:

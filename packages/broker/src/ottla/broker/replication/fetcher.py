@@ -87,7 +87,7 @@ class Followed:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether the log has to be on the disk before its end is told to the leader, which counts it."""
+        """Whether the log has to be on the disk before a Fetch names its end, which the leader counts."""
         return self.partition.log.config.flush_before_acknowledge and not self.is_synced
 
     @property
@@ -157,7 +157,7 @@ class Fetcher:
         self._changed.set()
 
     def _give_up_wait(self) -> None:
-        """Have a fetch that waits at the leader end soon: the next one asks for an added partition, too.
+        """End a fetch that waits at the leader soon: the next one asks for an added partition, too.
 
         Where records flow it ends by itself. Elsewhere a new leader, for which clients of acks=all wait,
         would not hear of this follower for up to `replica.fetch.wait.max.ms`.
@@ -200,16 +200,16 @@ class Fetcher:
         """Bring to the disk what partitions have from earlier roles."""
         now_ms = self._clock.monotonic_ms()
         found = [self.partitions[name] for name in self._unsettled if name in self.partitions]
-        waiting = [one for one in found if one.needs_sync and one.fetch.is_due(now_ms)]
+        waiting = [followed for followed in found if followed.needs_sync and followed.fetch.is_due(now_ms)]
         if waiting:
-            await asyncio.gather(*(self._sync(one) for one in waiting))
+            await asyncio.gather(*(self._sync(followed) for followed in waiting))
 
     def _settle(self, now_ms: float) -> None:
-        """Tell the session what to ask for; paused partitions stay unsettled."""
+        """Pass the session the positions to ask for; paused partitions stay unsettled."""
         is_throttled = self._quota is not None and self._quota.is_exceeded
         if is_throttled:  # also those that the last answer did not have
-            held = (one for one in self.partitions.values() if self._may_be_held(one))
-            self._unsettled.update((one.name, None) for one in held)
+            held = (followed for followed in self.partitions.values() if self._may_be_held(followed))
+            self._unsettled.update((followed.name, None) for followed in held)
         self._held.clear()
         for name in list(self._unsettled):
             followed = self.partitions.get(name)
@@ -229,9 +229,9 @@ class Fetcher:
         if self._due_ms > now_ms:
             return self._due_ms
         paused = [
-            self.partitions[one].fetch.due_ms
-            for one in self._unsettled
-            if one in self.partitions and one not in self._held
+            self.partitions[name].fetch.due_ms
+            for name in self._unsettled
+            if name in self.partitions and name not in self._held
         ]
         if self._held and self._quota is not None:
             # Not much later: with another rate it may be due sooner.
@@ -333,7 +333,7 @@ class Fetcher:
                 else:
                     self._decided(followed, decision, later)
         # The next request says what is here: the leader counts it, and acknowledges.
-        await asyncio.gather(*(self._sync(one) for one in unsynced))
+        await asyncio.gather(*(self._sync(followed) for followed in unsynced))
         if later:
             await self._finish(later)
 
@@ -404,61 +404,67 @@ class Fetcher:
 
     async def _finish(self, decided: list[tuple[Followed, Decision]]) -> None:
         """Ask the leader what decisions still need, then truncate."""
-        bounds = [one for one, decision in decided if isinstance(decision, AskBounds)]
+        bounds = [followed for followed, decision in decided if isinstance(decision, AskBounds)]
         if bounds:
             await self._ask_bounds(bounds, decided)
-        ends = [(one, decision.epoch) for one, decision in decided if isinstance(decision, AskEpochEnd)]
+        ends = [
+            (followed, decision.epoch) for followed, decision in decided if isinstance(decision, AskEpochEnd)
+        ]
         if ends:
             await self._ask_epoch_ends(ends, decided)
         async with asyncio.TaskGroup() as tasks:
-            for one, decision in decided:
+            for followed, decision in decided:
                 if isinstance(decision, TruncateTo | RestartAt):
-                    tasks.create_task(self._truncate(one, decision), name=f"{self.name}-truncate")
+                    tasks.create_task(self._truncate(followed, decision), name=f"{self.name}-truncate")
 
     async def _ask_bounds(self, asked: list[Followed], decided: list[tuple[Followed, Decision]]) -> None:
         starts = await self._offsets(asked, leader_requests.EARLIEST)
         ends = await self._offsets(asked, leader_requests.LATEST)
-        for one in self._still(asked):
-            start, end = starts.get(one.name, _NOTHING), ends.get(one.name, _NOTHING)
+        for followed in self._still(asked):
+            start, end = starts.get(followed.name, _NOTHING), ends.get(followed.name, _NOTHING)
             if code := start[0] or end[0]:
-                self._pause(one, _name_of(code))
+                self._pause(followed, _name_of(code))
             else:
-                self._decided(one, one.fetch.on_bounds(one.partition.log, start[1], end[1]), decided)
+                self._decided(
+                    followed, followed.fetch.on_bounds(followed.partition.log, start[1], end[1]), decided
+                )
 
     async def _offsets(self, asked: list[Followed], timestamp: int) -> dict[TopicPartition, tuple[int, int]]:
-        wanted = [(one.name, one.fetch.leader_epoch) for one in asked]
+        wanted = [(followed.name, followed.fetch.leader_epoch) for followed in asked]
         request = leader_requests.list_offsets(wanted, timestamp, self._broker_id)
         return leader_requests.found_offsets(await self._send(request, ListOffsetsResponse))
 
     async def _ask_epoch_ends(
         self, asked: list[tuple[Followed, int]], decided: list[tuple[Followed, Decision]]
     ) -> None:
-        wanted = [(one.name, one.fetch.leader_epoch, epoch) for one, epoch in asked]
+        wanted = [(followed.name, followed.fetch.leader_epoch, epoch) for followed, epoch in asked]
         request = leader_requests.epoch_ends(wanted, self._broker_id)
         found = leader_requests.found_epoch_ends(await self._send(request, OffsetForLeaderEpochResponse))
-        for one in self._still(one for one, _ in asked):
-            code, epoch, end = found.get(one.name, (*_NOTHING, -1))
+        for followed in self._still(followed for followed, _ in asked):
+            code, epoch, end = found.get(followed.name, (*_NOTHING, -1))
             if code:
-                self._pause(one, _name_of(code))
+                self._pause(followed, _name_of(code))
             else:
-                self._decided(one, one.fetch.on_epoch_end(one.partition.log, epoch, end), decided)
+                self._decided(
+                    followed, followed.fetch.on_epoch_end(followed.partition.log, epoch, end), decided
+                )
 
     def _still(self, asked: Iterable[Followed]) -> Iterable[Followed]:
         """Yield those that have kept their role."""
-        return (one for one in asked if self.partitions.get(one.name) is one)
+        return (followed for followed in asked if self.partitions.get(followed.name) is followed)
 
-    async def _truncate(self, one: Followed, decision: TruncateTo | RestartAt) -> None:
-        await one.partition.log.truncation.idle()
+    async def _truncate(self, followed: Followed, decision: TruncateTo | RestartAt) -> None:
+        await followed.partition.log.truncation.idle()
         # Nothing is awaited from this look to the begin of the truncation, for which changes of roles wait.
-        if self.partitions.get(one.name) is not one:
+        if self.partitions.get(followed.name) is not followed:
             return
-        log, before = one.partition.log, one.partition.high_watermark
+        log, before = followed.partition.log, followed.partition.high_watermark
         level = logging.WARNING if decision.offset < before else logging.INFO
         _log.log(
             level,
             "log truncated",
             extra={
-                "partition": str(one.name),
+                "partition": str(followed.name),
                 "log_end_offset": log.log_end_offset,
                 "to_offset": decision.offset,
                 "high_watermark": before,
@@ -466,11 +472,11 @@ class Fetcher:
         )
         try:
             if isinstance(decision, TruncateTo):
-                await one.partition.truncate_to(decision.offset)
+                await followed.partition.truncate_to(decision.offset)
             else:
-                await one.partition.truncate_fully_and_start_at(decision.offset)
+                await followed.partition.truncate_fully_and_start_at(decision.offset)
         except KafkaError as error:
-            self._fail(one, error)
+            self._fail(followed, error)
 
 
 _NOTHING: Final = (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1)
@@ -481,4 +487,4 @@ def _name_of(code: int) -> str:
     return ErrorCode(code).name if code in _CODES else f"error code {code}"
 
 
-_CODES: Final = frozenset(int(one) for one in ErrorCode)
+_CODES: Final = frozenset(int(code) for code in ErrorCode)

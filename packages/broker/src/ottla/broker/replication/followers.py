@@ -55,9 +55,9 @@ class Followers:
         self._rates: dict[str, Meter] = {}
         self._metrics = ReplicationMetrics(metrics)
         self._metrics.show(
-            max_lag=lambda: max((one.fetch.lag for one in self._followed()), default=0),
-            failed=lambda: sum(one.fetch.failed for one in self._followed()),
-            min_rate=lambda: min((one.one_minute_rate for one in self._rates.values()), default=0.0),
+            max_lag=lambda: max((followed.fetch.lag for followed in self._followed()), default=0),
+            failed=lambda: sum(followed.fetch.failed for followed in self._followed()),
+            min_rate=lambda: min((rate.one_minute_rate for rate in self._rates.values()), default=0.0),
             dead=lambda: sum(task.done() for _, task in self._fetchers.values()),
         )
 
@@ -105,7 +105,9 @@ class Followers:
             self.follow(followed.partition, self._of[followed.name].leader)
 
     def _followed(self) -> Iterator[Followed]:
-        return (one for fetcher, _ in self._fetchers.values() for one in fetcher.partitions.values())
+        return (
+            followed for fetcher, _ in self._fetchers.values() for followed in fetcher.partitions.values()
+        )
 
     def _fetcher_of(self, name: TopicPartition, leader: int) -> Fetcher:
         number = zlib.crc32(f"{name.topic}-{name.partition}".encode()) % self._config.num_replica_fetchers
@@ -131,8 +133,8 @@ class Followers:
         return fetcher, self._tasks.lasting(fetcher.run(), name)
 
     def _end(self, fetcher: Fetcher) -> None:
-        for key, (one, task) in list(self._fetchers.items()):
-            if one is fetcher:
+        for key, (running, task) in list(self._fetchers.items()):
+            if running is fetcher:
                 del self._fetchers[key]
                 task.cancel()
         self._rates.pop(fetcher.name, None)

@@ -168,7 +168,7 @@ class HostedPartition(PartitionAppends):
         await truncation.run_on_thread(truncation.begin_restart(offset), self.log_truncated)
 
     def log_truncated(self) -> None:
-        """Tell the core the bounds of a log that was just truncated, before anything else runs."""
+        """Pass the bounds of a log that was just truncated to the core, before anything else runs."""
         self.core.truncated(self.log.log_start_offset, self.log.log_end_offset)
 
     def replace_log(self, log: Log) -> None:
@@ -217,13 +217,13 @@ class HostedPartition(PartitionAppends):
         if not self._waiting_low:
             return
         low, waiting = self.core.low_watermark, self._waiting_low
-        self._waiting_low = [one for one in waiting if one[0] > low]
+        self._waiting_low = [wait for wait in waiting if wait[0] > low]
         for offset, future in waiting:
             if offset <= low and not future.done():
                 future.set_result(None)
 
     def _fail_waits(self) -> None:
-        waiting = [one[2] for one in self._waiting] + [one[1] for one in self._waiting_low]
+        waiting = [wait[2] for wait in self._waiting] + [wait[1] for wait in self._waiting_low]
         self._waiting.clear()
         self._waiting_low = []
         for future in waiting:

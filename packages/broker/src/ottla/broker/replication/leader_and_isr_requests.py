@@ -29,17 +29,17 @@ Stopped: TypeAlias = tuple[TopicPartition, int, bool]
 def assignments_of(request: LeaderAndIsrRequest) -> list[Assigned]:
     """Return the assignments in a LeaderAndIsr request of any version."""
     flat = [
-        (TopicPartition(one.topic_name, one.partition_index), None, _assignment(one))
-        for one in request.ungrouped_partition_states
+        (TopicPartition(state.topic_name, state.partition_index), None, _assignment(state))
+        for state in request.ungrouped_partition_states
     ]
     grouped = [
         (
-            TopicPartition(topic.topic_name, one.partition_index),
+            TopicPartition(topic.topic_name, state.partition_index),
             topic.topic_id if topic.topic_id != NO_ID else None,
-            _assignment(one),
+            _assignment(state),
         )
         for topic in request.topic_states
-        for one in topic.partition_states
+        for state in topic.partition_states
     ]
     return [*flat, *grouped]
 
@@ -72,7 +72,10 @@ def leader_and_isr_response(
         )
         flat.append(error)
         by_id.setdefault(topic_id or NO_ID, []).append(error)
-    topics = [LeaderAndIsrTopicError(topic_id=one, partition_errors=errors) for one, errors in by_id.items()]
+    topics = [
+        LeaderAndIsrTopicError(topic_id=topic_id, partition_errors=errors)
+        for topic_id, errors in by_id.items()
+    ]
     if set(by_id) - {NO_ID}:
         return LeaderAndIsrResponse(topics=topics)
     return LeaderAndIsrResponse(partition_errors=flat)
@@ -82,8 +85,8 @@ def stops_of(request: StopReplicaRequest) -> list[Stopped]:
     """Return the partitions that a StopReplica request of any version stops."""
     delete = request.delete_partitions
     flat = [
-        (TopicPartition(one.topic_name, one.partition_index), NO_EPOCH, delete)
-        for one in request.ungrouped_partitions
+        (TopicPartition(state.topic_name, state.partition_index), NO_EPOCH, delete)
+        for state in request.ungrouped_partitions
     ]
     by_topic = [
         (TopicPartition(topic.name, index), NO_EPOCH, delete)
@@ -91,9 +94,9 @@ def stops_of(request: StopReplicaRequest) -> list[Stopped]:
         for index in topic.partition_indexes
     ]
     states = [
-        (TopicPartition(topic.topic_name, one.partition_index), one.leader_epoch, one.delete_partition)
+        (TopicPartition(topic.topic_name, state.partition_index), state.leader_epoch, state.delete_partition)
         for topic in request.topic_states
-        for one in topic.partition_states
+        for state in topic.partition_states
     ]
     return [*flat, *by_topic, *states]
 
@@ -103,8 +106,8 @@ def stop_replica_response(answers: Mapping[TopicPartition, ErrorCode]) -> StopRe
     return StopReplicaResponse(
         partition_errors=[
             StopReplicaPartitionError(
-                topic_name=one.topic, partition_index=one.partition, error_code=int(code)
+                topic_name=partition.topic, partition_index=partition.partition, error_code=int(code)
             )
-            for one, code in answers.items()
+            for partition, code in answers.items()
         ]
     )

@@ -67,7 +67,7 @@ def whole_batches(records: Buffer) -> Buffer:
     try:
         all_magic_2(records)
     except CorruptRecords:
-        return records[: sum(len(one) for one in split_batches(records, torn_tail=True))]
+        return records[: sum(len(batch) for batch in split_batches(records, torn_tail=True))]
     return records
 
 
@@ -91,9 +91,9 @@ def list_offsets(
 def found_offsets(response: ListOffsetsResponse) -> dict[TopicPartition, tuple[int, int]]:
     """Return the error code and the offset of each partition."""
     return {
-        TopicPartition(topic.name, one.partition_index): (one.error_code, one.offset)
+        TopicPartition(topic.name, partition.partition_index): (partition.error_code, partition.offset)
         for topic in response.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -117,7 +117,11 @@ def epoch_ends(
 def found_epoch_ends(response: OffsetForLeaderEpochResponse) -> dict[TopicPartition, tuple[int, int, int]]:
     """Return the error code, the leader's largest epoch up to the one asked about, and where it ends."""
     return {
-        TopicPartition(topic.topic, one.partition): (one.error_code, one.leader_epoch, one.end_offset)
+        TopicPartition(topic.topic, partition.partition): (
+            partition.error_code,
+            partition.leader_epoch,
+            partition.end_offset,
+        )
         for topic in response.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }

@@ -73,7 +73,7 @@ class LogMoves:
         """Carry out the moves until cancelled; those that the last life of the broker began, too."""
         while True:
             self._begun.clear()
-            steps = [await self._retire(one) for one in self._logs.futures.replaced]
+            steps = [await self._retire(partition) for partition in self._logs.futures.replaced]
             steps += [await self._step(topic_partition, copy) for topic_partition, copy in self._logs.futures]
             if not steps:
                 await self._begun.wait()

@@ -170,9 +170,9 @@ class Partition:
     def low_watermark(self) -> int:
         """The least log start over the replicas that have reported one; DeleteRecords waits for it."""
         known = [
-            one.log_start_offset
-            for replica, one in self.followers.items()
-            if one.log_start_offset != UNKNOWN_OFFSET and replica in self.replicas
+            follower.log_start_offset
+            for replica, follower in self.followers.items()
+            if follower.log_start_offset != UNKNOWN_OFFSET and replica in self.replicas
         ]
         return min([self.log_start_offset, *known])
 
@@ -233,7 +233,7 @@ class Partition:
         self.watermark.offset = max(log_start_offset, min(high_watermark, log_end_offset))
 
     def truncated(self, log_start_offset: int, log_end_offset: int) -> None:
-        """The log was truncated to these bounds; a log that begins anew has both at one offset."""
+        """The log was truncated to these bounds; a log that begins again has both at one offset."""
         self.restored(self.watermark.offset, log_start_offset, log_end_offset)
 
     def log_replaced(self, log: SharesWatermark) -> None:
@@ -377,7 +377,7 @@ class Partition:
             return []
         members = maximal_isr(self.isr, self.proposal)
         awaited = holding_back(members, self.followers, self.epoch_start_offset, now_ms, self.max_lag_ms)
-        committed = min([self.log_end_offset, *(one.log_end_offset for one in awaited)])
+        committed = min([self.log_end_offset, *(follower.log_end_offset for follower in awaited)])
         if committed <= self.watermark.offset:
             return []
         self.watermark.offset = committed

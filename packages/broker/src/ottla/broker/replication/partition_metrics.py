@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _KIND: Final = ("kafka.cluster", "Partition")
 
 _GAUGES: Final[dict[str, Callable[[HostedPartition], int]]] = {
-    "ReplicasCount": lambda one: len(one.core.replicas) if one.leads else 0,
-    "InSyncReplicasCount": lambda one: len(one.core.isr) if one.leads else 0,
-    "UnderReplicated": lambda one: int(one.core.is_under_replicated),
-    "UnderMinIsr": lambda one: int(one.leads and one.core.is_under_min_isr),
-    "AtMinIsr": lambda one: int(one.leads and one.core.is_at_min_isr),
-    "LastStableOffsetLag": lambda one: one.high_watermark - one.log.last_stable_offset,
+    "ReplicasCount": lambda partition: len(partition.core.replicas) if partition.leads else 0,
+    "InSyncReplicasCount": lambda partition: len(partition.core.isr) if partition.leads else 0,
+    "UnderReplicated": lambda partition: int(partition.core.is_under_replicated),
+    "UnderMinIsr": lambda partition: int(partition.leads and partition.core.is_under_min_isr),
+    "AtMinIsr": lambda partition: int(partition.leads and partition.core.is_at_min_isr),
+    "LastStableOffsetLag": lambda partition: partition.high_watermark - partition.log.last_stable_offset,
 }
 
 

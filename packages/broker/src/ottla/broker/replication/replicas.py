@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -142,24 +144,13 @@ class Replicas:
         metrics.gauge(*kind, "PartitionCount", lambda: len(self._hosted))
         metrics.gauge(*kind, "LeaderCount", lambda: sum(1 for _ in self.leaders()))
         metrics.gauge(*kind, "OfflineReplicaCount", lambda: len(self._offline))
-        metrics.gauge(
-            *kind,
-            "UnderReplicatedPartitions",
-            lambda: sum(one.core.is_under_replicated for one in self.leaders()),
-        )
-        metrics.gauge(
-            *kind,
-            "UnderMinIsrPartitionCount",
-            lambda: sum(one.core.is_under_min_isr for one in self.leaders()),
-        )
-        metrics.gauge(
-            *kind,
-            "AtMinIsrPartitionCount",
-            lambda: sum(one.core.is_at_min_isr for one in self.leaders()),
-        )
-        metrics.gauge(
-            *kind, "ReassigningPartitions", lambda: sum(one.core.is_reassigning for one in self.leaders())
-        )
+        for name, counted in (
+            ("UnderReplicatedPartitions", "is_under_replicated"),
+            ("UnderMinIsrPartitionCount", "is_under_min_isr"),
+            ("AtMinIsrPartitionCount", "is_at_min_isr"),
+            ("ReassigningPartitions", "is_reassigning"),
+        ):
+            metrics.gauge(*kind, name, partial(self._count_led, attrgetter(counted)))
         self._shrinks = metrics.meter(*kind, "IsrShrinksPerSec")
         self._expands = metrics.meter(*kind, "IsrExpandsPerSec")
 
@@ -198,12 +189,15 @@ class Replicas:
     def __iter__(self) -> Iterator[HostedPartition]:
         return iter(list(self._hosted.values()))
 
+    def _count_led(self, counts: Callable[[Partition], bool]) -> int:
+        return sum(counts(partition.core) for partition in self.leaders())
+
     def leaders(self) -> Iterator[HostedPartition]:
         """Iterate over all partitions led here."""
-        return (one for one in list(self._hosted.values()) if one.leads)
+        return (partition for partition in list(self._hosted.values()) if partition.leads)
 
     def subscribe(self, listener: LeadershipListener) -> None:
-        """Tell `listener` about leadership from now on."""
+        """Call `listener` at changes of leadership from now on."""
         self._listeners.append(listener)
 
     # ---- roles
@@ -252,7 +246,7 @@ class Replicas:
         """
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
-            await self._logs.make_way(one[0] for one in assignments)
+            await self._logs.make_way(role[0] for role in assignments)
             turn, known = self._budget.turn(), 0
             level = logging.INFO if len(assignments) <= NAMED_ROLES else logging.DEBUG
             for topic_partition, topic_id, assignment in assignments:

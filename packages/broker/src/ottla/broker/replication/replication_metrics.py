@@ -61,8 +61,8 @@ class ReplicationMetrics:
 
     def fetcher_ended(self, name: str, leader: int) -> None:
         """Remove the meters of a fetcher."""
-        for one in ("RequestsPerSec", "BytesPerSec"):
-            self._metrics.remove(*_STATS, one, clientId=name, brokerId=str(leader))
+        for rate in ("RequestsPerSec", "BytesPerSec"):
+            self._metrics.remove(*_STATS, rate, clientId=name, brokerId=str(leader))
 
     def followed(self, fetcher: str, partition: TopicPartition, lag: Callable[[], float]) -> None:
         """Register the lag of a partition behind its leader's high watermark."""

@@ -111,7 +111,7 @@ class ReplicaQuota(ReplicationQuota):
 def _partitions(replicas: Sequence[str], broker_id: int) -> frozenset[int]:
     if EVERY_REPLICA in replicas:
         return _EVERY
-    pairs = (one.split(":") for one in replicas)
+    pairs = (replica.split(":") for replica in replicas)
     return frozenset(int(partition) for partition, broker in pairs if int(broker) == broker_id)
 
 

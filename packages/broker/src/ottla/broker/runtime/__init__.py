@@ -1,1 +1,3 @@
 """Time, the event loop's budget, the garbage collector, threads, tasks and logging of a broker."""
+
+__all__: list[str] = []

@@ -67,7 +67,7 @@ def _with_fields(cls: type, kw_only: bool) -> type:
     """Define the class again, with slots in place of the defaults."""
     namespace = dict(cls.__dict__)
     groups = [base for base in cls.__bases__ if base is not object and hasattr(base, "_declared")]
-    names = tuple(name for one in (*groups, cls) for name in vars(one).get("__annotations__", ()))
+    names = tuple(name for declaring in (*groups, cls) for name in vars(declaring).get("__annotations__", ()))
     defaults: dict[str, Any] = {}
     for group in groups:
         defaults |= declared(group)

@@ -205,7 +205,7 @@ class Broker:
 
     @property
     def _data_dirs(self) -> list[Path]:
-        return [Path(one) for one in self.config.data_dirs]
+        return [Path(directory) for directory in self.config.data_dirs]
 
     async def _identify(self, session: Session, logs: LogRegistry) -> None:
         """Determine the cluster id and the broker id, and write them into `meta.properties`."""
@@ -255,7 +255,7 @@ class Broker:
             self.services.controller.unclean_election_allowed(topic)
 
     def _directory_failed(self, partitions: list[TopicPartition]) -> None:
-        """Stop serving the partitions of a failed directory, and let the controller elect other leaders."""
+        """Stop serving the partitions of a failed directory: the controller elects other leaders."""
         self.services.replicas.directory_failed(partitions)
         if self.services.logs.all_offline:
             first = next(iter(self.services.logs.describe()))
@@ -331,7 +331,7 @@ class Broker:
         self._cannot_go_on(refusal)
 
     def _cannot_go_on(self, reason: Exception) -> None:
-        """Let `serve_forever`, or the start that is under way, raise `reason`."""
+        """End the broker: `serve_forever`, or the start that is under way, raises `reason`."""
         self._end = self._end or reason
         self._ended.set()
         if hasattr(self, "services"):

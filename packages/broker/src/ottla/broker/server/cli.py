@@ -220,7 +220,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
-        # Without other brokers nobody would take over.
+        # Without other brokers none would take over.
         if config.event_loop_watchdog_enable and config.zookeeper_connect is not None:
             from ottla.zookeeper.watchdog import LoopWatchdog
 

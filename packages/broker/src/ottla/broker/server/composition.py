@@ -177,7 +177,7 @@ class Composition:
             environment=environment,
             zookeeper=zookeeper,
             cluster_id=self.cluster_id,
-            api_ranges=[(int(one.api_key), one.min_version, one.max_version) for one in ROUTES],
+            api_ranges=[(int(route.api_key), route.min_version, route.max_version) for route in ROUTES],
             logs=logs,
             replicas=replicas,
             read_replicas=ReadReplicas(config.replica_selector_class, replicas, metadata.rack_of),

@@ -47,11 +47,11 @@ class LeadershipHandover:
         for attempt in range(self._config.controlled_shutdown_max_retries):
             if attempt:
                 if not self._session.connected:
-                    break  # without ZooKeeper nobody is elected, however long this broker waits
+                    break  # without ZooKeeper there is no election, however long this broker waits
                 await asyncio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
             if await self.try_once():
                 # The controller answers before its requests arrive here. A broker that took none of them
-                # would not answer the records that it appended last: nobody copies them any more.
+                # would not answer the records that it appended last: no follower copies them any more.
                 await self._metadata.within(TOLD_WITHIN_MS, lambda: not self._leads())
                 return
         _log.warning("controlled shutdown failed: leaderships move once the registration has expired")

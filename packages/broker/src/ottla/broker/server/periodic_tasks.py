@@ -20,8 +20,8 @@ def schedule(tasks: BackgroundTasks, config: BrokerConfig, services: Services, m
     """Start every periodic task of a broker that serves."""
     clock = services.environment.clock
     tasks.lasting(watch_event_loop_lag(metrics), "event-loop-lag")
-    for one in LogPasses(services.logs).scheduled():
-        tasks.every(one.name, one.interval_ms, one.run)
+    for log_pass in LogPasses(services.logs).scheduled():
+        tasks.every(log_pass.name, log_pass.interval_ms, log_pass.run)
     if config.log_cleaner_enable:
         tasks.lasting(Cleaner(services.logs, metrics).run(), "log-cleaner")
     tasks.lasting(services.log_moves.run(), "log-moves")

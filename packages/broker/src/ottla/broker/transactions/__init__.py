@@ -1,1 +1,3 @@
 """Producer ids, and the transaction coordinator."""
+
+__all__: list[str] = []

@@ -32,7 +32,7 @@ class CompletionWaits:
         self._waiting: dict[Transaction, dict[asyncio.Future[None], None]] = {}
 
     async def wait(self, transaction: Transaction) -> bool:
-        """Wait for the completion of a transaction that is ending; tells whether it came in time."""
+        """Wait for the completion of a transaction that is ending; return whether it came in time."""
         completed = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(transaction, {})
         waiting[completed] = None  # in the order of their arrival
@@ -47,7 +47,7 @@ class CompletionWaits:
         return completed.done() and not completed.cancelled()
 
     def stepped(self, transaction: Transaction) -> None:
-        """Let the requests go on if the transaction is complete now."""
+        """Wake the waiting requests if the transaction is complete now."""
         if transaction in self._waiting and not is_ending(transaction):
             for completed in self._waiting.pop(transaction):
                 if not completed.done():

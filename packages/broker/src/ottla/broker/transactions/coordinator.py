@@ -47,7 +47,7 @@ class TransactionFilter:
     longer_than_ms: int = -1
 
     def admits(self, snapshot: TransactionSnapshot, now_ms: int) -> bool:
-        """Tell whether a transaction is listed."""
+        """Return whether a transaction is listed."""
         return (
             snapshot is not UNREADABLE
             and (not self.states or snapshot.state in self.states)
@@ -185,7 +185,7 @@ class TransactionCoordinator:
         return await self._request(transactional_id, AddPartitions(answer, producer, partitions), answer)
 
     async def _completed(self, transactional_id: str) -> bool:
-        """Wait for the completion of a transaction that is ending; tells whether it came in time."""
+        """Wait for the completion of a transaction that is ending; return whether it came in time."""
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode) or not is_ending(found[1]):
             return False
@@ -222,7 +222,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Tell for each partition whether it is in the producer's open transaction (KIP-890)."""
+        """Return for each partition whether it is in the producer's open transaction (KIP-890)."""
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode):
             return dict.fromkeys(partitions, found)

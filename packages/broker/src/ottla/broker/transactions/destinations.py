@@ -55,7 +55,7 @@ class RemoteBroker:
 
 
 class MarkerDestinations:
-    """The `Cluster` of a marker sender: metadata, ZooKeeper where they cannot tell, and connections."""
+    """The `Cluster` of a marker sender: metadata, ZooKeeper where they are silent, and connections."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class MarkerDestinations:
         return self._metadata.leader_of(partition)
 
     def is_known(self, partition: TopicPartition) -> bool:
-        """Tell whether the metadata have the partition."""
+        """Return whether the metadata have the partition."""
         return self._metadata.partition(partition) is not None
 
     async def is_deleted(self, partition: TopicPartition) -> bool:
-        """Tell whether ZooKeeper has no such partition; False while it does not answer."""
+        """Return whether ZooKeeper has no such partition; False while it does not answer."""
         try:
             async with asyncio.timeout(ZOOKEEPER_TIMEOUT_S):
                 # This broker's server may not know the newest topics without it.

@@ -83,7 +83,7 @@ class TransactionSnapshot:
 
 
 UNREADABLE: Final = TransactionSnapshot(producer=NO_PRODUCER, timeout_ms=0, state=TransactionState.DEAD)
-"""Stands for a record whose value cannot be read. The one before it is out of date: nobody may act on it."""
+"""Stands for a record whose value cannot be read. The one before it is out of date: it must not be used."""
 
 
 class Reason(Enum):
@@ -99,7 +99,7 @@ class Reason(Enum):
 
 @frozen
 class Write:
-    """A snapshot to be written, None for a tombstone; `Persisted` tells the transaction the result."""
+    """A snapshot to be written, None for a tombstone; `Persisted` brings the transaction the result."""
 
     reason: Reason
     snapshot: TransactionSnapshot | None
@@ -113,7 +113,7 @@ class Initialize:
     """InitProducerId: a producer begins to use the id.
 
     `expected` is the producer id and epoch that it has, if it goes on after an error (KIP-360). `new_id` is a
-    producer id that nobody has; without it the outcome may ask for one.
+    unused producer id; without it the outcome may ask for one.
     """
 
     token: Token
@@ -147,7 +147,7 @@ class CheckTimeout:
 
 @frozen
 class CheckExpiration:
-    """Time has passed: remove the id if nobody has used it for `unused_ms`."""
+    """Time has passed: remove the id if it was not used for `unused_ms`."""
 
     unused_ms: int
 

@@ -1,4 +1,4 @@
-"""Passes over all transactions: abort what is open for too long, remove the ids that nobody uses."""
+"""Passes over all transactions: abort those open for too long, remove unused ids."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Expiration:
             if not done.done():
                 done.set_result(None)
 
-        records = [TransactionRecord(one.transactional_id, None) for one in batch]
+        records = [TransactionRecord(transaction.transactional_id, None) for transaction in batch]
         self._hosted.writer.write(partition, records, settled)
         await done
 
@@ -77,4 +77,7 @@ def _is_full(batch: Sequence[Transaction]) -> bool:
     if len(batch) >= TOMBSTONES_IN_A_BATCH:
         return True
     # The longest id has 32 KB: the sizes count only in a batch that could be too large.
-    return len(batch) >= 8 and sum(len(one.transactional_id) for one in batch) >= TOMBSTONE_BYTES_IN_A_BATCH
+    return (
+        len(batch) >= 8
+        and sum(len(transaction.transactional_id) for transaction in batch) >= TOMBSTONE_BYTES_IN_A_BATCH
+    )

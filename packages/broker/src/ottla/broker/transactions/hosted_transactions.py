@@ -113,7 +113,7 @@ class HostedTransactions:
     # ---- steps
 
     def step(self, partition: TransactionPartition, transaction: Transaction, event: Event) -> Outcome:
-        """Have the transaction process one event, and perform its effects."""
+        """Step the transaction with one event, and perform its effects."""
         outcome = transaction.step(event, self.clock.now_ms())
         for reply in outcome.replies:
             waiting = cast("asyncio.Future[Any]", reply.token)
@@ -144,7 +144,7 @@ class HostedTransactions:
     ) -> None:
         code = ErrorCode.NONE if error is None else after_failed_write(error.code)
         if not self.is_hosted(partition):
-            # The record is in the log of the next coordinator, which acts on it; nobody here may.
+            # The record is in the log of the next coordinator, which acts on it; this one must not.
             code = ErrorCode.NOT_COORDINATOR
         self.step(partition, transaction, Persisted(code))
         partition.state.drop_if_unused(transaction)
@@ -209,7 +209,7 @@ class HostedTransactions:
         )
 
     def _unloaded(self, partition: TransactionPartition) -> None:
-        """Let go of the markers; requests that wait are answered when their writes settle."""
+        """Release the markers; requests that wait are answered when their writes settle."""
         self.sender.unloaded(partition.number)
         if self.runtime.is_active:
             self._tasks.spawn(

@@ -114,11 +114,11 @@ class MarkerQueue:
         return len(self._deferred)
 
     def has(self, broker_id: int) -> bool:
-        """Tell whether anything is queued for a broker."""
+        """Return whether anything is queued for a broker."""
         return broker_id in self._by_broker
 
     def put(self, broker_id: int, markers: Markers) -> None:
-        """Have markers sent to a broker with its next request."""
+        """Queue markers for the next request to a broker."""
         queued = self._by_broker.setdefault(broker_id, OrderedDict())
         queued[markers.ended] = queued.get(markers.ended, frozenset()) | markers.partitions
 
@@ -130,7 +130,7 @@ class MarkerQueue:
     ) -> list[Markers]:
         """Remove and return what the next request to a broker holds: each transaction once, oldest first.
 
-        Those that nobody waits for, or that are not hosted here any more, are dropped. It may be empty while
+        Those that are not waited for, or not hosted here any more, are dropped. It may be empty while
         more is queued.
         """
         queued, taken, partitions = self._by_broker.get(broker_id, OrderedDict()), list[Markers](), 0
@@ -151,7 +151,7 @@ class MarkerQueue:
         return [Markers(*queued) for queued in self._by_broker.pop(broker_id, {}).items()]
 
     def defer(self, markers: Markers, now_ms: float) -> None:
-        """Have markers routed again after a pause, which grows with the attempts of their transaction."""
+        """Route markers again after a pause, which grows with the attempts of their transaction."""
         ended = markers.ended
         pause_ms = min(FIRST_PAUSE_MS * 2 ** min(ended.attempts, 10), LONGEST_PAUSE_MS)
         ended.attempts += 1

@@ -42,7 +42,7 @@ class Destination(Protocol):
     """A broker that leads partitions: this one, or another one at the end of a connection."""
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Have markers written. Raises ConnectionError, TimeoutError or a KafkaError without an answer."""
+        """Write markers. Raises ConnectionError, TimeoutError or a KafkaError without an answer."""
         ...
 
     async def close(self) -> None:
@@ -58,11 +58,11 @@ class Cluster(Protocol):
         ...
 
     def is_known(self, partition: TopicPartition) -> bool:
-        """Tell whether the metadata have the partition."""
+        """Return whether the metadata have the partition."""
         ...
 
     async def is_deleted(self, partition: TopicPartition) -> bool:
-        """Tell whether the partition does not exist any more; False while that cannot be said."""
+        """Return whether the partition does not exist any more; False while that cannot be said."""
         ...
 
     def connect(self, broker_id: int) -> Destination:
@@ -86,7 +86,7 @@ class MarkerSender:
         is_hosted: Callable[[EndedTransaction], bool],
         written: Callable[[EndedTransaction, Partitions], None],
     ) -> None:
-        """`is_hosted` tells whether this broker still coordinates a transaction in the same leadership."""
+        """`is_hosted` returns whether this broker still coordinates a transaction in the same leadership."""
         self.queue = MarkerQueue()
         self._cluster = cluster
         self._clock = environment.clock
@@ -129,7 +129,7 @@ class MarkerSender:
                 self._wake(leader)
 
     def _wait_for_leader(self, ended: EndedTransaction, partitions: Iterable[TopicPartition]) -> None:
-        known = frozenset(one for one in partitions if self._cluster.is_known(one))
+        known = frozenset(partition for partition in partitions if self._cluster.is_known(partition))
         for partition in partitions:
             if partition not in known:
                 self._unknown.setdefault(partition, []).append(ended)
@@ -147,7 +147,7 @@ class MarkerSender:
     # ---- sending
 
     async def _serve(self, broker_id: int, work: asyncio.Event) -> None:
-        """Send what is queued for one broker, until there has been nothing for a while."""
+        """Send the queue of one broker, until it has been empty for a while."""
         destination: Destination | None = None
         # One for all requests: this broker's own answers may come without a turn in between.
         turn = self._budget.turn()
@@ -167,14 +167,14 @@ class MarkerSender:
     async def _deliver(
         self, broker_id: int, destination: Destination | None, batch: Sequence[Markers], turn: Turn
     ) -> Destination | None:
-        """Have a batch written, or sent again later; return the way of the next one, None for a new one."""
+        """Send a batch, now or again later; return the connection of the next one, None for a new one."""
         try:
             destination = destination or self._cluster.connect(broker_id)
             response = await self._sent(broker_id, destination, batch)
         except (OSError, KafkaError) as error:
             await self._failed(broker_id, batch, error)
         except Exception:
-            # A fault of ours, or an answer that nobody can read. What else waits for the broker is sent.
+            # A fault of ours, or an answer that cannot be read. All else that waits for the broker is sent.
             log.exception("transaction markers not sent", extra={"broker": broker_id})
             for markers in batch:
                 self._defer(markers)
@@ -207,10 +207,10 @@ class MarkerSender:
 
     async def _settle(self, batch: Sequence[Markers], response: WriteTxnMarkersResponse, turn: Turn) -> None:
         codes = {
-            (marker.producer_id, topic.name, one.partition_index): one.error_code
+            (marker.producer_id, topic.name, partition.partition_index): partition.error_code
             for marker in response.markers
             for topic in marker.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         }
         for markers in batch:
             try:
@@ -264,7 +264,9 @@ class MarkerSender:
     async def _close_replaced(self) -> None:
         """Give up requests to brokers that lead none of their partitions any more: they may never answer."""
         for broker_id, (destination, batch) in list(self._in_flight.items()):
-            leaders = (self._cluster.leader_of(one) for markers in batch for one in markers.partitions)
+            leaders = (
+                self._cluster.leader_of(partition) for markers in batch for partition in markers.partitions
+            )
             if broker_id not in leaders:
                 await destination.close()
 

@@ -98,26 +98,26 @@ class PartitionMarkers:
         async with asyncio.TaskGroup() as tasks:
             settling = _Settling(tasks, turn, deadline_s, self._offsets_ended)
             try:
-                async for one in turn.over(_first_of(pending)):
-                    self._append(one)
-                    await settling.add(one)
+                async for place in turn.over(_first_of(pending)):
+                    self._append(place)
+                    await settling.add(place)
             except Exception as error:
                 interruption = error
         if interruption is not None:
             raise interruption
         return response
 
-    def _append(self, one: _Pending) -> None:
+    def _append(self, place: _Pending) -> None:
         try:
-            partition = self._replicas.leader(one.topic_partition)
+            partition = self._replicas.leader(place.topic_partition)
             now_ms = self._clock.now_ms()
             appended = partition.append(
-                _marker(one.marker, now_ms), now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+                _marker(place.marker, now_ms), now_ms=now_ms, origin=AppendOrigin.COORDINATOR
             )
         except (KafkaError, OSError) as error:
-            one.failed(error)
+            place.failed(error)
         else:
-            one.appended = _Appended(partition, appended.last_offset + 1, partition.leader_epoch)
+            place.appended = _Appended(partition, appended.last_offset + 1, partition.leader_epoch)
 
 
 class _Settling:
@@ -140,31 +140,31 @@ class _Settling:
         self._waiting: defaultdict[TopicPartition | None, deque[_Pending]] = defaultdict(deque)
         """By partition of the groups; those of all others together. One that is not empty has a task."""
 
-    async def add(self, one: _Pending) -> None:
+    async def add(self, place: _Pending) -> None:
         """Settle a marker at once if it is committed, otherwise later; one that has an error is settled."""
-        if one.appended is None:
+        if place.appended is None:
             return
-        waiting = self._waiting[one.topic_partition if one.is_of_groups else None]
-        if not waiting and one.appended.is_committed:
-            await self._settle(one, one.appended)  # without a wait
+        waiting = self._waiting[place.topic_partition if place.is_of_groups else None]
+        if not waiting and place.appended.is_committed:
+            await self._settle(place, place.appended)  # without a wait
             return
-        waiting.append(one)
+        waiting.append(place)
         if len(waiting) == 1:
-            settle = self._settle_groups if one.is_of_groups else self._settle_others
+            settle = self._settle_groups if place.is_of_groups else self._settle_others
             self._tasks.create_task(settle(waiting))
 
     async def _settle_groups(self, waiting: deque[_Pending]) -> None:
-        for one in _first_of(waiting):
-            assert one.appended is not None
-            await self._settle(one, one.appended)
+        for place in _first_of(waiting):
+            assert place.appended is not None
+            await self._settle(place, place.appended)
 
     async def _settle_others(self, waiting: deque[_Pending]) -> None:
         # To the end: an exception would cancel the tasks of the groups.
-        async for one in self._turn.over(_first_of(waiting), to_the_end=True):
-            assert one.appended is not None
-            await self._settle(one, one.appended)
+        async for place in self._turn.over(_first_of(waiting), to_the_end=True):
+            assert place.appended is not None
+            await self._settle(place, place.appended)
 
-    async def _settle(self, one: _Pending, appended: _Appended) -> None:
+    async def _settle(self, place: _Pending, appended: _Appended) -> None:
         try:
             if appended.is_committed:
                 await _committed(appended)
@@ -172,16 +172,16 @@ class _Settling:
                 async with asyncio.timeout_at(self._deadline_s):
                     await _committed(appended)
         except TimeoutError:
-            one.failed(RequestTimedOut())
+            place.failed(RequestTimedOut())
         except KafkaError as error:
-            one.failed(error)
+            place.failed(error)
         else:
-            if one.is_of_groups:
-                self._tell(one)
+            if place.is_of_groups:
+                self._tell(place)
 
-    def _tell(self, one: _Pending) -> None:
-        marker = one.marker
-        self._offsets_ended(one.topic_partition.partition, marker.producer_id, marker.transaction_result)
+    def _tell(self, place: _Pending) -> None:
+        marker = place.marker
+        self._offsets_ended(place.topic_partition.partition, marker.producer_id, marker.transaction_result)
 
 
 def _first_of(waiting: deque[_Pending]) -> Iterator[_Pending]:

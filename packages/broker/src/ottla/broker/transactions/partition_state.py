@@ -62,7 +62,7 @@ class TransactionsState:
             self.prepared.pop(transactional_id, None)
 
     def release(self, most: int) -> bool:
-        """Let go of some ids of a partition that is not led here any more; return whether any is left."""
+        """Release some ids of a partition that is not led here any more; return whether any is left."""
         for _ in range(min(most, len(self.transactions))):
             self._forget(next(reversed(self.transactions)))
         return bool(self.transactions)

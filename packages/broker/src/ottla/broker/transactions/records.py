@@ -50,8 +50,8 @@ def _value(snapshot: TransactionSnapshot) -> bytes:
 
 def _by_topic(partitions: frozenset[TopicPartition]) -> list[TransactionPartitions]:
     return [
-        TransactionPartitions(topic=topic, partition_ids=[one.partition for one in group])
-        for topic, group in groupby(sorted(partitions), lambda one: one.topic)
+        TransactionPartitions(topic=topic, partition_ids=[partition.partition for partition in group])
+        for topic, group in groupby(sorted(partitions), lambda partition: partition.topic)
     ]
 
 

@@ -10,10 +10,10 @@ Rules for whoever edits this:
 
 1. The present snapshot changes in `replay` only, once its record is committed. What is on its way to the log
    is `pending`, and excludes every other change: requests get CONCURRENT_TRANSACTIONS and try again.
-2. A write that failed may be in the log nevertheless. That is harmless while nobody has acted on it: the next
-   record of the id replaces it, and whoever loads the log sees only the last one. So markers are sent, and
-   producer ids and epochs given out, only after `Persisted`.
-3. After a damaged record nobody knows what was decided. The id can be initialized, with a new producer id,
+2. A write that failed may be in the log nevertheless. That is harmless while no coordinator has acted on it:
+   the next record of the id replaces it, and a load of the log sees only the last one. So markers are sent,
+   and producer ids and epochs given out, only after `Persisted`.
+3. After a damaged record the decision is unknown. The id can be initialized, with a new producer id,
    and the old producer is refused; its transaction gets no marker from here, neither a commit nor an abort.
 4. A fence raises the epoch in the record that aborts, and no client ever gets that epoch.
 """
@@ -166,7 +166,7 @@ class Transaction:
             if event.expected.epoch != present.previous.epoch:
                 self._answer(event.token, ErrorCode.PRODUCER_FENCED, outcome)
                 return
-            # The repetition of a request that succeeded: nobody has initialized the id since.
+            # The repetition of a request that succeeded: the id was not initialized since.
             producer, previous = present.producer, present.previous
         snapshot = _empty(producer, previous, event.timeout_ms, now_ms)
         self._write(Reason.INITIALIZED, snapshot, event.token, outcome)
@@ -221,11 +221,11 @@ class Transaction:
     def verify(
         self, producer: Producer, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Tell for each partition whether the open transaction of this producer has it (KIP-890).
+        """Return for each partition whether the open transaction of this producer has it (KIP-890).
 
         A write in progress does not count: a partition belongs to the transaction once that is committed.
         """
-        return {one: self._verified(producer, one) for one in partitions}
+        return {partition: self._verified(producer, partition) for partition in partitions}
 
     def _verified(self, producer: Producer, partition: TopicPartition) -> ErrorCode:
         present = self.snapshot
@@ -306,12 +306,12 @@ def _result(written: Write, error: ErrorCode) -> Result:
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Tell whether no newer epoch can be given to a client: the last one is left for a fence."""
+    """Return whether no newer epoch can be given to a client: the last one is left for a fence."""
     return epoch >= LAST_EPOCH - 1
 
 
 def _may_initialize(present: TransactionSnapshot, expected: Producer | None) -> bool:
-    """Tell whether a producer that names itself is not fenced; its epoch is compared later.
+    """Return whether a producer that names itself is not fenced; its epoch is compared later.
 
     The previous producer id may be named if its epochs were exhausted: the answer with the new id was lost.
     """

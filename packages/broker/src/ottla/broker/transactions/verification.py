@@ -1,6 +1,6 @@
 """Asks transaction coordinators whether partitions are in an open transaction (KIP-890, AddPartitionsToTxn).
 
-A batch that arrives after the marker of its transaction would open another one that nobody ends, and the last
+A batch that arrives after the marker of its transaction would open another one that has no end, and the last
 stable offset would stand still. So the first batch of a transaction is appended once its coordinator has said
 that the partition belongs to it.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ottla.broker.coordinators.key_partitioning import partition_for
+from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.metrics import VerificationMeters
@@ -122,7 +122,7 @@ class Verification:
 
 def _known_errors(errors: Errors, knows_abortable: bool) -> Errors:
     """The errors as a producer knows them."""
-    return {one: _known(error, knows_abortable) for one, error in errors.items()}
+    return {partition: _known(error, knows_abortable) for partition, error in errors.items()}
 
 
 def _known(error: ErrorCode, knows_abortable: bool) -> ErrorCode:

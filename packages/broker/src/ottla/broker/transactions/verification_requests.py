@@ -88,7 +88,7 @@ class _Waiting(NamedTuple):
 
 
 class VerificationRequests:
-    """Sends one request to each broker at a time; what is to be verified meanwhile goes with the next one."""
+    """Sends one request to each broker at a time; verifications that come meanwhile go with the next one."""
 
     def __init__(self, ask: Ask, tasks: BackgroundTasks) -> None:
         self._ask = ask
@@ -116,8 +116,8 @@ class VerificationRequests:
     def fail_all(self) -> None:
         """Answer what still waits: the broker stops."""
         for queue in self._queues.values():
-            for one in queue:
-                one.settle_all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            for verification in queue:
+                verification.settle_all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._queues.clear()
 
     async def _serve(self, broker_id: int, queue: deque[_Waiting]) -> None:
@@ -126,8 +126,8 @@ class VerificationRequests:
                 await self._send(broker_id, batch)
         finally:
             del self._queues[broker_id]
-            for one in queue:
-                one.settle_all(ErrorCode.NETWORK_EXCEPTION)
+            for verification in queue:
+                verification.settle_all(ErrorCode.NETWORK_EXCEPTION)
 
     async def _send(self, broker_id: int, batch: Sequence[_Waiting]) -> None:
         error = ErrorCode.NETWORK_EXCEPTION
@@ -141,8 +141,8 @@ class VerificationRequests:
             _settle(batch, response)
             return
         finally:
-            for one in batch:
-                one.settle_all(error)
+            for verification in batch:
+                verification.settle_all(error)
 
 
 def _take(queue: deque[_Waiting]) -> list[_Waiting]:
@@ -150,13 +150,13 @@ def _take(queue: deque[_Waiting]) -> list[_Waiting]:
     taken: dict[str, _Waiting] = {}
     left: list[_Waiting] = []
     while queue and len(taken) < MAX_TOGETHER:
-        one = queue.popleft()
-        if one.answer.done():
+        verification = queue.popleft()
+        if verification.answer.done():
             continue
-        if one.transactional_id in taken:
-            left.append(one)
+        if verification.transactional_id in taken:
+            left.append(verification)
         else:
-            taken[one.transactional_id] = one
+            taken[verification.transactional_id] = verification
     queue.extendleft(reversed(left))
     return list(taken.values())
 
@@ -165,13 +165,13 @@ def _request(batch: Sequence[_Waiting]) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         transactions=[
             AddPartitionsToTxnTransaction(
-                transactional_id=one.transactional_id,
-                producer_id=one.producer.id,
-                producer_epoch=one.producer.epoch,
+                transactional_id=verification.transactional_id,
+                producer_id=verification.producer.id,
+                producer_epoch=verification.producer.epoch,
                 verify_only=True,
-                topics=_topics(one.partitions),
+                topics=_topics(verification.partitions),
             )
-            for one in batch
+            for verification in batch
         ]
     )
 
@@ -187,23 +187,23 @@ def _settle(batch: Sequence[_Waiting], response: AddPartitionsToTxnResponse) -> 
     """Give each verification its part of the response."""
     if response.error_code:
         # The coordinator does not take this broker for one: nothing can be verified, and retries do not help.
-        for one in batch:
-            one.settle_all(ErrorCode.INVALID_TXN_STATE)
+        for verification in batch:
+            verification.settle_all(ErrorCode.INVALID_TXN_STATE)
         return
     found = {
-        (transaction.transactional_id, TopicPartition(topic.name, one.partition_index)): one
+        (transaction.transactional_id, TopicPartition(topic.name, answered.partition_index)): answered
         for transaction in response.results_by_transaction
         for topic in transaction.topic_results
-        for one in topic.results_by_partition
+        for answered in topic.results_by_partition
     }
-    for one in batch:
+    for verification in batch:
         errors = {}
-        for partition in one.partitions:
-            result = found.get((one.transactional_id, partition))
+        for partition in verification.partitions:
+            result = found.get((verification.transactional_id, partition))
             errors[partition] = (
                 ErrorCode.NETWORK_EXCEPTION if result is None else _code(result.partition_error_code)
             )
-        one.settle(errors)
+        verification.settle(errors)
 
 
 def _code(code: int) -> ErrorCode:

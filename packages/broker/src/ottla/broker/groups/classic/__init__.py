@@ -1,1 +1,3 @@
 """The classic group protocol: members, rebalances, and the state of a group."""
+
+__all__: list[str] = []

@@ -81,7 +81,7 @@ class Replacement:
 
 @frozen(kw_only=True)
 class Persist:
-    """A snapshot to be written; `Persisted` tells the group the result."""
+    """A snapshot to be written; `Persisted` brings the group the result."""
 
     reason: Reason
     snapshot: GroupSnapshot

@@ -234,7 +234,7 @@ class Group:
         deadlines = self._metadata.deadlines
         for wait, member_id in deadlines.due(self._metadata.now_ms):
             if deadlines.get((wait, member_id)) is not None:
-                continue  # one before it has set it anew: the end of a leader's session answers waiting syncs
+                continue  # one before it restarted it: the end of a leader's session answers waiting syncs
             match wait:
                 case Wait.SESSION:
                     self._session_ended(member_id)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterable, Mapping
+from typing import Final, Self
 
 from ottla.broker.coordinators.deadline_queue import Deadlines
 from ottla.broker.groups.classic.events import (
@@ -30,8 +30,11 @@ from ottla.broker.groups.classic.state_transitions import (
     GroupLimits,
     Wait,
 )
-from ottla.broker.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.group_payloads import ConsumerProtocolSubscription
+from ottla.protocol.primitives import MalformedMessage
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class GroupMetadata:
@@ -68,16 +71,16 @@ class GroupMetadata:
         group.protocol_type = snapshot.protocol_type or None
         group.protocol_name = snapshot.protocol_name
         group.leader_id = snapshot.leader_id
-        for one in snapshot.members:
+        for stored in snapshot.members:
             member = GroupMember(
-                member_id=one.member_id,
-                instance_id=one.instance_id,
-                client_id=one.client_id,
-                client_host=one.client_host,
-                rebalance_timeout_ms=one.rebalance_timeout_ms,
-                session_timeout_ms=one.session_timeout_ms,
-                protocols=((snapshot.protocol_name or "", one.subscription),),
-                assignment=one.assignment,
+                member_id=stored.member_id,
+                instance_id=stored.instance_id,
+                client_id=stored.client_id,
+                client_host=stored.client_host,
+                rebalance_timeout_ms=stored.rebalance_timeout_ms,
+                session_timeout_ms=stored.session_timeout_ms,
+                protocols=((snapshot.protocol_name or "", stored.subscription),),
+                assignment=stored.assignment,
             )
             group.members.add(member)
         group.update_subscriptions()
@@ -127,7 +130,7 @@ class GroupMetadata:
     # ---- members
 
     def expect_heartbeat(self, member: GroupMember) -> None:
-        """Begin the member's session anew: its next heartbeat is due within the session timeout."""
+        """Restart the member's session: its next heartbeat is due within the session timeout."""
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         self.deadlines.set((Wait.SESSION, member.member_id), self.now_ms + timeout_ms)
 
@@ -170,7 +173,7 @@ class GroupMetadata:
     def persist(
         self, reason: Reason, snapshot: GroupSnapshot, replacement: Replacement | None = None
     ) -> Persist:
-        """Have a snapshot written; `Persisted` reports the result."""
+        """Write a snapshot; `Persisted` reports the result."""
         persist = Persist(reason=reason, snapshot=snapshot, replacement=replacement)
         self.outcome.persist.append(persist)
         return persist
@@ -207,7 +210,7 @@ class GroupMetadata:
         leader_id: str | None = None,
         skip_assignment: bool = False,
     ) -> JoinResult:
-        """Build the answer to a successful join; only the leader is told the members."""
+        """Build the answer to a successful join; only the leader gets the members."""
         return JoinResult(
             error=ErrorCode.NONE,
             member_id=member.member_id,
@@ -240,3 +243,17 @@ class GroupMetadata:
         sync, member.sync = member.sync, None
         if sync is not None:
             self.reply(sync, SyncResult(error=error))
+
+
+def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """Return the topics of subscriptions in the metadata of JoinGroup; None when one cannot be decoded.
+
+    A group may use the consumer protocol type with metadata of its own format: its topics are then not known.
+    """
+    topics: set[str] = set()
+    for subscription in subscriptions:
+        try:
+            topics.update(ConsumerProtocolSubscription.from_bytes(subscription).topics)
+        except MalformedMessage:
+            return None
+    return frozenset(topics)

@@ -152,9 +152,9 @@ class Rebalance:
             self._reset_assignments(error)
             self.prepare()
             return
-        for one in persist.snapshot.members:
-            if member := group.members.get(one.member_id):
-                member.assignment = one.assignment
+        for stored in persist.snapshot.members:
+            if member := group.members.get(stored.member_id):
+                member.assignment = stored.assignment
         self._answer_syncs(ErrorCode.NONE)
         group.enter(GroupState.STABLE)
 

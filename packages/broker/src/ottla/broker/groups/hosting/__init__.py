@@ -1,1 +1,3 @@
 """The groups that this broker coordinates."""
+
+__all__: list[str] = []

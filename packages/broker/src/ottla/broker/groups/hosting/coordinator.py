@@ -80,7 +80,7 @@ class GroupCoordinator:
     # ---- membership
 
     async def join(self, group_id: str, join: Join) -> JoinResult:
-        """Let a member join, and wait until its generation begins. `join.token` is replaced."""
+        """Join a member, and wait until its generation begins. `join.token` is replaced."""
         partition = self._hosted.partition_for(group_id)
         if isinstance(partition, ErrorCode):
             return JoinResult(error=partition, member_id=join.member_id)
@@ -145,7 +145,7 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if runtime.partitions.is_loading else ErrorCode.NONE
         groups = [hosted.group for hosted in self._hosted]
-        wanted = {one.lower() for one in states}
+        wanted = {state.lower() for state in states}
         return error, [
             ListedGroup(group.group_id, group.protocol_type or "", group.state)
             for group in groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
@@ -13,6 +14,7 @@ from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.timer_task import Timers
 from ottla.broker.groups.classic.events import (
     Event,
+    GroupState,
     Loaded,
     Persist,
     Persisted,
@@ -22,7 +24,6 @@ from ottla.broker.groups.classic.events import (
 )
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.state_transitions import GroupLimits
-from ottla.broker.groups.hosting.metrics import GroupMeters
 from ottla.broker.groups.hosting.response_errors import after_failed_group_write
 from ottla.broker.groups.offsets.partition_state import GroupsState, HostedGroup
 from ottla.broker.groups.records import GroupRecord, GroupRecordCodec, LogRecord, OffsetRecord
@@ -106,7 +107,7 @@ class HostedGroups:
         """Return the group, which is created empty when it is unknown; None where there are too many."""
         hosted = partition.state.groups.get(group_id)
         if hosted is None:
-            if sum(len(one.state.groups) for one in self.runtime.partitions) >= self._max_groups:
+            if sum(len(partition.state.groups) for partition in self.runtime.partitions) >= self._max_groups:
                 return None
             group = Group(group_id, self._limits, self.clock.now_ms())
             hosted = partition.state.groups[group_id] = HostedGroup(group, partition.number)
@@ -122,7 +123,7 @@ class HostedGroups:
     # ---- steps
 
     def step(self, hosted: HostedGroup, event: Event) -> None:
-        """Have the group process one event, and perform its effects."""
+        """Step the group with one event, and perform its effects."""
         outcome = hosted.group.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
         for reply in outcome.replies:
             waiting = cast("asyncio.Future[Any]", reply.token)
@@ -203,7 +204,7 @@ class HostedGroups:
         if partition is not None and partition.state.groups.get(group.group_id) is hosted:
             del partition.state.groups[group.group_id]
         gone = hosted.offsets.forget(hosted.offsets.known)
-        tombstones: list[LogRecord] = [OffsetRecord(group.group_id, one, None) for one in gone]
+        tombstones: list[LogRecord] = [OffsetRecord(group.group_id, partition, None) for partition in gone]
         if had_generations:  # the log has no record of a group that only simple consumers used
             tombstones.append(GroupRecord(group.group_id, None))
         self._write_tombstones(hosted, tombstones)
@@ -212,3 +213,26 @@ class HostedGroups:
         partition = self.runtime.partitions.get(hosted.partition)
         if partition is not None:
             self.writer.write_tombstones(partition, tombstones)
+
+
+class GroupMeters:
+    """The meters of one coordinator, under Kafka's names; gauges count groups and offsets in `hosted`."""
+
+    def __init__(self, metrics: Metrics, hosted: Iterable[HostedGroup]) -> None:
+        kind = ("kafka.server", "group-coordinator-metrics")
+        self.commits = metrics.meter(*kind, "offset-commit")
+        self.expirations = metrics.meter(*kind, "offset-expiration")
+        self.deletions = metrics.meter(*kind, "offset-deletion")
+        self.rebalances = metrics.meter(*kind, "group-completed-rebalance")
+        self.load_time = metrics.histogram(*kind, "partition-load-time")
+        manager = ("kafka.coordinator.group", "GroupMetadataManager")
+        metrics.gauge(*manager, "NumGroups", lambda: sum(1 for _ in hosted))
+        metrics.gauge(
+            *manager, "NumOffsets", lambda: sum(len(hosted_group.offsets) for hosted_group in hosted)
+        )
+        for state in GroupState:
+            metrics.gauge(*manager, f"NumGroups{state.value}", partial(_count, hosted, state))
+
+
+def _count(hosted: Iterable[HostedGroup], state: GroupState) -> int:
+    return sum(hosted_group.group.state is state for hosted_group in hosted)

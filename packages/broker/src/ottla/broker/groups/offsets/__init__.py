@@ -1,1 +1,3 @@
 """Committed offsets of groups."""
+
+__all__: list[str] = []

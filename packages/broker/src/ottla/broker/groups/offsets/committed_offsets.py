@@ -7,7 +7,7 @@ from typing import Final
 
 from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group import Group
-from ottla.broker.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
+from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.topics import TopicPartition
 
@@ -106,7 +106,10 @@ class GroupOffsets:
     @property
     def known(self) -> set[TopicPartition]:
         """The partitions that have an offset, or one in an open transaction."""
-        return {*self._stored, *(one for offsets in self._transactional.values() for one in offsets)}
+        return {
+            *self._stored,
+            *(partition for offsets in self._transactional.values() for partition in offsets),
+        }
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether a commit that is being written, or an open transaction, may change it yet (KIP-447)."""

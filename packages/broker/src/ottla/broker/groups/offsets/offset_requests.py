@@ -89,7 +89,7 @@ class OffsetRequests:
         producer: TransactionalProducer | None,
     ) -> dict[TopicPartition, ErrorCode]:
         longest = self._max_metadata_bytes
-        accepted = {tp: one for tp, one in offsets.items() if len(one.metadata) <= longest}
+        accepted = {tp: committed for tp, committed in offsets.items() if len(committed.metadata) <= longest}
         error = await self._write(partition, hosted, accepted, producer) if accepted else ErrorCode.NONE
         return {tp: error if tp in accepted else ErrorCode.OFFSET_METADATA_TOO_LARGE for tp in offsets}
 
@@ -111,7 +111,7 @@ class OffsetRequests:
 
         if producer is None:  # one of a transaction is pending from its append on, by its replay
             hosted.offsets.begin(offsets)
-        records = [OffsetRecord(group_id, one, committed) for one, committed in offsets.items()]
+        records = [OffsetRecord(group_id, partition, committed) for partition, committed in offsets.items()]
         if self._hosted.writer.write(partition, records, settled, producer=producer):
             self._hosted.meters.commits.mark(len(offsets))
         return await answer
@@ -126,13 +126,16 @@ class OffsetRequests:
         fetch of stable offsets comes after this. All partitions are confirmed at once: many groups wait no
         longer than one.
         """
-        found = {one: self._hosted.partition_for(one, empty_id_allowed=True) for one in group_ids}
-        partitions = {one for one in found.values() if not isinstance(one, ErrorCode)}
-        ordered = sorted(partitions, key=lambda one: one.number)
+        found = {
+            group_id: self._hosted.partition_for(group_id, empty_id_allowed=True) for group_id in group_ids
+        }
+        partitions = {partition for partition in found.values() if not isinstance(partition, ErrorCode)}
+        ordered = sorted(partitions, key=lambda partition: partition.number)
         codes = await asyncio.gather(*map(self._confirm, ordered))
         confirmed = dict(zip(ordered, codes, strict=True))
         return {
-            group_id: one if isinstance(one, ErrorCode) else confirmed[one] for group_id, one in found.items()
+            group_id: partition if isinstance(partition, ErrorCode) else confirmed[partition]
+            for group_id, partition in found.items()
         }
 
     async def _confirm(self, partition: GroupPartition) -> ErrorCode:
@@ -159,9 +162,9 @@ class OffsetRequests:
             return ErrorCode.NONE, dict.fromkeys(partitions or ())
         offsets = hosted.offsets
         fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
-        for one in offsets if partitions is None else partitions:
-            unstable = require_stable and offsets.is_unstable(one)
-            fetched[one] = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else offsets.get(one)
+        for name in offsets if partitions is None else partitions:
+            unstable = require_stable and offsets.is_unstable(name)
+            fetched[name] = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else offsets.get(name)
         return ErrorCode.NONE, fetched
 
     # ---- deleting
@@ -180,19 +183,21 @@ class OffsetRequests:
         has_members = group.state is not GroupState.EMPTY
         if has_members and group.protocol_type != "consumer":
             return ErrorCode.NON_EMPTY_GROUP, {}
-        subscribed = {one for one in partitions if has_members and group.is_subscribed_to(one.topic)}
-        deleted = [one for one in partitions if one not in subscribed]
+        subscribed = {
+            partition for partition in partitions if has_members and group.is_subscribed_to(partition.topic)
+        }
+        deleted = [partition for partition in partitions if partition not in subscribed]
         self._hosted.forget_offsets(hosted, deleted, self._hosted.meters.deletions)
         return ErrorCode.NONE, {
-            one: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if one in subscribed else ErrorCode.NONE
-            for one in partitions
+            partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition in subscribed else ErrorCode.NONE
+            for partition in partitions
         }
 
     def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Delete every group's offsets of partitions that do not exist any more."""
         gone = set(partitions)
         for hosted in self._hosted:
-            if affected := [one for one in hosted.offsets.known if one in gone]:
+            if affected := [partition for partition in hosted.offsets.known if partition in gone]:
                 self._hosted.forget_offsets(hosted, affected, self._hosted.meters.deletions)
 
     # ---- expiring

@@ -1,6 +1,6 @@
 import pytest
 
-from ottla.broker.coordinators.key_partitioning import java_string_hash, partition_for
+from ottla.broker.coordinators.coordinator_partitions import java_string_hash, partition_for
 
 
 @pytest.mark.parametrize(
