@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ottla.consumer.assignors import RangeAssignor
 from ottla.consumer.group.consumer_protocol import encode_assignment
-from ottla.consumer.group.member_phase import Phase
-from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance import MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopted,
     Join,
     Joined,
     Leave,
+    MemberSettings,
+    Phase,
     Polled,
     Subscribed,
     Synced,

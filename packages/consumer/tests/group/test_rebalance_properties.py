@@ -28,8 +28,6 @@ from ottla.broker.groups.classic.events import Leave as LeaveSent
 from ottla.broker.groups.classic.events import Sync as SyncSent
 from ottla.broker.groups.testing import GroupDriver
 from ottla.consumer.assignors import assignors
-from ottla.consumer.group.member_phase import Phase
-from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance import MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopt,
@@ -46,6 +44,8 @@ from ottla.consumer.group.rebalance_events import (
     Leave,
     LookUp,
     MemberMetadata,
+    MemberSettings,
+    Phase,
     Polled,
     Refused,
     Revoke,

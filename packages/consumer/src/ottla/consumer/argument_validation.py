@@ -1,4 +1,4 @@
-"""Validate and convert the arguments of a consumer's methods; errors say what is expected instead."""
+"""Validate and convert the arguments of a consumer's methods; errors name the expected form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HIGHEST_OFFSET = 2**63 - 1
 
 
 def to_topics(given: Iterable[str]) -> list[str]:
-    """Return names of topics. Raises TypeError for what is not a string, ValueError for an illegal name."""
+    """Return names of topics. Raises TypeError for other types, ValueError for an illegal name."""
     if not isinstance(given, Iterable):
         raise TypeError(f"a topic is named by text, not {given!r}")
     names: list[Any] = [given] if isinstance(given, str) else list(given)
@@ -42,7 +42,7 @@ def to_partitions(partitions: Iterable[Partition]) -> list[TopicPartition]:
     if isinstance(given, str | TopicPartition) or not isinstance(given, Iterable):
         example = f"[{given!r}]" if isinstance(given, TopicPartition) else "[TopicPartition(topic, number)]"
         raise TypeError(f"give a list of partitions, {example}, not {given!r}")
-    return [to_partition(each) for each in given]
+    return [to_partition(partition) for partition in given]
 
 
 def to_offset(partition: TopicPartition, given: Offset) -> OffsetAndMetadata:
@@ -71,5 +71,5 @@ def to_commit(offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, 
     """Return the offsets to commit. Raises TypeError and ValueError for the first invalid one."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"commit takes {{TopicPartition(topic, number): offset}}, not {offsets!r}")
-    checked = {to_partition(each): offset for each, offset in offsets.items()}
+    checked = {to_partition(partition): offset for partition, offset in offsets.items()}
     return {partition: to_offset(partition, offset) for partition, offset in checked.items()}

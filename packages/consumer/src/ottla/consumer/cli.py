@@ -180,7 +180,7 @@ async def _consume(
             consumer.assign(_only(partition, known))
         elif wanted:
             consumer.assign(
-                TopicPartition(name, each) for name, found in known.items() for each in found or ()
+                TopicPartition(name, number) for name, found in known.items() for number in found or ()
             )
         ends = await wanted.seek(consumer) if wanted else {}
         if offset is not None and partition is not None:

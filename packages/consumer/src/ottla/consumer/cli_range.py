@@ -17,8 +17,8 @@ class Range(NamedTuple):
     until_ms: int | None
 
     def __bool__(self) -> bool:
-        """Tell whether anything is limited."""
-        return any(each is not None for each in self)
+        """Return whether anything is limited."""
+        return any(limit is not None for limit in self)
 
     async def seek(self, consumer: Consumer) -> dict[TopicPartition, int]:
         """Seek the assigned partitions to the start; return the offsets to stop at, if there are some.
@@ -41,4 +41,7 @@ class Range(NamedTuple):
 async def _at(consumer: Consumer, time_ms: int, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return the offset of the first record at or after a time in each partition, or its end."""
     found = await consumer.offsets_for_times(dict.fromkeys(ends, time_ms))
-    return {each: end if (at := found.get(each)) is None else at.offset for each, end in ends.items()}
+    return {
+        partition: end if (at := found.get(partition)) is None else at.offset
+        for partition, end in ends.items()
+    }

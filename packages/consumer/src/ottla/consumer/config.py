@@ -71,7 +71,7 @@ class ConsumerConfig:
     fetch_max_wait_ms: int = setting(500, at_least=0)
     """How long the broker waits for `fetch_min_bytes`."""
     fetch_max_bytes: int = setting(50 * 1024 * 1024, at_least=1)
-    """The approximate maximum of bytes in a response, and of what is buffered."""
+    """The approximate maximum of bytes in a response, and of buffered bytes."""
     max_partition_fetch_bytes: int = setting(1024 * 1024, at_least=1)
     """The approximate maximum of bytes of one partition in a response."""
     check_crcs: bool = True
@@ -132,7 +132,9 @@ class ConsumerConfig:
         """Return the settings of group membership; None without `group_id`."""
         if self.group_id is None:
             return None
-        shared = {each.name for each in fields(GroupConfig)} & {each.name for each in fields(self)}
+        shared = {setting.name for setting in fields(GroupConfig)} & {
+            setting.name for setting in fields(self)
+        }
         return GroupConfig(
             **{name: getattr(self, name) for name in shared},
             require_stable=self.reads_committed,

@@ -171,7 +171,9 @@ class Consumer:
                 raise ConsumerStopped("the consumer was closed") from None
         found: Records = {}
         while not found:  # interceptors may leave records out
-            found = await self._delivery.collect([to_partition(each) for each in partitions], None, 1)
+            found = await self._delivery.collect(
+                [to_partition(partition) for partition in partitions], None, 1
+            )
         ((record,),) = found.values()
         return record
 
@@ -186,7 +188,9 @@ class Consumer:
         UnreadableBatch, errors of authorization; records before that are returned first.
         """
         limit = to_record_limit(max_records) or self.config.max_poll_records
-        return await self._delivery.collect([to_partition(each) for each in partitions], timeout_ms, limit)
+        return await self._delivery.collect(
+            [to_partition(partition) for partition in partitions], timeout_ms, limit
+        )
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
         """Iterate over batches of one partition each; a batch is finished when the next is asked for.
@@ -224,7 +228,7 @@ class Consumer:
         pyarrow_module()
         to_record_limit(max_records)
         builder = ColumnBuilder(check_columns(columns), check_crcs=self.config.check_crcs)
-        wanted = [to_partition(each) for each in partitions]
+        wanted = [to_partition(partition) for partition in partitions]
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1_000
         while not len(builder) and not await self._is_read(until):
@@ -300,7 +304,9 @@ class Consumer:
                 self.seek(partition, committed[partition])
             elif partition in self._positions:
                 self._position_operations.start_over(self._positions[partition])
-        return {each: committed[each].offset if each in committed else None for each in wanted}
+        return {
+            partition: committed[partition].offset if partition in committed else None for partition in wanted
+        }
 
     async def position(self, partition: Partition) -> int:
         """Return the offset of the next record of a partition to be delivered.
@@ -340,12 +346,12 @@ class Consumer:
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first offset at or after a timestamp in ms by partition; None where there is none."""
-        wanted = {to_partition(each): time for each, time in timestamps.items()}
+        wanted = {to_partition(partition): time for partition, time in timestamps.items()}
         for time in wanted.values():
             if time < 0:
                 raise ValueError(f"a timestamp cannot be {time}")
         found = await self._lifecycle.opened.fetch.offset_lookups.by_time(wanted)
-        return {partition: None if each.offset < 0 else each for partition, each in found.items()}
+        return {partition: None if answer.offset < 0 else answer for partition, answer in found.items()}
 
     # --- commits
 
@@ -379,7 +385,7 @@ class Consumer:
         self, partitions: Iterable[Partition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets with their metadata; partitions without one are left out."""
-        wanted = [to_partition(each) for each in partitions]
+        wanted = [to_partition(partition) for partition in partitions]
         return dict(await self._lifecycle.opened.need_group().committed(wanted))
 
     def group_metadata(self) -> GroupMetadata:
@@ -447,7 +453,7 @@ class Consumer:
     async def _is_read(self, until: Mapping[TopicPartition, int] | None) -> bool:
         if not until:
             return False
-        return all([await self.position(each) >= offset for each, offset in until.items()])
+        return all([await self.position(partition) >= offset for partition, offset in until.items()])
 
     def _finish(self, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         # Else the next automatic commit, at the latest that of `stop`, would go back behind this one.

@@ -181,7 +181,7 @@ class NoSuchPartitions(errors.UnknownTopicOrPartition):
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions = frozenset(partitions)
-        names = ", ".join(str(each) for each in sorted(self.partitions))
+        names = ", ".join(str(partition) for partition in sorted(self.partitions))
         super().__init__(f"offsets were not committed: no such partition: {names}")
 
 
@@ -192,3 +192,22 @@ class ListenerFailed(ClientError):
 def named_error(what: str, code: int) -> errors.KafkaError:
     """Return the error of a code, with its subject. Unknown codes, of newer brokers, keep their number."""
     return errors.error_for(code, f"{what}: {errors.error_for(code).code.name}")
+
+
+def coordinator_error(group_id: str, code: int, assignors: list[str], instance_id: str | None) -> Exception:
+    """Return the exception for an error code that keeps a member out of its group."""
+    match code:
+        case errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            return InconsistentAssignors(group_id, assignors)
+        case errors.ErrorCode.FENCED_INSTANCE_ID:
+            return Fenced(group_id, instance_id or "")
+        case errors.ErrorCode.GROUP_MAX_SIZE_REACHED:
+            return GroupFailed(
+                f"group {group_id!r} has as many members as the brokers permit (group.max.size); stop some"
+            )
+        case errors.ErrorCode.INVALID_SESSION_TIMEOUT:
+            return GroupFailed(
+                "session_timeout_ms is outside of what the brokers permit (group.min.session.timeout.ms to "
+                "group.max.session.timeout.ms)"
+            )
+    return errors.error_for(code)

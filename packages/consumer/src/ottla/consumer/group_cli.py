@@ -123,7 +123,7 @@ def verify_rebalance(name: str, hosts: str | None, bootstrap_server: str, proper
 
 
 async def _faults(admin: Admin, name: str) -> list[str]:
-    """Return what is wrong with the assignment of a Kafka group."""
+    """Return the faults of the assignment of a Kafka group."""
     from ottla.protocol.topics import TopicPartition
 
     found = await admin.groups.describe(name)

@@ -78,7 +78,7 @@ class ConsumerLifecycle:
             raise
 
     async def stop(self) -> None:
-        """Commit what is finished, leave the group, and close all connections."""
+        """Commit finished records, leave the group, and close all connections."""
         if self._main is None:
             self._failure = ConsumerStopped("the consumer was closed")
             return
@@ -143,7 +143,7 @@ class ConsumerLifecycle:
         self.subscriptions.check_chosen()
 
     def check_group(self) -> None:
-        """Tell the group that records are asked for. Raises what the group or its listener failed with."""
+        """Note for the group that records are asked for. Raises the error of the group or its listener."""
         if self.group is not None:
             self.group.polled()
 

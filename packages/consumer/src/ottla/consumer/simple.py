@@ -144,7 +144,7 @@ class SimpleConsumer:
 
         A partition that fails has an `error`; the others have their records.
         """
-        asked = [FetchFrom(*each) for each in wanted]
+        asked = [FetchFrom(*fetch) for fetch in wanted]
         answer = await self._send(self._request(asked), FetchResponse, self._fetch_wait_max_ms)
         if answer.error_code != ErrorCode.NONE:
             raise error_for(answer.error_code)
@@ -153,7 +153,7 @@ class SimpleConsumer:
             for topic in answer.responses
             for data in topic.partitions
         }
-        return [_fetched(each, given.get((each.topic, each.partition))) for each in asked]
+        return [_fetched(fetch, given.get((fetch.topic, fetch.partition))) for fetch in asked]
 
     # --- offsets
 
@@ -187,7 +187,7 @@ class SimpleConsumer:
         """
         async with self._cluster() as cluster:
             answer = await cluster.refresh(topics or None)
-            named = [each.name for each in answer.topics if each.name is not None]
+            named = [topic.name for topic in answer.topics if topic.name is not None]
             known = {name: cluster.known_topic(name) for name in named}
         return {name: topic for name, topic in known.items() if topic is not None}
 
@@ -235,13 +235,13 @@ class SimpleConsumer:
     def _request(self, asked: Iterable[FetchFrom]) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = {}
         most_bytes = 0
-        for each in asked:
-            if each.max_bytes < 1:
+        for fetch in asked:
+            if fetch.max_bytes < 1:
                 raise ValueError("max_bytes must be at least 1")
-            most_bytes += each.max_bytes
-            topics.setdefault(each.topic, []).append(
+            most_bytes += fetch.max_bytes
+            topics.setdefault(fetch.topic, []).append(
                 FetchPartition(
-                    partition=each.partition, fetch_offset=each.offset, partition_max_bytes=each.max_bytes
+                    partition=fetch.partition, fetch_offset=fetch.offset, partition_max_bytes=fetch.max_bytes
                 )
             )
         return FetchRequest(

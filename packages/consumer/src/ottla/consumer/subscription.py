@@ -27,11 +27,11 @@ class TopicFilter:
 
     def matches(self, topic: str) -> bool:
         """Return whether a topic matches."""
-        wanted = any(each.fullmatch(topic) for each in self.allow)
-        return wanted and not any(each.fullmatch(topic) for each in self.deny)
+        wanted = any(pattern.fullmatch(topic) for pattern in self.allow)
+        return wanted and not any(pattern.fullmatch(topic) for pattern in self.deny)
 
     def __repr__(self) -> str:
-        allow, deny = ([each.pattern for each in listed] for listed in (self.allow, self.deny))
+        allow, deny = ([pattern.pattern for pattern in listed] for listed in (self.allow, self.deny))
         return f"TopicFilter(allow={allow}, deny={deny})"
 
 
@@ -77,7 +77,7 @@ def _compiled(expressions: Expressions) -> tuple[re.Pattern[str], ...]:
     if isinstance(expressions, re.Pattern):
         return (expressions,)
     listed = expressions.split(",") if isinstance(expressions, str) else list(expressions)
-    return tuple(_compile(each) for each in listed)
+    return tuple(_compile(expression) for expression in listed)
 
 
 def _compile(expression: str | re.Pattern[str]) -> re.Pattern[str]:

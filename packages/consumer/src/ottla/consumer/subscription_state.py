@@ -46,7 +46,9 @@ class SubscriptionState:
         """The topics that are subscribed to: those named, or those found that match."""
         if self._subscription is None:
             return frozenset()
-        return self._subscription.names or frozenset(each.topic for each in self._fetch.positions.assigned)
+        return self._subscription.names or frozenset(
+            partition.topic for partition in self._fetch.positions.assigned
+        )
 
     def check_chosen(self) -> None:
         """Raise WrongMode if neither topics nor partitions were chosen."""
@@ -96,7 +98,7 @@ class SubscriptionState:
 
     def topics_wanted(self) -> frozenset[str] | None:
         """Return the topics whose metadata are needed; None for all."""
-        held = frozenset(each.topic for each in self._fetch.positions.assigned)
+        held = frozenset(partition.topic for partition in self._fetch.positions.assigned)
         wanted = self._subscription
         if wanted is None or self._group is not None:
             return held
@@ -134,12 +136,17 @@ class SubscriptionState:
         """Return the partitions of subscribed topics; those of topics in trouble stay as they are."""
         assigned = self._fetch.positions.assigned
         known = {
-            each.name or "": each.is_internal
-            for each in response.topics
-            if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic.name or "": topic.is_internal
+            for topic in response.topics
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
         topics = wanted.topics(known, exclude_internal=self._config.exclude_internal_topics)
-        found = {each for topic in response.topics if topic.name in topics for each in partitions_of(topic)}
-        healthy = {each.name for each in response.topics if each.error_code == ErrorCode.NONE}
-        missing = {each.topic for each in assigned} & topics - healthy
-        return frozenset(found | {each for each in assigned if each.topic in missing})
+        found = {
+            partition
+            for topic in response.topics
+            if topic.name in topics
+            for partition in partitions_of(topic)
+        }
+        healthy = {topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE}
+        missing = {partition.topic for partition in assigned} & topics - healthy
+        return frozenset(found | {partition for partition in assigned if partition.topic in missing})

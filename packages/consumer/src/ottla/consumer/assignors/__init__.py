@@ -36,8 +36,8 @@ def assignors(specs: str | Assignor | Iterable[str | Assignor]) -> tuple[Assigno
     Names are Kafka's short ones; a Java class name counts as the one it ends with. Raises ValueError for a
     name that is not known, for none at all, and for two of one name.
     """
-    found = tuple(_assignor(each) for each in _listed(specs))
-    names = [each.name for each in found]
+    found = tuple(_assignor(spec) for spec in _listed(specs))
+    names = [assignor.name for assignor in found]
     if not found or len(set(names)) < len(names):
         raise ValueError(f"give one assignor or several different ones, not {names}")
     shared_protocol(found)

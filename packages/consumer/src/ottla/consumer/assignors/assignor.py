@@ -81,9 +81,9 @@ def shared_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
     """Return the best protocol that all assignors support. Raises ValueError if there is none."""
     listed = list(assignors)
     for protocol in sorted(RebalanceProtocol, reverse=True):
-        if all(protocol in each.protocols for each in listed):
+        if all(protocol in assignor.protocols for assignor in listed):
             return protocol
-    names = ", ".join(each.name for each in listed)
+    names = ", ".join(assignor.name for assignor in listed)
     raise ValueError(f"the assignors {names} have no rebalance protocol in common; leave some of them out")
 
 

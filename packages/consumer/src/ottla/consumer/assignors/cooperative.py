@@ -26,7 +26,7 @@ class CooperativeStickyAssignor:
     protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     def user_data(self, topics: frozenset[str], last: Assigned | None) -> bytes | None:
-        """Return the generation of what is owned, for leaders that do not find it in the subscription."""
+        """Return the generation of owned partitions, for leaders that do not find it in the subscription."""
         return encode_generation(NO_GENERATION if last is None else last.generation)
 
     def assign(self, topics: TopicRacks, members: Mapping[str, MemberSubscription]) -> Given:

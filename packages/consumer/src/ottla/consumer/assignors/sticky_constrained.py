@@ -57,9 +57,11 @@ class ConstrainedStickyAssignment:
         return self._given
 
     def _worth_keeping(self, member_id: str, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        far = {each for each in partitions if self._racks.mismatch(member_id, each)}
+        far = {partition for partition in partitions if self._racks.mismatch(member_id, partition)}
         self._revoked |= far
-        kept = [each for each in partitions if each not in self._disputed and each not in far]
+        kept = [
+            partition for partition in partitions if partition not in self._disputed and partition not in far
+        ]
         # By partition number first, so that lost partitions are spread over the topics.
         return sorted(kept, key=lambda each: (each.partition, each.topic))
 

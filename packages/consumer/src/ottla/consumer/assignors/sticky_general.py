@@ -141,7 +141,7 @@ class GeneralStickyAssignment:
         """Return whether a member can gain or lose a partition."""
         most = sum(self._sizes[name] for name in self._reads[member_id])
         mine = self._given[member_id]
-        return len(mine) < most or any(len(self._readers[each.topic]) > 1 for each in mine)
+        return len(mine) < most or any(len(self._readers[partition.topic]) > 1 for partition in mine)
 
     def _is_balanced(self) -> bool:
         if self._by_size.spread() <= 1:

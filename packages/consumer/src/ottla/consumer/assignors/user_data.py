@@ -44,9 +44,9 @@ def decode_sticky(data: bytes | None) -> Assigned:
         except MalformedMessage:
             continue
         partitions = [
-            TopicPartition(each.topic, index)
-            for each in read.previous_assignment
-            for index in each.partitions
+            TopicPartition(topic.topic, index)
+            for topic in read.previous_assignment
+            for index in topic.partitions
         ]
         return Assigned(tuple(partitions), read.generation)
     return Assigned((), NO_GENERATION)

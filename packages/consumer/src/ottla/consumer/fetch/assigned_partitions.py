@@ -19,7 +19,7 @@ class PartitionDelivery(Protocol):
         """Continue with other partitions, from the next record on."""
 
     def unassign(self, partitions: Partitions) -> None:
-        """Unassign partitions. What is unfinished of them is forgotten, also if they are assigned again."""
+        """Unassign partitions. Their unfinished records are forgotten, also if they are assigned again."""
 
     def unfinished(self) -> dict[TopicPartition, int]:
         """Return the first unfinished offset of each partition of which records were delivered last."""

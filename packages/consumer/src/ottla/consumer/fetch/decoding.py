@@ -101,7 +101,9 @@ def raise_unreadable(
 
 def abortions(aborted: Sequence[AbortedTransaction] | None) -> list[tuple[int, int]] | None:
     """Return aborted transactions as cursors take them: pairs of first offset and producer id."""
-    return [(each.first_offset, each.producer_id) for each in aborted] if aborted else None
+    return (
+        [(transaction.first_offset, transaction.producer_id) for transaction in aborted] if aborted else None
+    )
 
 
 def decompression_ms(cursor: RecordCursor) -> float:

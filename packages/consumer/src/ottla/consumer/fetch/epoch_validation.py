@@ -36,7 +36,7 @@ class EpochValidation:
         asked = [state for state in states if state.fetch_epoch != NO_EPOCH]
         wanted = {state.partition: (state.leader_epoch, state.fetch_epoch) for state in asked}
         results = await self._lookups.once_epoch_ends(wanted)
-        later = {each for each, error in results.failed.items() if is_retriable(error)}
+        later = {partition for partition, error in results.failed.items() if is_retriable(error)}
         for state in unchanged(states, before):
             if state.partition in later or state.leader_epoch != epochs[state.partition]:
                 continue  # the leader changed during the request, and the new one may differ: ask it

@@ -26,7 +26,7 @@ def held_bytes(buffered: Iterable[FetchedData]) -> int:
 
 
 def copy_leftovers(buffered: Iterable[FetchedData]) -> None:
-    """Release responses of which less than half is still needed, by copying what is left of them.
+    """Release responses of which less than half is still needed, by copying the rest.
 
     At most half of the fetched bytes is ever copied, and only when memory is short.
     """

@@ -157,7 +157,9 @@ class Fetcher:
             state.buffered and state.is_deliverable and self._is_asked_for(state) for state in self._positions
         ):
             return {}
-        wanted = {node: [each for each in states if self._is_asked_for(each)] for node, states in due.items()}
+        wanted = {
+            node: [state for state in states if self._is_asked_for(state)] for node, states in due.items()
+        }
         return {node: states for node, states in wanted.items() if states}
 
     def _is_asked_for(self, state: PartitionState) -> bool:
@@ -269,5 +271,5 @@ class Fetcher:
 
 
 def fetch_points(states: list[PartitionState]) -> FetchPoints:
-    """Return where partitions stand, to tell later whether they have moved."""
+    """Return the positions of partitions, to compare with them later."""
     return {state.partition: (state, FetchPoint(state.generation, state.fetch_offset)) for state in states}

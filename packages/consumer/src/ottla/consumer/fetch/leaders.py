@@ -143,5 +143,5 @@ class PartitionLeaders:
 
 def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
     """Return a topic's partitions."""
-    indexes = sorted(each.partition_index for each in topic.partitions)
+    indexes = sorted(partition.partition_index for partition in topic.partitions)
     return [TopicPartition(topic.name or "", index) for index in indexes]

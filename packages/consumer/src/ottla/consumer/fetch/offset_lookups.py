@@ -110,10 +110,12 @@ class OffsetLookups:
 
     async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return offsets like `by_time`; for timestamps after the last record, the end offset."""
-        found = {partition: each.offset for partition, each in (await self.by_time(wanted)).items()}
-        late = dict.fromkeys((each for each, offset in found.items() if offset == NOT_FOUND), LATEST)
+        found = {partition: answer.offset for partition, answer in (await self.by_time(wanted)).items()}
+        late = dict.fromkeys(
+            (partition for partition, offset in found.items() if offset == NOT_FOUND), LATEST
+        )
         if late:
-            found |= {partition: each.offset for partition, each in (await self.by_time(late)).items()}
+            found |= {partition: answer.offset for partition, answer in (await self.by_time(late)).items()}
         return found
 
     async def once_epoch_ends(
@@ -150,13 +152,13 @@ class OffsetLookups:
     async def _by_leader(
         self, wanted: Mapping[TopicPartition, W], results: LookupResults[T]
     ) -> dict[int, dict[TopicPartition, W]]:
-        unknown = {each.topic for each in wanted if self._cluster.known_leader(each) is None}
+        unknown = {partition.topic for partition in wanted if self._cluster.known_leader(partition) is None}
         by_leader: dict[int, dict[TopicPartition, W]] = defaultdict(dict)
         try:
             if unknown:
                 await self._cluster.refresh(sorted(unknown))
         except (ClientError, KafkaError) as error:
-            results.failed.update({each: error for each in wanted if each.topic in unknown})
+            results.failed.update({partition: error for partition in wanted if partition.topic in unknown})
         for partition, value in wanted.items():
             leader = self._cluster.known_leader(partition)
             if leader is not None:
@@ -178,8 +180,8 @@ class OffsetLookups:
             ListOffsetsTopic(
                 name=name,
                 partitions=[
-                    ListOffsetsPartition(partition_index=each.partition, timestamp=wanted[each])
-                    for each in partitions
+                    ListOffsetsPartition(partition_index=partition.partition, timestamp=wanted[partition])
+                    for partition in partitions
                 ],
             )
             for name, partitions in by_topic(wanted).items()
@@ -190,9 +192,9 @@ class OffsetLookups:
         leader = await self._cluster.connection_to_leader(node_id)
         answer = await leader.send(request, ListOffsetsResponse)
         for topic in answer.topics:
-            for each in topic.partitions:
-                partition = TopicPartition(topic.name, each.partition_index)
-                results.note(partition, each.error_code, _found(each))
+            for data in topic.partitions:
+                partition = TopicPartition(topic.name, data.partition_index)
+                results.note(partition, data.error_code, _found(data))
 
     async def _epoch_ends_on(
         self, node_id: int, wanted: Mapping[TopicPartition, tuple[int, int]], results: LookupResults[EpochEnd]
@@ -202,11 +204,11 @@ class OffsetLookups:
                 topic=name,
                 partitions=[
                     OffsetForLeaderPartition(
-                        partition=each.partition,
-                        current_leader_epoch=wanted[each][0],
-                        leader_epoch=wanted[each][1],
+                        partition=partition.partition,
+                        current_leader_epoch=wanted[partition][0],
+                        leader_epoch=wanted[partition][1],
                     )
-                    for each in partitions
+                    for partition in partitions
                 ],
             )
             for name, partitions in by_topic(wanted).items()
@@ -215,9 +217,9 @@ class OffsetLookups:
         leader = await self._cluster.connection_to_leader(node_id)
         answer = await leader.send(request, OffsetForLeaderEpochResponse)
         for topic in answer.topics:
-            for each in topic.partitions:
-                partition = TopicPartition(topic.topic, each.partition)
-                results.note(partition, each.error_code, EpochEnd(each.leader_epoch, each.end_offset))
+            for data in topic.partitions:
+                partition = TopicPartition(topic.topic, data.partition)
+                results.note(partition, data.error_code, EpochEnd(data.leader_epoch, data.end_offset))
 
 
 def _found(answer: ListOffsetsPartitionResponse) -> OffsetAndTimestamp:

@@ -212,7 +212,7 @@ class Positions:
 
     def assign(self, partitions: Iterable[TopicPartition], *, held: bool = False) -> None:
         """Assign exactly these partitions; old ones keep their positions, new ones may be held."""
-        wanted = dict.fromkeys(TopicPartition(*each) for each in partitions)
+        wanted = dict.fromkeys(TopicPartition(*partition) for partition in partitions)
         for gone in self._states.keys() - wanted.keys():
             self._states.pop(gone).is_unassigned = True
         for partition in wanted:

@@ -34,7 +34,7 @@ class Owner(Protocol):
         """Raise what ended the consumer."""
 
     def check_group(self) -> None:
-        """Tell the group that records are asked for. Raises what the group or its listener failed with."""
+        """Note for the group that records are asked for. Raises the error of the group or its listener."""
 
     def topics_wanted(self) -> frozenset[str] | None:
         """Return the topics whose metadata are needed; None for all."""
@@ -95,7 +95,7 @@ class Prefetch:
 
     def start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Start fetching; the tasks run until they are cancelled."""
-        return [tasks.create_task(each.run()) for each in (self.leaders, self.resolver, self.fetcher)]
+        return [tasks.create_task(part.run()) for part in (self.leaders, self.resolver, self.fetcher)]
 
     def wake(self) -> None:
         """Check what can be fetched and what must be resolved: positions or leaders changed."""

@@ -229,10 +229,10 @@ class RecordDelivery(RecordIterator):
         if not failures:
             return
         self._fetcher.wake()
-        out_of_range = [each.partitions for each in failures if isinstance(each, OffsetOutOfRange)]
+        out_of_range = [failure.partitions for failure in failures if isinstance(failure, OffsetOutOfRange)]
         if out_of_range:
             raise OffsetOutOfRange(
-                {partition: offset for each in out_of_range for partition, offset in each.items()}
+                {partition: offset for positions in out_of_range for partition, offset in positions.items()}
             )
         raise failures[0]
 
@@ -260,12 +260,12 @@ class RecordDelivery(RecordIterator):
             self._leave_current()
 
     def discard(self, state: PartitionState) -> None:
-        """Deliver nothing more of what is buffered for a partition, and forget what is unfinished of it."""
+        """Deliver no more buffered records of a partition, and forget its unfinished ones."""
         self.suspend(frozenset((state.partition,)))
         self._forget_unfinished(state.partition)
 
     def unassign(self, partitions: frozenset[TopicPartition]) -> None:
-        """Unassign partitions. What is unfinished of them is forgotten, also if they are assigned again."""
+        """Unassign partitions. Their unfinished records are forgotten, also if they are assigned again."""
         self.suspend(partitions)
         for partition in partitions:
             self._forget_unfinished(partition)

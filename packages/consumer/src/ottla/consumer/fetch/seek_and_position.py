@@ -83,7 +83,7 @@ class PositionOperations:
         return position
 
     def lag(self, state: PartitionState) -> int | None:
-        """Return the records between position and end, as the last response told; None if unknown."""
+        """Return the records between position and end, as of the last response; None if unknown."""
         end = state.last_stable_offset if self._read_committed else state.high_watermark
         position = state.position
         return None if end is None or position is None else max(0, end - position)

@@ -175,10 +175,10 @@ class Commits:
         min_version = VERSION_WITH_INSTANCES if committer.group_instance_id is not None else None
         answer = await self._coordinator.send(request, OffsetCommitResponse, min_version=min_version)
         failed = {
-            TopicPartition(topic.name, each.partition_index): each.error_code
+            TopicPartition(topic.name, stored.partition_index): stored.error_code
             for topic in answer.topics
-            for each in topic.partitions
-            if each.error_code != ErrorCode.NONE
+            for stored in topic.partitions
+            if stored.error_code != ErrorCode.NONE
         }
         for partition in left.keys() - failed.keys():
             del left[partition]
@@ -200,7 +200,9 @@ class Commits:
         supports that.
         """
         topics = [
-            OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
+            OffsetFetchRequestTopic(
+                name=topic, partition_indexes=[partition.partition for partition in found]
+            )
             for topic, found in by_topic(partitions).items()
         ]
         if not topics:
@@ -226,17 +228,19 @@ class Commits:
     def _read(self, answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic in answer.topics:
-            for each in topic.partitions:
-                self._raise_error(each.error_code)
-                if each.committed_offset != NOTHING_COMMITTED:
-                    found[TopicPartition(topic.name, each.partition_index)] = OffsetAndMetadata(
-                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
+            for partition in topic.partitions:
+                self._raise_error(partition.error_code)
+                if partition.committed_offset != NOTHING_COMMITTED:
+                    found[TopicPartition(topic.name, partition.partition_index)] = OffsetAndMetadata(
+                        partition.committed_offset, partition.metadata or "", partition.committed_leader_epoch
                     )
         return found
 
     def _raise_commit_errors(self, failed: Mapping[TopicPartition, int]) -> None:
         """Raise an error. Missing partitions are raised last, as a retry may help the others."""
-        unknown = [each for each, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        unknown = [
+            partition for partition, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
         for partition, code in failed.items():
             if partition not in unknown:
                 self._raise_commit_error(partition, code)
@@ -322,7 +326,9 @@ def _commit_request(committer: GroupMetadata, offsets: Offsets) -> OffsetCommitR
         topics=[
             OffsetCommitRequestTopic(
                 name=topic,
-                partitions=[_commit_partition(each.partition, offsets[each]) for each in partitions],
+                partitions=[
+                    _commit_partition(partition.partition, offsets[partition]) for partition in partitions
+                ],
             )
             for topic, partitions in by_topic(offsets).items()
         ],

@@ -83,7 +83,7 @@ class ConsumerGroup:
                         await asyncio.wait_for(self._membership.stable(), POLL_EVERY_S)
 
     async def leave(self) -> None:
-        """Commit what is finished and leave the group."""
+        """Commit finished records and leave the group."""
         await self.commits.settle(self._config.close_timeout_ms / 3_000)
         if self._has_joined:
             await self._membership.close()

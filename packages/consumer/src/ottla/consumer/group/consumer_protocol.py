@@ -62,4 +62,4 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
 
 
 def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(each.topic, index) for each in topics for index in each.partitions)
+    return tuple(TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions)

@@ -29,7 +29,7 @@ class Ticket:
         self.release()
 
     def release(self) -> None:
-        """Let the next ticket enter, once all earlier ones were released. Idempotent."""
+        """Admit the next ticket, once all earlier ones were released. Idempotent."""
         if self._before is not None and not self._before.done():
             self._before.add_done_callback(lambda _: self.release())
         elif not self._released.done():

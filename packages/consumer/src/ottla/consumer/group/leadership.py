@@ -8,8 +8,7 @@ from typing import Self
 from ottla.consumer.assignors import Assignor, MemberSubscription, TopicRacks
 from ottla.consumer.errors import GroupFailed
 from ottla.consumer.group.consumer_protocol import decode_subscription, encode_assignment
-from ottla.consumer.group.member_settings import MemberSettings
-from ottla.consumer.group.rebalance_events import Joined
+from ottla.consumer.group.rebalance_events import Joined, MemberSettings
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition
 
@@ -33,8 +32,8 @@ class Leadership:
         """Return the generation of a JoinGroup response. Raises GroupFailed for other protocols."""
         try:
             members = {
-                each.member_id: decode_subscription(each.metadata, each.instance_id)
-                for each in answer.members
+                member.member_id: decode_subscription(member.metadata, member.instance_id)
+                for member in answer.members
             }
         except MalformedMessage as error:
             raise GroupFailed(f"a member of group {group_id!r} is no consumer: {error}") from error

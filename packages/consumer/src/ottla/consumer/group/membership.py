@@ -24,10 +24,9 @@ from ottla.consumer.errors import Fenced
 from ottla.consumer.group.commits import AutoCommit
 from ottla.consumer.group.config import GroupConfig
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
-from ottla.consumer.group.member_phase import AWAITED_PHASES, Phase
-from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance import NO_GENERATION, MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
+    AWAITED_PHASES,
     Adopt,
     Adopted,
     Closing,
@@ -41,7 +40,9 @@ from ottla.consumer.group.rebalance_events import (
     Joined,
     Leave,
     LookUp,
+    MemberSettings,
     Partitions,
+    Phase,
     Polled,
     Refused,
     Revoke,
@@ -323,7 +324,7 @@ class Membership:
         self._inbox.put_nowait(Revoked())
 
     async def _let_finish(self, partitions: Partitions) -> None:
-        """Wait for unfinished records, within a bound: what is unfinished then is read by two consumers."""
+        """Wait for unfinished records, within a bound: those that remain are read by two consumers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.handling_grace_ms / 1_000
         # Polled here: a notification per delivered record would cost more.

@@ -30,14 +30,13 @@ from ottla.consumer.assignors import (
     TopicRacks,
     shared_protocol,
 )
-from ottla.consumer.errors import Fenced, GroupFailed
+from ottla.consumer.errors import Fenced, GroupFailed, coordinator_error
 from ottla.consumer.group.consumer_protocol import decode_assignment, encode_subscription
-from ottla.consumer.group.coordinator_errors import coordinator_error
 from ottla.consumer.group.intent import Intent
 from ottla.consumer.group.leadership import Leadership, leadership_in
-from ottla.consumer.group.member_phase import HEARTBEAT_PHASES, JOIN_PHASES, Phase
-from ottla.consumer.group.member_settings import MemberSettings
 from ottla.consumer.group.rebalance_events import (
+    HEARTBEAT_PHASES,
+    JOIN_PHASES,
     Adopt,
     Adopted,
     Closing,
@@ -51,7 +50,9 @@ from ottla.consumer.group.rebalance_events import (
     Joined,
     Leave,
     LookUp,
+    MemberSettings,
     Partitions,
+    Phase,
     Polled,
     Refused,
     Revoke,
@@ -271,7 +272,7 @@ class MemberStateMachine:
         if self.generation == NO_GENERATION or self.protocol is RebalanceProtocol.EAGER:
             return self.owned
         wanted = self.wanted or ()
-        return frozenset(each for each in self.owned if each.topic not in wanted)
+        return frozenset(partition for partition in self.owned if partition.topic not in wanted)
 
     def _revoke(self, partitions: Partitions) -> None:
         self._revoking = partitions
@@ -300,7 +301,7 @@ class MemberStateMachine:
             self._joining_since_ms = self._now_ms
         self._joined_topics = self.wanted or frozenset()
         self._beat_out = False
-        protocols = tuple((each.name, self._metadata(each)) for each in self.settings.assignors)
+        protocols = tuple((assignor.name, self._metadata(assignor)) for assignor in self.settings.assignors)
         self._effects.append(Join(self._token, self.member_id, protocols, self._reason))
 
     def _metadata(self, assignor: Assignor) -> bytes:
@@ -369,10 +370,10 @@ class MemberStateMachine:
             self._stop()
             return
         wanted = self.wanted or frozenset()
-        self._assigned = frozenset(each for each in assigned if each.topic in wanted)
-        if any(each.topic not in self._joined_topics for each in assigned):
+        self._assigned = frozenset(partition for partition in assigned if partition.topic in wanted)
+        if any(partition.topic not in self._joined_topics for partition in assigned):
             self._rejoin = "the assignment has topics that this member did not subscribe to"
-        elif any(each.topic not in wanted for each in assigned):
+        elif any(partition.topic not in wanted for partition in assigned):
             # Also if they are wanted again before the rest is adopted: nobody owns what is left out.
             self._rejoin = "the subscription changed"
         self._revoke_unassigned()
@@ -478,7 +479,7 @@ class MemberStateMachine:
                 self._fail(self._coordinator_error(code))
 
     def _coordinator_error(self, code: int | None) -> Exception:
-        names = [each.name for each in self.settings.assignors]
+        names = [assignor.name for assignor in self.settings.assignors]
         return coordinator_error(self.settings.group_id, code or 0, names, self.settings.instance_id)
 
     def _wait(self) -> None:

@@ -1,14 +1,63 @@
-"""Events of a member of a group, and the effects it asks for: the vocabulary of `group.rebalance`."""
+"""A member's phases, settings, events and effects: the vocabulary of `group.rebalance`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
-from ottla.consumer.assignors import TopicRacks
+from ottla.client.retry import Backoff
+from ottla.consumer.assignors import Assignor, TopicRacks
+from ottla.consumer.errors import GroupFailed
 from ottla.protocol.topics import TopicPartition
 
 Partitions = frozenset[TopicPartition]
+
+# --- the member
+
+
+class Phase(Enum):
+    """The phase of a member."""
+
+    OUT = "out"
+    PREPARING = "preparing"
+    JOINING = "joining"
+    LOOKING_UP = "looking up"
+    SYNCING = "syncing"
+    REVOKING = "revoking"
+    ADOPTING = "adopting"
+    STABLE = "stable"
+    WAITING = "waiting"
+    LEAVING = "leaving"
+
+
+JOIN_PHASES = (Phase.JOINING, Phase.LOOKING_UP, Phase.SYNCING)
+AWAITED_PHASES = (Phase.JOINING, Phase.SYNCING)
+HEARTBEAT_PHASES = frozenset(Phase) - {Phase.OUT, *AWAITED_PHASES, Phase.WAITING, Phase.LEAVING}
+"""Not while a JoinGroup or SyncGroup is outstanding: the coordinator regards its sender as alive, and answers
+a heartbeat on the same connection only after it. That would be too late, and close the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """The settings of a member; they never change."""
+
+    group_id: str
+    assignors: tuple[Assignor, ...]
+    instance_id: str | None = None
+    rack: str | None = None
+    heartbeat_interval_ms: float = 3_000
+    max_poll_interval_ms: float = 300_000
+    leave_timeout_ms: float = 10_000
+    backoff: Backoff = field(default_factory=lambda: Backoff(jitter=0))
+
+    def assignor(self, name: str) -> Assignor:
+        """Return the assignor that the group chose. Raises GroupFailed if this member lacks it."""
+        for assignor in self.assignors:
+            if assignor.name == name:
+                return assignor
+        raise GroupFailed(f"the group chose the assignor {name!r}, which this member lacks")
+
 
 # --- events
 

@@ -66,8 +66,8 @@ class GroupRequests:
             protocol_name=answer.protocol_name or "",
             leader_id=answer.leader,
             members=tuple(
-                MemberMetadata(each.member_id, each.group_instance_id, bytes(each.metadata))
-                for each in answer.members
+                MemberMetadata(member.member_id, member.group_instance_id, bytes(member.metadata))
+                for member in answer.members
             ),
             skip_assignment=answer.skip_assignment,
         )

@@ -90,7 +90,7 @@ class SubscriptionMetadata:
             return True
         if subscription.filter is not None:
             answer = await self._cluster.refresh(None)
-            known = {each.name or "": each.is_internal for each in answer.topics}
+            known = {topic.name or "": topic.is_internal for topic in answer.topics}
             exclude = self._config.exclude_internal_topics
             self._report_subscribed(subscription.topics(known, exclude_internal=exclude), tell)
         else:
@@ -108,7 +108,7 @@ class SubscriptionMetadata:
             tell(Subscribed(topics))
 
     def _racks(self, answer: MetadataResponse, names: Iterable[str], known: TopicRacks) -> Racks:
-        found = {each.name: each for each in answer.topics}
+        found = {described.name: described for described in answer.topics}
         racks: Racks = {}
         for name in names:
             topic = found.get(name)
@@ -124,7 +124,7 @@ class SubscriptionMetadata:
 
     def _topic_racks(self, topic: MetadataResponseTopic) -> list[frozenset[str]]:
         partitions = sorted(topic.partitions, key=lambda each: each.partition_index)
-        return [self._replica_racks(each.replica_nodes) for each in partitions]
+        return [self._replica_racks(partition.replica_nodes) for partition in partitions]
 
     def _replica_racks(self, replicas: Iterable[int]) -> frozenset[str]:
         nodes = (self._cluster.nodes.get(node_id) for node_id in replicas)

@@ -86,7 +86,7 @@ def round_robin_assignment(view: GroupView) -> Ownership:
         for topic in sorted(threads)
         for partition in sorted(view.partitions.get(topic, ()))
     ]
-    turn = cycle(sorted({thread for each in threads.values() for thread in each}, key=str))
+    turn = cycle(sorted({thread for of_topic in threads.values() for thread in of_topic}, key=str))
     owners: Ownership = {}
     for partition in sorted(partitions, key=lambda each: java_hash(str(each))):
         owners[partition] = next(thread for thread in turn if thread in threads[partition.topic])

@@ -75,7 +75,7 @@ class ClusterBrokers:
     """`Brokers` of a real cluster; use it as an async context manager."""
 
     def __init__(self, addresses: Iterable[Address], config: ZookeeperConsumerConfig) -> None:
-        self._addresses = [str(each) for each in addresses]
+        self._addresses = [str(address) for address in addresses]
         self._config = config
         self._cluster = Cluster(self._addresses, config.client())
         self._offsets = OffsetLookups(self._cluster, read_committed=False)
@@ -115,7 +115,9 @@ class ClusterBrokers:
     async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets stored in Kafka; partitions without one are left out."""
         topics = [
-            OffsetFetchRequestTopic(name=topic, partition_indexes=[each.partition for each in found])
+            OffsetFetchRequestTopic(
+                name=topic, partition_indexes=[partition.partition for partition in found]
+            )
             for topic, found in by_topic(partitions).items()
         ]
         request = OffsetFetchRequest(group_id=group, topics=topics)
@@ -125,10 +127,12 @@ class ClusterBrokers:
             self._cluster.raise_coordinator_error(group, answer.error_code)
             found: dict[TopicPartition, int] = {}
             for topic in answer.topics:
-                for each in topic.partitions:
-                    self._cluster.raise_coordinator_error(group, each.error_code)
-                    if each.committed_offset >= 0:
-                        found[TopicPartition(topic.name, each.partition_index)] = each.committed_offset
+                for partition in topic.partitions:
+                    self._cluster.raise_coordinator_error(group, partition.error_code)
+                    if partition.committed_offset >= 0:
+                        found[TopicPartition(topic.name, partition.partition_index)] = (
+                            partition.committed_offset
+                        )
             return found
 
         return await self._cluster.retry(f"reading the offsets of group {group!r}", ask)
@@ -145,9 +149,11 @@ async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[T
             name=topic,
             partitions=[
                 OffsetCommitRequestPartition(
-                    partition_index=each.partition, committed_offset=offsets[each], committed_metadata=""
+                    partition_index=partition.partition,
+                    committed_offset=offsets[partition],
+                    committed_metadata="",
                 )
-                for each in partitions
+                for partition in partitions
             ],
         )
         for topic, partitions in by_topic(offsets).items()

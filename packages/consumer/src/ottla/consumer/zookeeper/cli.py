@@ -81,7 +81,10 @@ def describe(
     found, brokers = with_session(hosts, use)
     if not found:
         raise click.ClickException(f"group {name} has no offsets and no members in ZooKeeper")
-    rows = [(name, *each.partition, each.offset, each.end_offset, each.lag, each.owner) for each in found]
+    rows = [
+        (name, *partition.partition, partition.offset, partition.end_offset, partition.lag, partition.owner)
+        for partition in found
+    ]
     show(("group", "topic", "pid", "offset", "log size", "lag", "owner"), rows, as_json=as_json)
     if broker_info and not as_json:
         click.echo("BROKER INFO")
@@ -103,14 +106,16 @@ async def progress(
     view = await znodes.view()
     partitions = {
         *offsets,
-        *(TopicPartition(topic, each) for topic, some in view.partitions.items() for each in some),
+        *(TopicPartition(topic, number) for topic, some in view.partitions.items() for number in some),
     }
-    chosen = sorted(each for each in partitions if not topics or each.topic in topics)
+    chosen = sorted(partition for partition in partitions if not topics or partition.topic in topics)
     owners = await znodes.owners(chosen)
     addresses = await znodes.brokers(config.security.security_protocol)
-    async with Cluster([str(each) for each in addresses], config) as cluster:
-        known = {t: await cluster.refresh([t]) for t in {each.topic for each in chosen}}
-        there = [each for each in chosen if any(t.partitions for t in known[each.topic].topics)]
+    async with Cluster([str(address) for address in addresses], config) as cluster:
+        known = {t: await cluster.refresh([t]) for t in {partition.topic for partition in chosen}}
+        there = [
+            partition for partition in chosen if any(t.partitions for t in known[partition.topic].topics)
+        ]
         lookups = OffsetLookups(cluster, read_committed=False)
         ends = await lookups.offsets(dict.fromkeys(there, LATEST))
         brokers = [f"{node.id} -> {node.address}" for _, node in sorted(cluster.nodes.items())]
@@ -126,8 +131,8 @@ def verify(name: str, hosts: str) -> None:
     from ottla.consumer.zookeeper import group_admin
 
     wrong = with_session(hosts, lambda session: group_admin.verify(session, name))
-    for each in wrong:
-        click.echo(each)
+    for fault in wrong:
+        click.echo(fault)
     if wrong:
         raise click.ClickException(f"the rebalance of {name} has not succeeded")
     click.echo(f"Every partition that {name} reads has an owner.")
@@ -193,7 +198,7 @@ def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
             raise ValueError(f"{members[0].consumer_id} is still in group {name}")
         offsets = (await group_admin.read_offsets(session, [name]))[name]
         addresses = await znodes.brokers(config.security.security_protocol)
-        async with Cluster([str(each) for each in addresses], config) as cluster:
+        async with Cluster([str(address) for address in addresses], config) as cluster:
             if offsets:
                 await commit_without_member(cluster, name, offsets)
         return len(offsets)

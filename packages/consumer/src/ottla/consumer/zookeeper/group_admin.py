@@ -88,7 +88,7 @@ def parse_offset_lines(lines: Iterable[str]) -> GroupOffsets:
 
 
 def unowned(view: GroupView, owners: Mapping[TopicPartition, str]) -> list[str]:
-    """Return what is wrong with ownership: partitions without an owner, owners outside the group."""
+    """Return the faults of ownership: partitions without an owner, owners outside the group."""
     wrong: list[str] = []
     for topic, threads in sorted(view.threads().items()):
         known = {str(thread) for thread in threads}
@@ -105,12 +105,12 @@ def unowned(view: GroupView, owners: Mapping[TopicPartition, str]) -> list[str]:
 
 
 async def verify(session: Session, group: str) -> list[str]:
-    """Return what is wrong with a group's rebalance; empty if every partition has a live owner."""
+    """Return the faults of a group's rebalance; empty if every partition has a live owner."""
     znodes = group_znodes_of(session, group)
     view = await znodes.view()
     if not view.members:
         return [f"group {group} has no members"]
-    partitions = [TopicPartition(topic, each) for topic, some in view.partitions.items() for each in some]
+    partitions = [TopicPartition(topic, number) for topic, some in view.partitions.items() for number in some]
     return unowned(view, await znodes.owners(partitions))
 
 

@@ -57,7 +57,7 @@ class GroupZnodes:
         except NoNode:
             return []
         found = await _all(self._member(name) for name in names)
-        return [each for each in found if each is not None]
+        return [member for member in found if member is not None]
 
     async def _member(self, name: str) -> ConsumerRegistration | None:
         data = await self._data(paths.consumer_id(self.group, name))
@@ -69,7 +69,9 @@ class GroupZnodes:
         names: list[str] = []
         if any(member.pattern in FILTERS for member in members):
             names = await self._operations.children(paths.BROKER_TOPICS, watch)
-        wanted = sorted({topic for each in members for topic in streams_of(each, names, exclude_internal)})
+        wanted = sorted(
+            {topic for member in members for topic in streams_of(member, names, exclude_internal)}
+        )
         partitions = await _all(self._partitions(topic, watch) for topic in wanted)
         return GroupView(members, dict(zip(wanted, partitions, strict=True)), names, exclude_internal)
 
@@ -113,7 +115,7 @@ class GroupZnodes:
         claimed: list[TopicPartition] = []
         try:
             for some in _batches(list(owners), CLAIMS_AT_ONCE):
-                await self._claim_some({each: owners[each] for each in some}, watch)
+                await self._claim_some({partition: owners[partition] for partition in some}, watch)
                 claimed += some
         except BaseException:
             await self.release(claimed)
@@ -121,12 +123,14 @@ class GroupZnodes:
 
     async def _claim_some(self, owners: Mapping[TopicPartition, str], watch: Watch | None) -> None:
         try:
-            await self._operations.multi([self._claim(each, owner) for each, owner in owners.items()])
+            await self._operations.multi(
+                [self._claim(partition, owner) for partition, owner in owners.items()]
+            )
             return
         except NodeExists:
             held = await self._held(owners, watch)
-        missing = [each for each in owners if each not in held]
-        await self._operations.multi([self._claim(each, owners[each]) for each in missing])
+        missing = [partition for partition in owners if partition not in held]
+        await self._operations.multi([self._claim(partition, owners[partition]) for partition in missing])
 
     def _claim(self, partition: TopicPartition, owner: str) -> Create:
         claim = ConsumerOwner(self.group, partition.topic, partition.partition, owner)
@@ -154,15 +158,15 @@ class GroupZnodes:
 
     async def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Delete claims of partitions. Claims of other sessions are left alone."""
-        await _all(self._delete_own(self._owner_path(each)) for each in partitions)
+        await _all(self._delete_own(self._owner_path(partition)) for partition in partitions)
 
     async def owners(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Return the owners of partitions; partitions without an owner are left out."""
         asked = list(partitions)
-        found = await _all(self._data(self._owner_path(each)) for each in asked)
+        found = await _all(self._data(self._owner_path(partition)) for partition in asked)
         return {
-            each: data.decode(errors="replace")
-            for each, data in zip(asked, found, strict=True)
+            partition: data.decode(errors="replace")
+            for partition, data in zip(asked, found, strict=True)
             if data is not None
         }
 
@@ -174,8 +178,10 @@ class GroupZnodes:
     async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets; partitions without one are left out."""
         asked = list(partitions)
-        found = await _all(self._offset(each) for each in asked)
-        return {each: offset for each, offset in zip(asked, found, strict=True) if offset is not None}
+        found = await _all(self._offset(partition) for partition in asked)
+        return {
+            partition: offset for partition, offset in zip(asked, found, strict=True) if offset is not None
+        }
 
     async def _offset(self, partition: TopicPartition) -> int | None:
         data = await self._data(paths.consumer_offset(self.group, *partition))
@@ -185,7 +191,7 @@ class GroupZnodes:
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write offsets."""
-        await _all(self._commit(each, offset) for each, offset in offsets.items())
+        await _all(self._commit(partition, offset) for partition, offset in offsets.items())
 
     async def _commit(self, partition: TopicPartition, offset: int) -> None:
         znode = ConsumerOffset(self.group, partition.topic, partition.partition, offset)
@@ -222,7 +228,7 @@ class GroupZnodes:
             return
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
-        for topic in sorted({each.topic for each in partitions}):
+        for topic in sorted({partition.topic for partition in partitions}):
             path = paths.parent_of(paths.consumer_owner(self.group, topic, 0))
             if await self._operations.exists(path) is None:
                 await self._make(path)
@@ -240,10 +246,10 @@ async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
     A deletion still outstanding when its sibling failed could otherwise delete what is created next.
     """
     ended = await asyncio.gather(*calls, return_exceptions=True)
-    for each in ended:
-        if isinstance(each, BaseException):
-            raise each
-    return [each for each in ended if not isinstance(each, BaseException)]
+    for outcome in ended:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in ended if not isinstance(outcome, BaseException)]
 
 
 def _batches(items: list[T], size: int) -> list[list[T]]:

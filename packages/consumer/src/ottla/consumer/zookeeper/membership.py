@@ -101,7 +101,7 @@ class GroupMembership:
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions that the streams own."""
-        return frozenset(each for stream in self._streams.values() for each in stream.partitions)
+        return frozenset(partition for stream in self._streams.values() for partition in stream.partitions)
 
     def stop(self) -> None:
         """Make `run` leave the group and return."""
@@ -178,7 +178,7 @@ class GroupMembership:
 
     async def _release_unread(self) -> None:
         """Release claims of partitions that this member owns and cannot read."""
-        self._doubt([each for each in self._held if each not in self.partitions])
+        self._doubt([partition for partition in self._held if partition not in self.partitions])
         try:
             await self._group_znodes().release(self._doubtful)
         except ZooKeeperError as error:
@@ -201,8 +201,8 @@ class GroupMembership:
         view = await znodes.view(self._changed, exclude_internal=self.config.exclude_internal_topics)
         owners = ASSIGNMENTS[self.config.partition_assignment_strategy](view)
         mine = {
-            each: thread
-            for each, thread in owners.items()
+            partition: thread
+            for partition, thread in owners.items()
             if thread.consumer_id == self.registration.consumer_id
         }
         await self._give_up(znodes, [p for p, owner in self._held.items() if str(mine.get(p)) != owner])
@@ -261,11 +261,11 @@ class GroupMembership:
     def _doubt(self, partitions: Collection[TopicPartition]) -> None:
         """Treat claims as possibly present, until their deletion was answered."""
         self._doubtful.update(partitions)
-        for each in partitions:
-            self._held.pop(each, None)
+        for partition in partitions:
+            self._held.pop(partition, None)
 
     async def _claim(self, znodes: GroupZnodes, mine: Ownership, number: int) -> None:
-        claims = {each: str(thread) for each, thread in mine.items() if each not in self._held}
+        claims = {partition: str(thread) for partition, thread in mine.items() if partition not in self._held}
         self._doubtful.update(claims)
         try:
             await znodes.claim(claims, self._changed)
@@ -280,20 +280,20 @@ class GroupMembership:
     async def _read(self, mine: Ownership, number: int) -> None:
         """Start reading partitions that are claimed and not read yet, at the group's offsets."""
         wanted: dict[MessageStream, list[TopicPartition]] = {}
-        for each, thread in mine.items():
-            stream = self._stream(each, thread)
-            if each not in stream.partitions:
-                wanted.setdefault(stream, []).append(each)
+        for partition, thread in mine.items():
+            stream = self._stream(partition, thread)
+            if partition not in stream.partitions:
+                wanted.setdefault(stream, []).append(partition)
         # After the claims: the previous owner committed before it gave the partitions up.
-        stored, starts = await self._starts([each for some in wanted.values() for each in some])
+        stored, starts = await self._starts([partition for some in wanted.values() for partition in some])
         readers = {stream: await self._reader(stream) for stream in wanted}
-        await self._tell("assigned", [each for some in wanted.values() for each in some])
+        await self._tell("assigned", [partition for some in wanted.values() for partition in some])
         self._check(number)
         for stream, partitions in wanted.items():
             begins = {p: self._positions.begin(p, starts.get(p, UNKNOWN), stored.get(p)) for p in partitions}
             stream.own(readers[stream], {p: None if at == UNKNOWN else at for p, at in begins.items()})
         if wanted:
-            owned = ", ".join(sorted(str(each) for each in mine))
+            owned = ", ".join(sorted(str(partition) for partition in mine))
             log.info("%s owns %s", self.registration.consumer_id, owned)
 
     def _check(self, number: int) -> None:
@@ -323,7 +323,7 @@ class GroupMembership:
     async def _starts(self, partitions: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Return the committed offsets, and the offsets to start at: committed, else by the reset policy."""
         stored = await self._storage().read(partitions)
-        missing = [each for each in partitions if each not in stored]
+        missing = [partition for partition in partitions if partition not in stored]
         if not missing or self.config.smallest is None:
             return stored, stored
         try:

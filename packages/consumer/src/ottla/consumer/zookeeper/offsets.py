@@ -70,7 +70,11 @@ class StreamCommits:
 
         def due() -> Offsets:
             found = self._positions.uncommitted()
-            return found if only is None else {each: found[each] for each in only if each in found}
+            return (
+                found
+                if only is None
+                else {partition: found[partition] for partition in only if partition in found}
+            )
 
         await self._write(due)
 

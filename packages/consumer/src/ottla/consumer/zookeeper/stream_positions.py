@@ -47,9 +47,9 @@ class StreamPositions:
 
     def end(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop owning partitions."""
-        for each in partitions:
-            if each in self._positions:
-                self._positions[each].owned = False
+        for partition in partitions:
+            if partition in self._positions:
+                self._positions[partition].owned = False
 
     def delivered(self, partition: TopicPartition, offset: int) -> None:
         """Mark the record at an offset as delivered, and all before it as finished."""
@@ -74,16 +74,20 @@ class StreamPositions:
     def uncommitted(self, *, delivered: bool = False) -> Offsets:
         """Return the finished offsets that are not committed; with `delivered`, the delivered ones."""
         ends = {
-            each: position.delivered if delivered else position.finished
-            for each, position in self._positions.items()
+            partition: position.delivered if delivered else position.finished
+            for partition, position in self._positions.items()
             if position.owned
         }
-        return {each: end for each, end in ends.items() if end not in (UNKNOWN, self._positions[each].stored)}
+        return {
+            partition: end
+            for partition, end in ends.items()
+            if end not in (UNKNOWN, self._positions[partition].stored)
+        }
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Record what the offset storage holds now."""
-        for each, offset in offsets.items():
-            position = self._positions.get(each)
+        for partition, offset in offsets.items():
+            position = self._positions.get(partition)
             if position is not None:
                 position.stored = offset
                 position.finished = max(position.finished, offset)

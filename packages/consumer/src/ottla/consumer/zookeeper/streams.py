@@ -106,7 +106,7 @@ class MessageStream:
             raise NotAssigned(where)
         self._drop_buffered({where})
         self._positions.moved(where, target)
-        self._reader.assign({each: target if each == where else None for each in self._owned})
+        self._reader.assign({owned: target if owned == where else None for owned in self._owned})
 
     def _finish(self) -> None:
         record, self._current = self._current, None
@@ -142,7 +142,9 @@ class MessageStream:
                 # Nothing is awaited between the reader returning records and buffering them: `release` finds
                 # them either in the reader or in the buffer.
                 found = await reader.next_records()
-                self._chunks.extend((each, some) for each, some in found.items() if each in self._owned)
+                self._chunks.extend(
+                    (partition, some) for partition, some in found.items() if partition in self._owned
+                )
                 if self._chunks:
                     self._changed.set()
         except (ClientError, KafkaError, ZooKeeperError) as error:
@@ -157,7 +159,7 @@ class MessageStream:
         """Own further partitions, starting at these offsets; None leaves the start to the reader."""
         self._reader = reader
         self._owned |= starts.keys()
-        reader.assign({each: starts.get(each) for each in self._owned})
+        reader.assign({partition: starts.get(partition) for partition in self._owned})
         self._changed.set()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
@@ -177,7 +179,9 @@ class MessageStream:
         if current is not None and (current.topic, current.partition) in partitions:
             # The next owner, or this one again, may start at another offset.
             self._outlived = current
-        self._chunks = deque((each, some) for each, some in self._chunks if each not in partitions)
+        self._chunks = deque(
+            (partition, some) for partition, some in self._chunks if partition not in partitions
+        )
         if self._chunk_of in partitions:
             self._chunk = iter(())
 

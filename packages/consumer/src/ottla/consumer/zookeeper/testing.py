@@ -41,7 +41,7 @@ class MemoryBrokers:
         self, addresses: Iterable[Address], config: ZookeeperConsumerConfig
     ) -> AsyncIterator[MemoryBrokers]:
         """Give these brokers to a connector."""
-        self.opened += [str(each) for each in addresses]
+        self.opened += [str(address) for address in addresses]
         yield self
 
     async def reader(self) -> MemoryReader:
@@ -52,13 +52,13 @@ class MemoryBrokers:
         self, partitions: Iterable[TopicPartition], *, smallest: bool
     ) -> Mapping[TopicPartition, int]:
         """Return the first or the end offsets of partitions."""
-        return {each: 0 if smallest else len(self.logs[each]) for each in partitions}
+        return {partition: 0 if smallest else len(self.logs[partition]) for partition in partitions}
 
     async def committed(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return the stored offsets."""
-        return {each: self.stored[each] for each in partitions if each in self.stored}
+        return {partition: self.stored[partition] for partition in partitions if partition in self.stored}
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Store offsets."""
@@ -77,19 +77,21 @@ class MemoryReader:
     def assign(self, partitions: Mapping[TopicPartition, int | None]) -> None:
         """Read these partitions."""
         self._positions = {
-            each: self._positions.get(each, 0) if start is None else start
-            for each, start in partitions.items()
+            partition: self._positions.get(partition, 0) if start is None else start
+            for partition, start in partitions.items()
         }
         self._brokers.grown.set()
 
     async def next_records(self) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return records as soon as there are some."""
         while True:
-            for each, position in self._positions.items():
-                values = self._brokers.logs[each][position : position + 3]
+            for partition, position in self._positions.items():
+                values = self._brokers.logs[partition][position : position + 3]
                 if values:
-                    self._positions[each] = position + len(values)
-                    return {each: [_record(each, position + n, value) for n, value in enumerate(values)]}
+                    self._positions[partition] = position + len(values)
+                    return {
+                        partition: [_record(partition, position + n, value) for n, value in enumerate(values)]
+                    }
             self._brokers.grown.clear()
             await self._brokers.grown.wait()
 
@@ -159,7 +161,7 @@ class MemoryGroup:
         """Return the owners of a topic's partitions."""
         asked = [TopicPartition(topic, number) for number in range(partitions)]
         found = await GroupZnodes(self.admin, 0, "g").owners(asked)
-        return {each.partition: owner for each, owner in found.items()}
+        return {partition.partition: owner for partition, owner in found.items()}
 
     async def offset(self, topic: str, partition: int) -> int:
         """Return the offset in ZooKeeper."""

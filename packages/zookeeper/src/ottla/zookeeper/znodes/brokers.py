@@ -95,8 +95,8 @@ class BrokerRegistration:
         value: dict[str, object] = {}
         if self.features is not None:
             value["features"] = {
-                name: {"min_version": each.min_version, "max_version": each.max_version}
-                for name, each in self.features.items()
+                name: {"min_version": feature.min_version, "max_version": feature.max_version}
+                for name, feature in self.features.items()
             }
         value["listener_security_protocol_map"] = dict(self.listener_security_protocol_map)
         value["endpoints"] = [str(endpoint) for endpoint in self.endpoints]

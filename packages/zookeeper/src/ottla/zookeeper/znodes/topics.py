@@ -79,7 +79,7 @@ def _encode_in_slices(assignment: Mapping[int, Sequence[int]]) -> bytes:
     """Encode many partitions without holding the interpreter throughout, which one call of `json` would."""
     replicas = sorted(assignment.items())
     slices = (dict(replicas[first : first + SLICE]) for first in range(0, len(replicas), SLICE))
-    return b"{%b}" % b",".join(encode(_replicas_json(one))[1:-1] for one in slices)
+    return b"{%b}" % b",".join(encode(_replicas_json(part))[1:-1] for part in slices)
 
 
 def _replicas_json(assignment: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
