@@ -256,6 +256,14 @@ class BrokerConfig(NetworkSettings, RequestLimits, TransactionSettings):
         ottla_only=True,
         update=_CLUSTER,
     )
+    log_record_validation: str = setting(
+        "all",
+        "The check of batches from clients before they are acknowledged: `all` reads every record, as Apache "
+        "Kafka does; `headers` trusts the producers of batches with a right checksum.",
+        one_of("all", "headers"),
+        ottla_only=True,
+        update=_CLUSTER,
+    )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, "How often recovery points are checkpointed.", at_least(0)
     )

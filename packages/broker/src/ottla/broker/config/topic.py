@@ -80,6 +80,13 @@ class LogConfig:
         "Appends that wait together share one fsync.",
         ottla_only=True,
     )
+    record_validation: str = setting(
+        "all",
+        "The check of batches from clients before they are acknowledged: `all` reads every record, as Apache "
+        "Kafka does; `headers` trusts the producers of batches with a right checksum.",
+        one_of("all", "headers"),
+        ottla_only=True,
+    )
     index_interval_bytes: int = setting(
         4096, "Bytes of records between two entries of the offset index.", at_least(0)
     )
@@ -193,6 +200,7 @@ def log_defaults(broker: BrokerConfig) -> dict[str, Any]:
         if broker.log_flush_interval_ms is None
         else broker.log_flush_interval_ms,
         "flush_before_acknowledge": broker.log_flush_before_acknowledge,
+        "record_validation": broker.log_record_validation,
         "index_interval_bytes": broker.log_index_interval_bytes,
         "max_compaction_lag_ms": broker.log_cleaner_max_compaction_lag_ms,
         "max_message_bytes": broker.message_max_bytes,
@@ -255,6 +263,7 @@ TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "flush.messages": ("log.flush.interval.messages",),
     "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     "flush.before.acknowledge": ("log.flush.before.acknowledge",),
+    "record.validation": ("log.record.validation",),
     "index.interval.bytes": ("log.index.interval.bytes",),
     "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "max.message.bytes": ("message.max.bytes",),

@@ -93,7 +93,7 @@ class Log(LogState):
         `CorruptMessage`, `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord`, `InvalidTimestamp`, the
         errors of idempotent producers, and `KafkaStorageError`; nothing was appended then.
         """
-        if origin is AppendOrigin.CLIENT:
+        if origin is AppendOrigin.CLIENT and not opened:
             base_offset = self.append_plain(batches, leader_epoch, now_ms)
             if base_offset >= 0:
                 end, size = self.log_end.next_offset, len(batches)

@@ -205,13 +205,13 @@ async def _open_all(services: Needs, request: ProduceRequest, context: RequestCo
 
 async def _open_one(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bytes:
     config = services.replicas.leader(topic_partition).log.config
-    if not needs_conversion(records):
-        return await services.record_threads.run(opened, records, config)
     now_ms = services.environment.clock.now_ms()
+    if not needs_conversion(records):
+        return await services.record_threads.run(opened, records, config, now_ms)
     converted = await services.record_threads.run(convert, records, now_ms, config)
     services.topic_metrics.of(topic_partition.topic).produce_conversions.mark()
     services.topic_metrics.all_topics.produce_conversions.mark()
-    return await services.record_threads.run(opened, converted, config)
+    return await services.record_threads.run(opened, converted, config, now_ms)
 
 
 def _appended(

@@ -41,6 +41,7 @@ cdef class LogEnd:
     cdef readonly int64_t roll_above_timestamp
     cdef readonly int64_t roll_after_ms
     cdef public int64_t max_plain_bytes
+    cdef readonly bint checks_records
 
     cpdef bint fits(self, int64_t size, int64_t next_offset, int64_t largest, int64_t now_ms)
     cpdef int64_t append_plain(self, batches, int32_t leader_epoch, int64_t now_ms, log) except? -2

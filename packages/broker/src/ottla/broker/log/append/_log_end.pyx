@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The end of a log, natively. `_log_end.pyi` documents it, `log_end.py` is the way in."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EINTR, errno
@@ -26,7 +26,10 @@ from ottla.protocol.records._batch cimport (
     MAX_TIMESTAMP_AT,
     PRODUCER_EPOCH_AT,
     PRODUCER_ID_AT,
+    BASE_TIMESTAMP_AT,
+    HEADER_SIZE,
     RECORD_COUNT_AT,
+    codec_at,
     entry_size,
     get16,
     get32,
@@ -36,7 +39,12 @@ from ottla.protocol.records._batch cimport (
     put64,
 )
 from ottla.protocol.records._codec cimport is_sound
+from ottla.protocol.records._record cimport RawRecord, parse_record
 
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.records import scan_records
+
+from ottla.broker.log.append.record_checks import MAX_INLINE_BYTES, MAX_INLINE_PACKED_BYTES, MAX_INLINE_PLAIN_BYTES
 from ottla.broker.log.files.file_system import DiskFile
 from ottla.broker.log.state.producer_state import KeptBatch
 from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET, UNKNOWN
@@ -50,12 +58,49 @@ cdef enum:
     RELEASE_ABOVE = 64 << 10    # bytes; a larger write releases the GIL
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
+cdef Py_ssize_t max_inline_packed_bytes = MAX_INLINE_PACKED_BYTES
+cdef Py_ssize_t max_inline_plain_bytes = MAX_INLINE_PLAIN_BYTES
 cdef int64_t LARGEST_SEQUENCE = 0x7FFFFFFF
 cdef int64_t REACH = MAX_RELATIVE_OFFSET
 cdef object _new_tuple = tuple.__new__
 
 
-cdef bint read(const unsigned char *p, Py_ssize_t size, Py_ssize_t max_batch_bytes, Batches *out) noexcept:
+cdef bint are_good(const unsigned char *p, Py_ssize_t size):
+    """Whether the records of a plain batch are well-formed and dense, and its largest timestamp is theirs."""
+    cdef RawRecord r
+    cdef const unsigned char *end = p + size
+    cdef const unsigned char *at = p + HEADER_SIZE
+    cdef int64_t largest = get64(p + MAX_TIMESTAMP_AT) - get64(p + BASE_TIMESTAMP_AT)
+    cdef int32_t number, count = get32(p + RECORD_COUNT_AT)
+    cdef bint has_largest = False
+    if codec_at(p):
+        return are_good_packed(p, size)
+    if size > max_inline_plain_bytes:
+        return False
+    for number in range(count):
+        at = parse_record(at, end, &r)
+        if at is NULL or r.offset_delta != number or r.timestamp_delta > largest:
+            return False
+        has_largest |= r.timestamp_delta == largest
+    return at is end and has_largest
+
+
+cdef bint are_good_packed(const unsigned char *p, Py_ssize_t size):
+    """Whether the compressed records of a plain batch are; false also for those that take long to open."""
+    if size > max_inline_packed_bytes:
+        return False
+    try:
+        scan = scan_records(
+            PyMemoryView_FromMemory(<char *> p, size, PyBUF_READ), max_decompressed_bytes=MAX_INLINE_BYTES, dense=True
+        )
+    except KafkaError:
+        return False
+    return scan.max_timestamp == get64(p + MAX_TIMESTAMP_AT)
+
+
+cdef bint read(
+    const unsigned char *p, Py_ssize_t size, Py_ssize_t max_batch_bytes, bint checks_records, Batches *out
+):
     """Look at all batches; false unless they are plain and sound, of one idempotent producer or of none."""
     cdef Py_ssize_t one
     cdef int64_t sequence
@@ -66,7 +111,7 @@ cdef bint read(const unsigned char *p, Py_ssize_t size, Py_ssize_t max_batch_byt
         if not is_plain(p, size):
             return False
         one = entry_size(p)
-        if one > max_batch_bytes or not is_sound(p, one):
+        if one > max_batch_bytes or not is_sound(p, one) or (checks_records and not are_good(p, one)):
             return False
         if out.count == 0:
             out.producer_id = get64(p + PRODUCER_ID_AT)
@@ -112,6 +157,7 @@ cdef class LogEnd:
         self.index_full = self.offsets.full or self.times.full
         self.hints = {}
         self.max_bytes = self.index_interval_bytes = self.segment_ms = self.max_plain_bytes = 0
+        self.checks_records = True
         self.roll_above_timestamp = self.roll_after_ms = NEVER
 
     @property
@@ -126,6 +172,7 @@ cdef class LogEnd:
         self.max_bytes = config.segment_bytes
         self.index_interval_bytes = config.index_interval_bytes
         self.segment_ms = <int64_t> config.segment_ms - jitter_ms
+        self.checks_records = config.record_validation == "all"
         self._set_age()
 
     cdef int _set_age(self) except -1:
@@ -169,7 +216,7 @@ cdef class LogEnd:
         if not self.position or not self.fits(size, base_offset, -1, now_ms):
             return -1
         found.next_offset = base_offset
-        if not read(data, size, self.max_plain_bytes, &found):
+        if not read(data, size, self.max_plain_bytes, self.checks_records, &found):
             return -1
         if not self.fits(size, found.next_offset, found.largest, now_ms):
             return -1

@@ -2,7 +2,8 @@
 
 The functions are pure and may run on any thread. `convert`, `prepare` and `opened` may take milliseconds and
 belong on one (`runtime.threads.RecordThreads`): decompressed records can be a thousand times as large as the
-request. Of one batch they open at most 32 MiB; beyond that they raise MessageTooLarge.
+request. They check a batch of any size, block after block. Of one that they have to hold, to write or compact
+it, they open at most 32 MiB; beyond that they raise MessageTooLarge.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config.compression import DEFAULT_LZ4_LEVEL
-from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES, check_keys, check_size
+from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES, TimestampLimits, check_size
+from ottla.broker.log.append.record_checks import check_records, reads_records, takes_long, validated
 from ottla.protocol.errors import InvalidRecord
 from ottla.protocol.records import (
     Codec,
@@ -20,7 +22,6 @@ from ottla.protocol.records import (
     read_header,
     recompress,
     split_batches,
-    validate_batches,
 )
 
 if TYPE_CHECKING:
@@ -100,22 +101,22 @@ def may_have_to_be_opened(config: LogConfig) -> bool:
 
 def must_be_opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bool:
     """Whether v2 batches have to be decompressed before the append. Raises CorruptMessage for torn ones."""
-    if not may_have_to_be_opened(config):
-        return False
     target = target_codec(config)
     codecs = {read_header(batch).attributes & _CODEC for batch in split_batches(batches)}
-    return bool((config.compact and codecs - {Codec.NONE}) or (target is not None and codecs - {target}))
+    if (config.compact and codecs - {Codec.NONE}) or (target is not None and codecs - {target}):
+        return True
+    return takes_long(batches, config)
 
 
-def opened(batches: bytes | bytearray | memoryview, config: LogConfig) -> bytes:
-    """Do the checks and changes of v2 batches that need their records: keys and the topic's codec.
+def opened(batches: bytes | bytearray | memoryview, config: LogConfig, now_ms: int) -> bytes:
+    """Do the checks and changes of v2 batches that need their records, and the change to the topic's codec.
 
     Raises `CorruptMessage`, `MessageTooLarge` and `InvalidRecord`.
     """
-    headers = validate_batches(batches, dense=True)
+    headers = validated(batches)
     check_size(headers, config.max_message_bytes)  # as they were sent; the append checks the result
-    if config.compact:
-        check_keys(memoryview(batches), headers)
+    if reads_records(config):
+        batches, _ = check_records(batches, headers, config, TimestampLimits(config), now_ms)
     return prepare(batches, config) if target_codec(config) is not None else bytes(batches)
 
 

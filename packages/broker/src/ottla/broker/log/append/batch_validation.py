@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ottla.protocol.errors import InvalidRecord, InvalidTimestamp, KafkaError, MessageTooLarge
-from ottla.protocol.records import BatchHeader, Record, iter_records, scan_records
+from ottla.protocol.records import BatchHeader, Record, iter_records
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
@@ -53,6 +53,9 @@ class TimestampLimits:
 
     def __init__(self, config: LogConfig) -> None:
         both = config.message_timestamp_difference_max_ms
+        if config.message_timestamp_type == "LogAppendTime":  # the broker gives the records their time
+            self.before_ms = self.after_ms = _MAX_LONG
+            return
         self.before_ms = min(both, config.message_timestamp_before_max_ms)
         self.after_ms = min(both, config.message_timestamp_after_max_ms)
 
@@ -68,49 +71,8 @@ class TimestampLimits:
         return None
 
 
-def check_timestamps(
-    batches: memoryview, headers: Sequence[BatchHeader], limits: TimestampLimits, now_ms: int
-) -> None:
-    """Raise `RecordsOutOfTime` for records too far from the broker's clock.
-
-    Compressed batches are checked by the first and largest timestamp of their header, and refused as a whole.
-    """
-    for header in headers:
-        first, last, batch = header.base_timestamp, header.max_timestamp, _bytes_of(batches, header)
-        compressed = header.attributes & _CODEC
-        if not compressed:
-            scan = scan_records(batch)
-            first, last = scan.min_timestamp, max(last, scan.max_timestamp)
-        if (said := limits.violation(min(first, last), last, now_ms)) is None:
-            continue
-        error = RecordsOutOfTime(said)
-        if not compressed:
-            error.record_errors = _refused(
-                batch, lambda record: limits.violation(record.timestamp_ms, record.timestamp_ms, now_ms)
-            )
-        raise error
-
-
-def check_keys(batches: memoryview, headers: Sequence[BatchHeader]) -> None:
-    """Raise `KeylessRecords` for a record without a key: compaction needs one."""
-    for header in headers:
-        if header.attributes & _CONTROL:
-            continue
-        batch = _bytes_of(batches, header)
-        if count := scan_records(batch, max_decompressed_bytes=MAX_OPENED_BYTES).keyless_count:
-            records = "record has" if count == 1 else "records have"
-            error = KeylessRecords(f"{count} {records} no key, which a compacted topic needs")
-            error.record_errors = _refused(
-                batch, lambda record: "a compacted topic needs a key" if record.key is None else None
-            )
-            raise error
-
-
-def _bytes_of(batches: memoryview, header: BatchHeader) -> memoryview:
-    return batches[header.position : header.position + header.size_in_bytes]
-
-
-def _refused(batch: memoryview, violation: Callable[[Record], str | None]) -> tuple[tuple[int, str], ...]:
+def refused(batch: memoryview, violation: Callable[[Record], str | None]) -> tuple[tuple[int, str], ...]:
+    """The index of each record that violates a rule, and what is wrong with it; the first 1,000 of many."""
     records = iter_records(batch, max_decompressed_bytes=MAX_OPENED_BYTES)
     found = ((index, violation(record)) for index, record in enumerate(records))
     return tuple(islice(((index, said) for index, said in found if said is not None), _MAX_NAMED_RECORDS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from ottla.broker.log.append.record_checks import validated
 from ottla.broker.log.append.rules import (
     CONTROL,
     Appended,
@@ -17,7 +18,7 @@ from ottla.broker.log.segments.rolling import roll
 from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET
 from ottla.broker.log.state.outcomes import EpochBegun
 from ottla.protocol.errors import KafkaStorageError
-from ottla.protocol.records import BatchHeader, assign_offsets, validate_batches
+from ottla.protocol.records import BatchHeader, assign_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +37,10 @@ def append_as_leader(
     guard: VerificationGuard | None,
 ) -> Appended:
     """Append v2 batches with new offsets; see `Log.append`."""
-    headers = validate_batches(batches, dense=True)
+    headers = validated(batches)
     rules = log.rules
     idempotent = rules.check(batches, headers, origin)
-    if not rules.is_plain:
-        batches, headers = rules.adapt(batches, headers, now_ms, origin, opened)
+    batches, headers = rules.adapt(batches, headers, now_ms, origin, opened)
     if idempotent:
         kept = _check_producers(log, batches, headers, origin, guard)
         if kept is not None:

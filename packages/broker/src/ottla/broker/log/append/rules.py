@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log.append.batch_preparation import needs_preparation, prepare, target_codec
-from ottla.broker.log.append.batch_validation import TimestampLimits, check_keys, check_size, check_timestamps
-from ottla.protocol.errors import InvalidRecord, RecordListTooLarge
+from ottla.broker.log.append.batch_validation import TimestampLimits, check_size
+from ottla.broker.log.append.record_checks import check_records, reads_records
+from ottla.protocol.errors import InvalidRecord, InvalidTimestamp, RecordListTooLarge
 from ottla.protocol.records import (
     BatchHeader,
     all_magic_2,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 CONTROL: Final = 0x20
 """The attribute bit of control batches."""
+LOG_APPEND_TIME: Final = 0x08
+"""The attribute bit of batches whose records have the time of their append."""
 _NEVER: Final = 2**63 - 1
 
 
@@ -74,6 +77,7 @@ class AppendRules:
         "_codec",
         "_config",
         "_limits",
+        "_reads_records",
         "flush_messages",
         "is_plain",
         "max_bytes",
@@ -85,6 +89,7 @@ class AppendRules:
         self._config = config
         self._limits = TimestampLimits(config)
         self._codec = target_codec(config)
+        self._reads_records = reads_records(config)
         self.stamps = config.message_timestamp_type == "LogAppendTime"
         """Whether the broker stamps the records."""
         self.is_plain = not (self.stamps or self._limits or config.compact or self._codec is not None)
@@ -98,7 +103,7 @@ class AppendRules:
     def check(self, batches: Buffer, headers: Sequence[BatchHeader], origin: AppendOrigin) -> bool:
         """Check sizes and attributes; says whether an idempotent producer wrote any of the batches.
 
-        Raises `MessageTooLarge`, `RecordListTooLarge` and `InvalidRecord`.
+        Raises `MessageTooLarge`, `RecordListTooLarge`, `InvalidRecord` and `InvalidTimestamp`.
         """
         is_large, idempotent = len(batches) > self.max_bytes, False
         if is_large:
@@ -106,6 +111,8 @@ class AppendRules:
         for header in headers:
             if header.attributes & CONTROL and origin is AppendOrigin.CLIENT:
                 raise InvalidRecord("control batches are written by brokers only")
+            if header.attributes & LOG_APPEND_TIME and origin is AppendOrigin.CLIENT:
+                raise InvalidTimestamp("only brokers give records the time of their append (LogAppendTime)")
             if header.producer_id >= 0:
                 if header.base_sequence < 0 and origin is AppendOrigin.CLIENT:
                     raise InvalidRecord(f"a batch of a producer begins with sequence {header.base_sequence}")
@@ -121,14 +128,12 @@ class AppendRules:
     def adapt(
         self, batches: Buffer, headers: list[BatchHeader], now_ms: int, origin: AppendOrigin, opened: bool
     ) -> tuple[Buffer, list[BatchHeader]]:
-        """Check timestamps and keys, recompress and stamp, as far as the topic asks for it.
+        """Check the records of clients, recompress and stamp, as far as the topic asks for it.
 
-        Batches that were `opened` (`batch_preparation.opened`) before have had their keys checked.
+        The records of batches that were `opened` (`batch_preparation.opened`) have been checked.
         """
-        if self._limits and not self.stamps and origin is AppendOrigin.CLIENT:
-            check_timestamps(memoryview(batches), headers, self._limits, now_ms)
-        if self._config.compact and origin is AppendOrigin.CLIENT and not opened:
-            check_keys(memoryview(batches), headers)
+        if self._reads_records and origin is AppendOrigin.CLIENT and not opened:
+            batches, headers = check_records(batches, headers, self._config, self._limits, now_ms)
         if self._codec is not None and needs_preparation(batches, self._config):
             batches = prepare(batches, self._config)
             headers = read_headers(batches)

@@ -1,0 +1,143 @@
+"""Batches whose records cannot be read are refused on every way into a log, and all others are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+import pytest
+
+from ottla.broker.api.produce import general as produce
+from ottla.broker.api.testing import DataPlane
+from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ottla.protocol.records import BatchBuilder, Codec, decode_records, read_header, validate_batch
+from peers.crafted_batches import TIME_MS, CraftedBatch, crafted_batches
+
+VERSION: Final = 9
+CORPUS: Final = crafted_batches()
+WAYS: Final[dict[str, dict[str, str]]] = {
+    "as it is": {},
+    "compacted": {"cleanup_policy": "compact"},
+    "recompressed": {"compression_type": "zstd"},
+    "stamped": {"message_timestamp_type": "LogAppendTime"},
+    "limited in time": {"message_timestamp_after_max_ms": "1000000"},
+}
+
+
+def expected(batch: CraftedBatch, way: str = "as it is") -> ErrorCode:
+    """The answer to a batch. It is not for a retry: the batch was made like that."""
+    if batch.kind in ("garbage-behind-frame", "four-bytes-behind-frame"):
+        return ErrorCode.INVALID_RECORD  # also behind gzip and lz4, where only Java's readers go on
+    if batch.kind == "key-length-minus-two" and way == "compacted":
+        return ErrorCode.INVALID_RECORD  # a null key
+    if batch.kind == "log-append-time":
+        return ErrorCode.INVALID_TIMESTAMP
+    if batch.kind.startswith("codec-"):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    return ErrorCode.NONE if batch.is_legal and batch.is_dense else ErrorCode.INVALID_RECORD
+
+
+async def answer_to(plane: DataPlane, records: bytes, topic: str = "t") -> PartitionProduceResponse:
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=records)])
+    request = ProduceRequest(acks=1, timeout_ms=5_000, topic_data=[data])
+    answer = produce.handle(plane.services, request, plane.context(ApiKey.PRODUCE, VERSION))
+    if isinstance(answer, Awaitable):
+        answer = await answer
+    assert answer is not None
+    decoded = ProduceResponse.decode(answer.encode(VERSION), VERSION)
+    return decoded.responses[0].partition_responses[0]
+
+
+def stored(partition: HostedPartition) -> bytes:
+    return partition.log.read(0, 1 << 20, up_to=partition.log.log_end_offset).read()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_general_path_takes_what_can_be_read(plane: DataPlane, way: str) -> None:
+    await plane.lead(**WAYS[way])  # type: ignore[arg-type]
+
+    answers = {batch.name: (await answer_to(plane, batch.data)).error_code for batch in CORPUS}
+
+    wrong = [
+        f"{batch.name}: {answers[batch.name]}"
+        for batch in CORPUS
+        if answers[batch.name] != expected(batch, way)
+    ]
+    assert not wrong
+
+
+async def test_the_fast_path_takes_nothing_that_cannot_be_read(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    good = BatchBuilder()
+    good.append(b"k", b"v", TIME_MS)
+    assert (await answer_to(plane, good.build())).error_code == 0
+    taken: list[CraftedBatch] = []
+
+    for batch in CORPUS:
+        offset = partition.append_plain(bytearray(batch.data), 1, TIME_MS)
+        if offset >= 0:
+            taken.append(batch)
+
+    assert taken  # those without a fault
+    assert [batch.name for batch in taken if expected(batch) != ErrorCode.NONE] == []
+    assert not {"max-timestamp-too-large", "max-timestamp-too-small"} & {batch.kind for batch in taken}
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("kind", ["max-timestamp-too-large", "max-timestamp-too-small"])
+async def test_a_false_largest_timestamp_is_corrected_with_its_checksum(
+    plane: DataPlane, kind: str, codec: Codec
+) -> None:
+    partition = await plane.lead()
+    batch = next(each for each in CORPUS if each.kind == kind and each.codec == codec)
+    assert read_header(batch.data).max_timestamp != max(r.timestamp_ms for r in decode_records(batch.data))
+
+    assert (await answer_to(plane, batch.data)).error_code == 0
+
+    kept = stored(partition)
+    header = validate_batch(kept)
+    assert header.max_timestamp == max(record.timestamp_ms for record in decode_records(kept))
+    assert partition.log.log_end.max_timestamp == header.max_timestamp
+
+
+async def test_trusted_producers_are_checked_by_their_headers_only(plane: DataPlane) -> None:
+    await plane.lead(record_validation="headers")
+    batch = next(each for each in CORPUS if each.kind == "record-length-max")
+
+    assert (await answer_to(plane, batch.data)).error_code == 0
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+async def test_a_large_compressed_batch_is_checked_on_a_thread(plane: DataPlane, codec: Codec) -> None:
+    partition = await plane.lead(max_message_bytes="100000000")
+    builder = BatchBuilder(1 << 30, codec=codec)
+    for number in range(3):
+        builder.append(b"%d" % number, bytes(12 << 20), number)
+    batch = builder.build()
+    answer = produce.handle(
+        plane.services,
+        ProduceRequest(
+            acks=1,
+            timeout_ms=5_000,
+            topic_data=[
+                TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])
+            ],
+        ),
+        plane.context(ApiKey.PRODUCE, VERSION),
+    )
+
+    assert isinstance(answer, Awaitable)
+    done = await answer
+    assert done is not None
+    assert done.responses[0].partition_responses[0].error_code == 0
+    assert partition.log.log_end_offset == 3
+    assert (await answer_to(plane, batch[:-9] + bytes(9))).error_code == ErrorCode.CORRUPT_MESSAGE

@@ -1,0 +1,84 @@
+"""Batches with right checksums and wrong contents, produced to Apache Kafka 3.9 and to Ottla."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
+
+from ottla.admin import Admin
+from ottla.broker.testing import BrokerProcess
+from ottla.client.config import Address
+from ottla.client.connection import Connection
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from peers.apache_kafka import ApacheKafka
+from peers.crafted_batches import CraftedBatch, crafted_batches
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+VERSION: Final = 9
+TOPICS: Final = {"crafted": {}, "compacted": {"cleanup.policy": "compact"}}
+TAKEN_BY_APACHE_KAFKA_ALONE: Final = {
+    # Two records at one offset, or records behind the end of their batch: consumers skip them.
+    "offset-delta-repeated", "offset-delta-falls", "offset-delta-negative", "offset-delta-beyond-the-last",
+    "offset-delta-seven-of-one-record", "offset-deltas-with-gaps",
+    # Java's readers pass over bytes behind a frame, others stop there.
+    "garbage-behind-frame", "four-bytes-behind-frame",
+    # Apache Kafka does not compare the length of a compressed record with its fields; its consumer does.
+    "record-length-one-less", "record-length-one-more", "record-length-max", "record-length-zero",
+    "record-length-negative", "bytes-behind-headers",
+}  # fmt: skip
+"""Kinds that Apache Kafka stores, at least in one codec."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with ExitStack() as stack:
+        kafka = stack.enter_context(ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m"))
+        ottla = stack.enter_context(BrokerProcess(tmp_path_factory.mktemp("ottla")))
+        yield {"kafka": kafka.bootstrap_servers, "ottla": ottla.bootstrap_servers}
+
+
+async def verdicts(servers: str, topic: str) -> dict[str, ErrorCode]:
+    """Produce every crafted batch with acks=1; return the error code of each."""
+    async with Admin(servers) as admin:
+        await admin.topics.create(topic, partitions=1, configs=TOPICS[topic])
+    host, _, port = servers.partition(":")
+    found = {}
+    async with Connection(Address(host, int(port))) as connection:
+        for batch in crafted_batches():
+            data = PartitionProduceData(index=0, records=batch.data)
+            request = ProduceRequest(
+                acks=1, timeout_ms=5_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+            )
+            answer = await connection.send(request, ProduceResponse, max_version=VERSION)
+            code = answer.responses[0].partition_responses[0].error_code
+            found[batch.name] = ErrorCode(code)
+    return found
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+async def test_nothing_that_apache_kafka_takes_is_refused_but_what_readers_lose(
+    servers: dict[str, str], topic: str
+) -> None:
+    theirs, ours = [await verdicts(servers[kind], topic) for kind in ("kafka", "ottla")]
+
+    print("\n".join(row(batch, theirs, ours) for batch in crafted_batches()))
+    refused = [batch for batch in crafted_batches() if ours[batch.name] and not theirs[batch.name]]
+    stored = [batch for batch in crafted_batches() if theirs[batch.name] and not ours[batch.name]]
+    assert {batch.kind for batch in refused} <= TAKEN_BY_APACHE_KAFKA_ALONE
+    assert stored == []
+    both = [batch.name for batch in crafted_batches() if ours[batch.name] and theirs[batch.name]]
+    assert not [name for name in both if ours[name] == ErrorCode.UNKNOWN_SERVER_ERROR]
+
+
+def row(batch: CraftedBatch, theirs: dict[str, ErrorCode], ours: dict[str, ErrorCode]) -> str:
+    return f"{batch.name:50} {theirs[batch.name].name:28} {ours[batch.name].name}"
