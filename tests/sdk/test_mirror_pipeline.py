@@ -26,6 +26,7 @@ from ottla.pipeline.jobs.state_files import StateFile
 from ottla.producer import SyncProducer
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
+from peers.crafted_batches import crafted_batches, serve_crafted
 from peers.denied_transactions import denied_transactions
 from peers.mirror_copies import check_translations, names, read, varied, what
 from peers.topics import Sent, Topics
@@ -134,6 +135,25 @@ def test_copies_have_the_partitions_and_settings_of_their_originals(
 
     assert asyncio.run(ask()) == (5, "123456789012")
     assert what(mirrored.copies()) == what(mirrored.originals())
+
+
+def test_a_batch_that_cannot_be_read_ends_the_mirror_unless_its_loss_is_allowed(
+    tmp_path: Path, cluster: Cluster, fresh: Callable[[str], str]
+) -> None:
+    batch = next(each for each in crafted_batches() if not each.is_legal)
+    topic = fresh("crafted")
+    with BrokerProcess(tmp_path / "broker") as source:
+        serve_crafted(source, topic, [batch])
+        mirrored = Mirrored(tmp_path, source.bootstrap_servers, cluster.bootstrap_servers, topic)
+
+        with pytest.raises(DataLoss, match=f"{topic}-0 at offset {batch.expected_offsets[-1] + 1}: "):
+            mirrored.once()
+        text = mirrored.file.read_text()
+        mirrored.file.write_text(text.replace("[target]", "options = {failOnDataLoss = false}\n[target]"))
+        mirrored.once()
+        copies = mirrored.copies()
+    assert len(copies) == len(batch.expected_offsets) + len(batch.offsets_behind)
+    assert copies[-1].value == b"z"
 
 
 def test_gaps_of_the_original_are_in_the_mapping(mirrored: Mirrored, topics: Topics) -> None:

@@ -8,13 +8,14 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from ottla.consumer import Consumer, OffsetOutOfRange
+from ottla.consumer import Consumer, OffsetOutOfRange, UnreadableBatch
 from ottla.pipeline.errors import DataLoss, report_loss
 from ottla.pipeline.jobs.mirroring.mirror_session import MirrorSession, open_session
 from ottla.pipeline.jobs.mirroring.partition_copy import COLUMNS, OriginalLost
 from ottla.pipeline.jobs.mirroring.record_copier import RecordCopier, open_copier
 from ottla.pipeline.jobs.progress_report import Interval
 from ottla.pipeline.lazy import pa
+from ottla.pipeline.source.range_reader import unreadable
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -111,6 +112,10 @@ class SdkMirror:
                 )
             except OffsetOutOfRange as error:
                 await self._leave_out(error)
+            except UnreadableBatch as error:
+                report_loss(unreadable(error), fails=self._mirror.fails_on_data_loss)
+                self._copier.copies[error.partition].next_source = error.next_offset
+                self._consumer.seek(error.partition, error.next_offset)
 
     async def _leave_out(self, error: OffsetOutOfRange) -> None:
         """Skip lost offsets if that is allowed. Raises DataLoss, OriginalLost."""
