@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -129,3 +130,10 @@ async def test_a_partitioner_is_told_of_batches_that_rows_filled() -> None:
             await producer.send_arrow("t", pa.table({"value": [bytes(400)] * 6}))
 
     assert told.full > 1
+
+
+def test_the_old_module_of_the_interceptor_imports_it_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"interceptors is now ottla\.producer\.record"):
+        old = import_module("ottla.producer.interceptors")
+
+    assert old.ProducerInterceptor is ProducerInterceptor

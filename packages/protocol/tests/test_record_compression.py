@@ -20,7 +20,7 @@ from ottla.protocol.records import (
     decompress,
     scan_records,
 )
-from ottla.protocol.records.xxhash import xxh32
+from ottla.protocol.records.compression import xxh32
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MIB = 1 << 20

@@ -185,8 +185,7 @@ class LoopThread(Generic[C]):
         """Begin a call, unless the thread is closing: the call may have been submitted just before that.
 
         `_main` clears `_loop` and cancels all calls in one iteration of the loop. A call that began after it
-        would be cancelled by nobody, and one that waits for ever, for a record say, would keep the client
-        open.
+        would never be cancelled, and one that waits for ever, for a record say, would keep the client open.
         """
         if self._loop is None:
             call.abandon()

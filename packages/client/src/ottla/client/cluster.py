@@ -212,7 +212,7 @@ class Cluster:
         """Return brokers and bootstrap servers, best first: those that answer, by the requests in flight."""
         known = [node.address for node in self.nodes.values()]
         now_s = asyncio.get_running_loop().time()
-        for address in [each for each, until_s in self._avoided_until_s.items() if until_s <= now_s]:
+        for address in [late for late, until_s in self._avoided_until_s.items() if until_s <= now_s]:
             del self._avoided_until_s[address]
 
         def rank(address: Address) -> tuple[bool, bool, bool, int]:
@@ -266,7 +266,7 @@ class Cluster:
         if topic.error_code != ErrorCode.NONE:
             self._topics.pop(name, None)
             return
-        partitions = {each.partition_index: _partition(each) for each in topic.partitions}
+        partitions = {found.partition_index: _partition(found) for found in topic.partitions}
         known = Topic(name, topic.topic_id, topic.is_internal, partitions)
         self._topics[name] = (known, now_s)
 

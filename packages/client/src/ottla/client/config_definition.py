@@ -123,18 +123,18 @@ class Setting(NamedTuple):
         stripped = self.meant(text.strip())
         if stripped is None or (self.nullable and stripped in self.null_texts):
             return None
-        for each in self.types:
+        for kind in self.types:
             try:
-                return each.parse(stripped)
+                return kind.parse(stripped)
             except (ValueError, KeyError):
                 continue
-        wanted = " or ".join(each.text_words for each in self.types)
+        wanted = " or ".join(kind.text_words for kind in self.types)
         raise ConfigError(name or self.name, f"must be {wanted}, not {self.shown(text.strip())}")
 
     def check(self, value: Any, name: str | None = None) -> None:
         """Check the type and limits of a Python value. Raises ConfigError as `convert` does."""
-        if not (value is None and self.nullable) and not any(each.accepts(value) for each in self.types):
-            words = [each.words for each in self.types] + ["None"] * self.nullable
+        if not (value is None and self.nullable) and not any(kind.accepts(value) for kind in self.types):
+            words = [kind.words for kind in self.types] + ["None"] * self.nullable
             raise ConfigError(name or self.name, f"must be {' or '.join(words)}, not {self.shown(value)}")
         self.check_limits(value, name)
 
@@ -232,8 +232,8 @@ def _one_of(options: tuple[Any, ...]) -> ValueType:
     words = " or ".join(map(repr, options))
     return ValueType(
         "string",
-        {str(each): each for each in options}.__getitem__,
-        lambda value: any(value == each and type(value) is type(each) for each in options),
+        {str(option): option for option in options}.__getitem__,
+        lambda value: any(value == option and type(value) is type(option) for option in options),
         words,
         words,
     )
@@ -270,7 +270,7 @@ def _define(
 ) -> Setting:
     is_field = isinstance(field, dataclasses.Field)
     about: Mapping[str, Any] = field.metadata if is_field else {}
-    owner = next(one for one in cls.__mro__ if name in vars(one).get("__annotations__", ()))
+    owner = next(base for base in cls.__mro__ if name in vars(base).get("__annotations__", ()))
     annotation = _resolve(owner, owner.__annotations__[name])
     kinds = [kind for kind in options(annotation) if kind is not type(None)]
     whole = LONG if about.get("long") else integer

@@ -248,11 +248,11 @@ class Connection:
             self.versions = BEFORE_API_VERSIONS
             return
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            served = {each.api_key: each.max_version for each in response.api_keys}
+            served = {api.api_key: api.max_version for api in response.api_keys}
             response = await self._ask_versions(min(served.get(ApiKey.API_VERSIONS, 0), API_VERSIONS_OPENING))
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code)
-        self.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     async def _first_versions(self) -> ApiVersionsResponse | None:
         """Send ApiVersions; return None for a broker older than 0.10, which closes the connection at it.

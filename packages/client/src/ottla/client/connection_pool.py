@@ -94,8 +94,8 @@ class Pool:
         """Close all connections; `get` raises ClientClosed until `open`."""
         self._closed = True
         pooled, self._pooled = self._pooled.values(), {}
-        connections = [each.connection for each in pooled if each.connection is not None]
-        # All of them before the first wait: nobody knows the rest when it is cancelled.
+        connections = [held.connection for held in pooled if held.connection is not None]
+        # All of them before the first wait: no one else closes the rest when it is cancelled.
         for connection in connections:
             connection.abort()
         for connection in connections:

@@ -28,7 +28,7 @@ class ContextTask:
         try:
             await asyncio.shield(self._entered)
         except asyncio.CancelledError:
-            self._entered.cancel()  # nobody awaits it any more
+            self._entered.cancel()  # it is not awaited any more
             self._task.cancel()
             await asyncio.wait([self._task])
             raise

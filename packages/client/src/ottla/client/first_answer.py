@@ -77,7 +77,7 @@ class _Race(Generic[T]):
     def reasons(self, timeout_s: float | None) -> list[str]:
         """Return why no server answered, a line for each that was asked."""
         late = f"no answer within {timeout_s:g} s" if timeout_s is not None else "no answer"
-        return [*map(str, self.failed.values()), *(f"{each}: {late}" for each in self.silent)]
+        return [*map(str, self.failed.values()), *(f"{address}: {late}" for address in self.silent)]
 
     async def _first(self, tasks: asyncio.TaskGroup, stagger_s: float) -> T | Exception | None:
         while self.waiting or self.running:

@@ -22,7 +22,7 @@ def load(specs: object) -> tuple[object, ...]:
         specs = [part.strip() for part in specs.split(",") if part.strip()]
     if not isinstance(specs, Sequence):
         specs = (specs,)
-    return tuple(_loaded(each) for each in specs)
+    return tuple(_loaded(spec) for spec in specs)
 
 
 def _loaded(spec: object) -> object:
@@ -46,8 +46,8 @@ class Interceptors:
 
     def methods(self, name: str) -> tuple[Callable[..., Any], ...]:
         """Return the existing methods of a name; callers ask once and skip the call when there are none."""
-        found = (getattr(each, name, None) for each in self._interceptors)
-        return tuple(each for each in found if each is not None)
+        found = (getattr(interceptor, name, None) for interceptor in self._interceptors)
+        return tuple(method for method in found if method is not None)
 
     def tell(self, methods: Sequence[Callable[..., Any]], *what: object) -> None:
         """Call all methods; log their errors."""

@@ -63,12 +63,12 @@ class Alias:
 
 def validate(config: Any) -> None:
     """Check the fields of a config against their types and limits. Raises SettingError naming the first."""
-    for name, one in _own_settings(type(config)).items():
+    for name, own in _own_settings(type(config)).items():
         given = getattr(config, name)
-        value = one.meant(given)
+        value = own.meant(given)
         if value is not given:
             object.__setattr__(config, name, value)
-        one.check(value, name)
+        own.check(value, name)
 
 
 def configure(cls: type[C], settings: Mapping[str, Any]) -> C:
@@ -182,10 +182,10 @@ def _translate(cls: type[Any], given: Mapping[str, Any], *, dotted: bool) -> dic
             pairs = dict(_read_alias(spelling, value, others[name]))
         else:
             raise SettingError(_unknown(spelling, (*known, *others), cls, dotted=dotted))
-        for field, one in pairs.items():
+        for field, meant in pairs.items():
             if field in wanted:
                 raise SettingError(f"{spelling} sets {field}, which is set already: give one of the two")
-            wanted[field] = _of_file(spelling, one, known[field]) if field in known and dotted else one
+            wanted[field] = _of_file(spelling, meant, known[field]) if field in known and dotted else meant
     return wanted
 
 
@@ -222,7 +222,7 @@ def suggest_names(cls: type[C]) -> type[C]:
 
     @functools.wraps(plain)
     def init(self: C, **given: Any) -> None:
-        fields = tuple(each.name for each in dataclasses.fields(cast("Any", cls)))
+        fields = tuple(field.name for field in dataclasses.fields(cast("Any", cls)))
         for name in given:
             if name not in fields:
                 raise SettingError(_unknown(name, fields, cls, dotted=False))
@@ -256,8 +256,8 @@ def owner_of(name: str, cls: type[Any]) -> str | None:
     return None
 
 
-def _of_file(spelling: str, value: Any, one: Setting) -> Any:
+def _of_file(spelling: str, value: Any, kind: Setting) -> Any:
     """Convert a value that may be text, and check it; errors carry the name it was given by."""
-    found = one.meant(one.convert(value, spelling) if isinstance(value, str) else value)
-    one.check(found, spelling)
+    found = kind.meant(kind.convert(value, spelling) if isinstance(value, str) else value)
+    kind.check(found, spelling)
     return found

@@ -1,6 +1,7 @@
 """An asyncio producer for Kafka and Ottla, and a synchronous one."""
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.moved_modules import MovedModules
 from ottla.client.serialization import SerializationFailed
 from ottla.producer.accumulator import Acknowledgement, Acknowledgements, BatchBuilder
 from ottla.producer.config import ProducerConfig, ProducerSettings
@@ -13,11 +14,10 @@ from ottla.producer.errors import (
     RecordTooLarge,
     TopicRecreated,
 )
-from ottla.producer.interceptors import ProducerInterceptor
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.partitioner import Partitioner
 from ottla.producer.producer import Producer
-from ottla.producer.record import ProducerRecord, RecordMetadata
+from ottla.producer.record import ProducerInterceptor, ProducerRecord, RecordMetadata
 from ottla.producer.sync import SyncProducer
 from ottla.producer.transactions.prepared_transaction import PreparedTransaction, end_prepared
 from ottla.producer.transactions.state import (
@@ -61,3 +61,5 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+MovedModules({"ottla.producer.interceptors": "ottla.producer.record"}, "ottla-producer").install()

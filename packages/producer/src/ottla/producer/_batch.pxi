@@ -214,8 +214,8 @@ cdef class Batch:
     cdef bint _all_done(self):
         if self._parts is None:
             return self.done
-        for _, one in self._parts:
-            if not (<Batch>one)._all_done():
+        for _, part in self._parts:
+            if not (<Batch>part)._all_done():
                 return False
         return True
 
@@ -278,8 +278,8 @@ cdef class Batch:
     cdef object _follow_parts(self):
         """Register for the outcome of the halves of a split batch, once, for the first waiter."""
         if self._parts is not None and self._waiters is None and self._callbacks is None:
-            for _, one in self._parts:
-                (<Batch>one)._when_done(self._part_done)
+            for _, part in self._parts:
+                (<Batch>part)._when_done(self._part_done)
 
     cdef Batch _part(self, int32_t* index):
         """Return the batch that holds a record now, and set its index there."""

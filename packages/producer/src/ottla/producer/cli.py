@@ -231,7 +231,7 @@ def _whole_lines(lines: Fields) -> Records:
 
 
 def _keys_and_values(lines: Sequence[bytes], *, separator: bytes | None, null: bytes | None) -> Records:
-    """Split lines into keys and values, up to the first one without separator, which is told."""
+    """Split lines into keys and values, up to the first one without a separator, which is named."""
     keys: list[bytes | None] | None = None
     values: list[bytes | None] = list(lines)
     wrong = None
@@ -244,6 +244,6 @@ def _keys_and_values(lines: Sequence[bytes], *, separator: bytes | None, null: b
             parts = parts[:at]
         keys, values = [key for key, _, _ in parts], [value for _, _, value in parts]
     if null is not None:
-        values = [None if each == null else each for each in values]
-        keys = None if keys is None else [None if each == null else each for each in keys]
+        values = [None if value == null else value for value in values]
+        keys = None if keys is None else [None if key == null else key for key in keys]
     return keys, values, wrong

@@ -24,7 +24,7 @@ class Lines(NamedTuple):
 class Input:
     """Lines of files, read ahead on a thread of its own: standard input may be slow, or a terminal.
 
-    The thread is a daemon, and reads without Python's buffer: a read that nobody ends does not keep the
+    The thread is a daemon, and reads without Python's buffer: a read without an end does not keep the
     program from ending.
     """
 

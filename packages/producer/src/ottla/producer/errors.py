@@ -95,7 +95,7 @@ class DeliveryTimeout(ClientError):
 class RecordRefused(InvalidRecord):
     """The leader refused a batch because of some of its records; none of the batch is written (KIP-467).
 
-    `record_errors` has what is wrong by the index in the batch, ascending; brokers leave out some of many.
+    `record_errors` has the reasons by the index in the batch, ascending; brokers leave out some of many.
     `batch_index` is the index of the record whose error this is, None for the whole batch.
     """
 

@@ -180,7 +180,7 @@ class StickyPartitioner:
             self._left[topic] = self._stuck.pop(topic)
 
     def _another(self, topic: str, choices: Sequence[int]) -> int:
-        others = [each for each in choices if each != self._left.get(topic)] or choices
+        others = [choice for choice in choices if choice != self._left.get(topic)] or choices
         return others[int(self._chance() * len(others))]
 
 

@@ -31,7 +31,6 @@ from ottla.producer.append.record_admission import RecordAdmission, not_open
 from ottla.producer.append.record_appender import RecordAppender
 from ottla.producer.append.record_serialization import RecordSerializer
 from ottla.producer.append.send_general_path import SendGeneralPath
-from ottla.producer.clock import loop_time_ms
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import ProducerClosed
 from ottla.producer.flushing import Flushing
@@ -53,6 +52,11 @@ from ottla.protocol.topics import TopicPartition
 LAST_FLUSH_S = 5.0
 # The methods of interceptors that need to see single records.
 RECORD_METHODS = ("on_send", "on_enqueue", "on_acknowledgement")
+
+
+def loop_time_ms() -> float:
+    """Return the time of the running event loop in milliseconds; tests bring a loop of their own."""
+    return asyncio.get_running_loop().time() * 1_000
 
 
 class Producer(SendMethods):

@@ -1,4 +1,4 @@
-"""A record to send, and its metadata once it is written."""
+"""A record to send, its metadata once it is written, and the interceptors that see both."""
 
 from __future__ import annotations
 
@@ -45,3 +45,23 @@ class RecordMetadata(NamedTuple):
     def timestamp(self) -> int:
         """`timestamp_ms`, under aiokafka's name."""
         return self.timestamp_ms
+
+
+class ProducerInterceptor:
+    """Sees records on their way: a base class, or any object with some of its methods.
+
+    Methods run on the event loop and must not block. Their exceptions are logged.
+    """
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
+        """See a record before it is serialized; return another in its place, or None to leave it."""
+        return None
+
+    def on_enqueue(self, partition: TopicPartition, record: ProducerRecord) -> None:
+        """See a record that was appended to a batch; its key and value are bytes."""
+
+    def on_batch(self, partition: TopicPartition, record_count: int, size_bytes: int) -> None:
+        """See a batch as it is sent to a broker."""
+
+    def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        """See the metadata of a record that was written, or the error of one that was not."""

@@ -50,7 +50,7 @@ class SyncAcknowledgements:
 
         async def settled() -> list[RecordMetadata]:
             await self._inner
-            return [each.result() for each in self._inner]
+            return [record.result() for record in self._inner]
 
         return self._thread.call(settled, timeout)
 

@@ -122,7 +122,7 @@ class SyncSendQueue:
     # On the loop's thread:
 
     def _drain(self) -> None:
-        """Send a run of records; let the loop run before the next one."""
+        """Send a run of records; the loop runs before the next one."""
         if self._blocked:
             return
         queue = self._queue

@@ -1,8 +1,8 @@
 """Makes the function that reads one version of one message.
 
 As with the encoder, the whole message is one flat function and neighbours of fixed width are read by one
-`struct` call, together with the length that follows them. `p` is always the place of what is read next; after
-a failure it says where.
+`struct` call, together with the length that follows them. `p` is always the place of the next read; after a
+failure it says where.
 """
 
 from __future__ import annotations
@@ -300,4 +300,6 @@ class _DecoderSource:
 
 def _has_records(cls: StructType) -> bool:
     inner = (field.element for field in cls.FIELDS if isinstance(field.element, StructType))
-    return any(field.kind == "records" for field in cls.FIELDS) or any(_has_records(one) for one in inner)
+    return any(field.kind == "records" for field in cls.FIELDS) or any(
+        _has_records(nested) for nested in inner
+    )

@@ -117,7 +117,9 @@ class _EncoderSource:
             case _ if field.kind == "array" or (field.kind == "blob" and not field.default):
                 return f"{value} is None or len({value})" if field.nullable_from < 32767 else f"len({value})"
             case _ if field.kind == "struct":
-                inner = [f"({self.differs(one, f'{value}.{one.name}')})" for one in field.element.FIELDS]
+                inner = [
+                    f"({self.differs(nested, f'{value}.{nested.name}')})" for nested in field.element.FIELDS
+                ]
                 return " or ".join([f"{value} is None", *inner] if field.nullable_from < 32767 else inner)
             case _ if field.kind == "uuid" and field.default == ZERO_UUID:
                 return f"{value}.int"

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+__all__ = ["Description", "Kind", "Metrics", "Sample", "Source", "average", "counter", "gauge", "total"]
+
 T = TypeVar("T", int, float)
 
 Kind = Literal["counter", "gauge"]
@@ -75,9 +77,9 @@ class Metrics:
     def descriptions(cls, tags: tuple[str, ...] = ()) -> tuple[Description, ...]:
         """Return the description of each metric."""
         own = [
-            Description(each.name, each.metadata["kind"], each.metadata["meaning"], tags)
-            for each in dataclasses.fields(cls)  # type: ignore[arg-type]
-            if "kind" in each.metadata
+            Description(field.name, field.metadata["kind"], field.metadata["meaning"], tags)
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+            if "kind" in field.metadata
         ]
         derived = (
             Description(name, "counter" if name.endswith("_total") else "gauge", meaning, tags)
@@ -96,8 +98,8 @@ class Metrics:
 
     def tagged(self, tags: Mapping[str, str]) -> Iterator[Sample]:
         """Yield the values of this object's metrics with the given tags."""
-        for each in self.descriptions(tuple(tags)):
-            yield Sample(each, tags, getattr(self, each.name))
+        for description in self.descriptions(tuple(tags)):
+            yield Sample(description, tags, getattr(self, description.name))
 
     def snapshot(self) -> dict[str, Any]:
         """Return name -> value; for metrics with tags, tags and name -> {tag values: value}."""
@@ -120,6 +122,6 @@ class Source(NamedTuple):
     def samples(self) -> Iterable[Sample]:
         """Yield its samples with its own tags added."""
         return (
-            each._replace(tags={**self.tags, **each.tags}) if self.tags else each
-            for each in self.metrics.samples()
+            sample._replace(tags={**self.tags, **sample.tags}) if self.tags else sample
+            for sample in self.metrics.samples()
         )

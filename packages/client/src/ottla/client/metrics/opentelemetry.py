@@ -34,7 +34,7 @@ class OpenTelemetryMetrics:
 
     def remove(self, metrics: Metrics) -> None:
         """Stop exporting the metrics of a client."""
-        self._sources = [each for each in self._sources if each.metrics is not metrics]
+        self._sources = [source for source in self._sources if source.metrics is not metrics]
 
     def _instrument(self, prefix: str, description: Description) -> None:
         name = ".".join(("kafka", prefix, *description.path))

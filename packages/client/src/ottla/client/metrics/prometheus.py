@@ -33,7 +33,7 @@ class PrometheusMetrics(Collector):
 
     def remove(self, metrics: Metrics) -> None:
         """Stop exporting the metrics of a client."""
-        self._sources = [each for each in self._sources if each.metrics is not metrics]
+        self._sources = [source for source in self._sources if source.metrics is not metrics]
 
     def close(self) -> None:
         """Unregister from the registry."""

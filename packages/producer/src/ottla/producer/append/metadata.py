@@ -128,7 +128,7 @@ class ProducerMetadata:
                 self.update(topic)
 
     async def _refresh_before_send(self, topic: str) -> None:
-        """Refresh a topic's metadata; an error leaves what is known, as in Kafka 0.8."""
+        """Refresh a topic's metadata; an error leaves the known one, as in Kafka 0.8."""
         with suppress(ClientError, KafkaError, TimeoutError):
             async with asyncio.timeout(self._block_s):
                 await self._cluster.refresh([topic], may_create=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from ottla.client.cluster import Cluster, is_stale
 from ottla.client.errors import ClientError
@@ -66,7 +67,7 @@ class BatchCompletion:
                 self._succeed(batch, *found)
 
     def answered(self, batches: Iterable[Batch], responses: Responses) -> Coroutine[None, None, None] | None:
-        """End or retry the batches of a request, as its response says; return what is left to await."""
+        """End or retry the batches of a request, as its response says; return the rest, to be awaited."""
         later = []
         for batch in batches:
             if self._is_to_be_split(batch, responses) or self._is_epoch_rejected(batch, responses):
@@ -205,7 +206,7 @@ def _error_in(response: PartitionProduceResponse) -> KafkaError:
         return error_for(response.error_code, response.error_message)
     summary = response.error_message
     said = {
-        one.batch_index: one.batch_index_error_message or summary or InvalidRecord.description
-        for one in sorted(response.record_errors, key=lambda one: one.batch_index)
+        refused.batch_index: refused.batch_index_error_message or summary or InvalidRecord.description
+        for refused in sorted(response.record_errors, key=attrgetter("batch_index"))
     }
     return RecordRefused(said)

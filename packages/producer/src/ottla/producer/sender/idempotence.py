@@ -131,7 +131,7 @@ class Idempotence:
             following = self._sequences.after(following, part.record_count)
 
     def is_sequence_rejected(self, batch: Batch, error: KafkaError) -> bool:
-        """Whether a broker rejected the sequence of a batch that can be numbered anew."""
+        """Whether a broker rejected the sequence of a batch that can get a new number."""
         return (
             error.code in _SEQUENCE_REJECTED and self._idempotent and not self._ends_transaction(batch, error)
         )
@@ -149,7 +149,7 @@ class Idempotence:
             self._sequences.give_up_id()
 
     def topic_recreated(self, topic: str) -> None:
-        """Begin numbering anew: the logs of a topic are others now, and know no sequence of this producer.
+        """Begin with new numbers: the logs of a topic are others now, and know no sequence of this producer.
 
         Batches that were sent keep their numbers, and no other follows them until they are written. A
         transaction keeps its id, too: where a log rejects the sequence, the transaction fails.
@@ -170,7 +170,8 @@ class Idempotence:
     def _overtakes_old_id(self, batch: Batch) -> bool:
         current = self._sequences.producer_id
         return any(
-            one.in_flight and one.was_sent and one.producer_id != current for one in batch.queue.batches
+            older.in_flight and older.was_sent and older.producer_id != current
+            for older in batch.queue.batches
         )
 
     async def _obtain_id(self) -> None:

@@ -72,7 +72,7 @@ class PartitionOrder:
             return
         self._swept_ms = now_ms
         self._flights = {
-            partition: each
-            for partition, each in self._flights.items()
-            if each.queue.in_flight or each.ended_ms + _SAME_LOG_MS >= now_ms
+            partition: flights
+            for partition, flights in self._flights.items()
+            if flights.queue.in_flight or flights.ended_ms + _SAME_LOG_MS >= now_ms
         }

@@ -72,9 +72,9 @@ def responses_by_partition(
 ) -> Mapping[TopicPartition, PartitionProduceResponse]:
     """Return the responses of a Produce response by partition."""
     return {
-        TopicPartition(topic.name, each.index): each
+        TopicPartition(topic.name, partition.index): partition
         for topic in response.responses
-        for each in topic.partition_responses
+        for partition in topic.partition_responses
     }
 
 

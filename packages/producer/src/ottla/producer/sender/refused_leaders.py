@@ -61,7 +61,7 @@ class RefusedLeaders:
 
     def awaits(self, topic: str) -> bool:
         """Whether batches of a topic still wait for another leader."""
-        self._refused = {each: held for each, held in self._refused.items() if held[0].batches}
+        self._refused = {partition: held for partition, held in self._refused.items() if held[0].batches}
         return any(partition.topic == topic for partition in self._refused)
 
 

@@ -323,7 +323,8 @@ class Sender:
 
     def _no_leader(self, topic: str, response: MetadataResponse) -> None:
         """Note why batches of a topic have no leader, if metadata say so."""
-        code = next((each.error_code for each in response.topics if each.name == topic), ErrorCode.NONE)
+        codes = {described.name: described.error_code for described in response.topics}
+        code = codes.get(topic, ErrorCode.NONE)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._waits_for(topic, NoSuchTopic(topic))
         elif code != ErrorCode.NONE:

@@ -291,8 +291,8 @@ class TransactionCoordinatorClient:
 
     async def _add_again(self) -> None:
         in_doubt = self.state.in_doubt
-        partitions = sorted(one for one in in_doubt if not isinstance(one, str))
-        groups = sorted(one for one in in_doubt if isinstance(one, str))
+        partitions = sorted(doubtful for doubtful in in_doubt if not isinstance(doubtful, str))
+        groups = sorted(doubtful for doubtful in in_doubt if isinstance(doubtful, str))
         if partitions:
             await _unless_refused(self._add_partitions(partitions))
         for group_id in groups:
@@ -372,7 +372,7 @@ class TransactionCoordinatorClient:
 
 
 async def _unless_refused(registering: Awaitable[None]) -> None:
-    """Await the repetition of a registration, which the coordinator may refuse: EndTxn tells what is open.
+    """Await the repetition of a registration, which may be refused: EndTxn shows if a transaction is open.
 
     A topic that was deleted meanwhile is refused, too: it is not waited for.
     """

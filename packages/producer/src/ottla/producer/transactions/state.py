@@ -190,14 +190,14 @@ class TransactionState:
 
     def asked(self, what: Iterable[Registrable]) -> None:
         """Note that a request to register partitions or groups is about to be sent."""
-        self.in_doubt.update(one for one in what if one not in self.partitions)
+        self.in_doubt.update(named for named in what if named not in self.partitions)
 
     def answered(self, what: Collection[Registrable], code: int) -> None:
         """Note the coordinator's answer to such a request."""
         if code == ErrorCode.NONE:
-            self.partitions.update(one for one in what if not isinstance(one, str))
-            self.has_offsets = self.has_offsets or any(isinstance(one, str) for one in what)
-            for one in what:
-                self.in_doubt.pop(one, None)
+            self.partitions.update(named for named in what if not isinstance(named, str))
+            self.has_offsets = self.has_offsets or any(isinstance(named, str) for named in what)
+            for named in what:
+                self.in_doubt.pop(named, None)
         elif code not in _LEAVES_IN_DOUBT:
             self.in_doubt -= Counter(what)  # an earlier request may have been executed nevertheless

@@ -1,1 +1,3 @@
 """Requests and responses, one module per API."""
+
+__all__: list[str] = []

@@ -1,6 +1,6 @@
 """Plain Produce and Fetch requests, read from bytes and answered in bytes without a message object.
 
-A plain request asks for nothing special, so nearly all of a busy broker's are. What is not plain is left to
+A plain request asks for nothing special, so nearly all of a busy broker's are. Others are left to
 `ottla.protocol.messages`, which decodes every request; where both read one they agree, byte for byte. Memory
 that holds the requests is the caller's, and so are the frames in it.
 

@@ -102,7 +102,7 @@ def iter_records(
 ) -> Iterator[Record]:
     """The records of one or more whole entries of any magic, in order, their fields made when asked for.
 
-    Control records are included: the batch's header tells them. Checksums are not checked, `validate_batch`
+    Control records are included: the batch's header marks them. Checksums are not checked, `validate_batch`
     does that. Records keep the buffer alive; where it may change, use `decode_records`.
     Raises CorruptRecords at the first record that is malformed, and DecompressedTooLarge when a batch unfolds
     to more than `max_decompressed_bytes`.

@@ -2,7 +2,7 @@
 
 `segments` names files and directories and finds entries in a log file, `indexes` has the three index entries,
 `checkpoints` the small text files, `producer_snapshot` the producers' state, `properties` Java's properties
-format. What does not follow its format raises `CorruptStorage`.
+format. Bytes that do not follow their format raise `CorruptStorage`.
 """
 
 from ottla.protocol.storage.errors import CorruptStorage

@@ -1,7 +1,7 @@
 """The entries of a segment's indexes, and the searches in them.
 
 Offsets stand relative to the segment's base offset in four bytes. Offset and time index may be longer than
-what is in them: the broker allocates them whole and cuts them when the segment rolls, so searches take the
+their entries: the broker allocates them whole and cuts them when the segment rolls, so searches take the
 entry count.
 """
 

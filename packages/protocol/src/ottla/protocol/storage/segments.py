@@ -128,7 +128,7 @@ def _capped_name(topic_partition: TopicPartition, unique_id: UUID, kind: Directo
 def parse_directory_name(name: str) -> PartitionDirectory:
     """Undo the functions above. The partition stands after the last dash: topics may have dashes too.
 
-    Raises CorruptStorage for what is no partition's directory.
+    Raises CorruptStorage for a name that is not a partition's.
     """
     kind = next((k for k in DirectoryKind if k and name.endswith(k)), DirectoryKind.CURRENT)
     if kind and not _MARKED.fullmatch(name):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from ottla.client.environment import nonce
-from ottla.producer.interceptors import ProducerInterceptor
+from ottla.producer import ProducerInterceptor
 from ottla.producer.record import ProducerRecord
 from ottla.streams.dedupe.identity import MESSAGE_ID_HEADER
 
