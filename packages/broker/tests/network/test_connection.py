@@ -8,8 +8,10 @@ import struct
 
 import pytest
 
-from ottla.broker.config import BrokerConfig
+from ottla.broker.config import BrokerConfig, broker_config_from
+from ottla.broker.network.open_connections import OpenConnections
 from ottla.broker.network.requests_in_progress import MAX_IN_FLIGHT
+from ottla.broker.network.session import Session
 from ottla.broker.network.testing import (
     BOUND_S,
     heartbeat,
@@ -370,13 +372,15 @@ async def test_a_silent_connection_is_closed_and_a_used_one_is_not() -> None:
 @on_both_loops
 async def test_connections_from_one_address_are_limited() -> None:
     async with network(max_connections_per_ip=2) as made:
-        first, _second = await made.client(), await made.client()
-        first.send(heartbeat(1))
-        await first.answers(1)
+        first, _second, beyond = [await made.client() for _ in range(3)]
+        for client in (first, beyond):
+            client.send(heartbeat(1))
+            await client.answers(1)
         refused = await made.client()
         assert await refused.is_closed()
 
         first.writer.close()
+        beyond.writer.close()
         await made.until(lambda: len(made.server.connections) == 1)
 
         third = await made.client()
@@ -387,11 +391,62 @@ async def test_connections_from_one_address_are_limited() -> None:
 @on_both_loops
 async def test_connections_of_the_broker_are_limited() -> None:
     async with network(max_connections=1) as made:
-        first = await made.client()
-        first.send(heartbeat(1))
-        await first.answers(1)
+        for _ in range(2):  # one more from this machine
+            client = await made.client()
+            client.send(heartbeat(1))
+            await client.answers(1)
 
         assert await (await made.client()).is_closed()
+
+
+@on_both_loops
+async def test_no_limit_shuts_out_this_machine() -> None:
+    async with network(max_connections=0) as made:
+        for _ in range(3):  # one after the other
+            client = await made.client()
+            client.send(heartbeat(1))
+            assert await client.answers(1) == [(1, 1)]
+            assert await (await made.client()).is_closed()
+            client.writer.close()
+            await made.until(lambda: len(made.server.connections) == 0)
+
+
+async def test_a_broker_takes_the_place_of_the_least_recently_used_connection() -> None:
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0"}
+    inside = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "max.connections": "2",
+    }
+    config = broker_config_from({**listeners, **inside})
+    opened: OpenConnections[FakeConnection] = OpenConnections(config, lambda: 0.0)
+    clients = [FakeConnection("PLAINTEXT", "10.0.0.1", last_active_s) for last_active_s in (2.0, 1.0)]
+    assert [opened.admit(client) for client in clients] == [True, True]
+    assert not opened.admit(FakeConnection("PLAINTEXT", "10.0.0.1", 3.0))
+
+    assert opened.admit(FakeConnection("INSIDE", "10.0.0.2", 3.0))
+
+    assert [client.is_closed for client in clients] == [False, True]
+
+
+class FakeConnection:
+    """A connection as its limits see it."""
+
+    descriptor = -1
+    looked_at_s = 0.0
+    idle = True
+    waits_unseen = False
+
+    def __init__(self, listener_name: str, host: str, last_active_s: float) -> None:
+        self.session = Session(listener_name=listener_name, client_host=host, connection_id="")
+        self.last_active_s = last_active_s
+        self.is_closed = False
+
+    def end_wait(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 async def test_limits_may_change_while_connections_are_open() -> None:
@@ -402,6 +457,9 @@ async def test_limits_may_change_while_connections_are_open() -> None:
 
         made.server.connections.set_limits(BrokerConfig(max_connections=1))
 
+        beyond = await made.client()
+        beyond.send(heartbeat(1))
+        await beyond.answers(1)
         assert await (await made.client()).is_closed()
         first.send(heartbeat(2))
         assert await first.answers(1) == [(2, 2)]

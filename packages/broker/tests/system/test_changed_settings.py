@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,10 +11,14 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from ottla.admin import Admin
+from ottla.admin.configs import BROKER
 from ottla.broker.testing import BrokerThread
+from ottla.protocol.errors import InvalidConfig
 
 TIMEOUT_S = 60.0
 
@@ -30,7 +35,12 @@ def test_a_lower_limit_of_connections_holds_for_those_that_come_later(tmp_path: 
         assert broker.broker is not None
         alter(broker, ResourceType.BROKER, str(broker.broker.broker_id), "max.connections", "0")
 
-        with socket.create_connection((broker.host, broker.port), TIMEOUT_S) as late:
+        with (
+            socket.create_connection(
+                (broker.host, broker.port), TIMEOUT_S
+            ),  # one from this machine is admitted
+            socket.create_connection((broker.host, broker.port), TIMEOUT_S) as late,
+        ):
             late.settimeout(TIMEOUT_S)
             assert late.recv(1) == b""
 
@@ -42,9 +52,41 @@ def test_a_limit_that_was_set_earlier_holds_after_a_restart(tmp_path: Path) -> N
 
         broker.restart()
 
-        with socket.create_connection((broker.host, broker.port), TIMEOUT_S) as late:
+        with (
+            socket.create_connection((broker.host, broker.port), TIMEOUT_S),
+            socket.create_connection((broker.host, broker.port), TIMEOUT_S) as late,
+        ):
             late.settimeout(TIMEOUT_S)
             assert late.recv(1) == b""
+
+
+def test_a_limit_that_shuts_out_everybody_is_taken_back_from_this_machine(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path / "data") as broker:
+        assert broker.broker is not None
+        broker_id = str(broker.broker.broker_id)
+        alter(broker, ResourceType.BROKER, broker_id, "max.connections", "0")
+        broker.restart()
+
+        asyncio.run(set_on_broker(broker.bootstrap_servers, broker_id, {"max.connections": "1000"}))
+
+        with socket.create_connection((broker.host, broker.port), TIMEOUT_S) as late:
+            late.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                late.recv(1)
+
+
+async def set_on_broker(servers: str, broker_id: str, values: dict[str, str | None]) -> None:
+    async with asyncio.timeout(TIMEOUT_S), Admin(servers) as admin:
+        await admin.configs.alter(BROKER, broker_id, values)
+
+
+def test_no_address_may_be_shut_out_without_overrides(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path / "data") as broker:
+        assert broker.broker is not None
+        broker_id = str(broker.broker.broker_id)
+
+        with pytest.raises(InvalidConfig, match=r"only with max\.connections\.per\.ip\.overrides"):
+            asyncio.run(set_on_broker(broker.bootstrap_servers, broker_id, {"max.connections.per.ip": "0"}))
 
 
 def test_flushing_before_acknowledging_holds_for_producers_that_are_there_already(tmp_path: Path) -> None:

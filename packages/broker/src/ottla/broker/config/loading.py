@@ -140,6 +140,11 @@ def check_broker_config(config: BrokerConfig) -> None:
         raise ConfigError(
             "broker.id", f"must be at most reserved.broker.max.id ({config.reserved_broker_max_id})"
         )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip",
+            "may be 0 only with max.connections.per.ip.overrides: nothing could connect",
+        )
     if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
         raise ConfigError(
             "queued.max.request.bytes",

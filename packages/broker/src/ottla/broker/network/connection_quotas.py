@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from ipaddress import ip_address
 
 
 class ConnectionQuotas:
@@ -16,17 +17,28 @@ class ConnectionQuotas:
         self._counts: dict[str, int] = {}
         self._total = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether `max.connections` is reached."""
+        return self._total >= self.in_all
+
     def take(self, host: str) -> str | None:
         """Count a connection and return None, or return which limit refuses it."""
-        count = self._counts.get(host, 0)
-        most = self.overrides.get(host, self.per_address)
-        if count >= most:
-            return f"max.connections.per.ip of {most} is reached"
-        if self._total >= self.in_all:
-            return f"max.connections of {self.in_all} is reached"
-        self._counts[host] = count + 1
+        refusal = self._refusal(host)
+        if refusal is None:
+            self.count(host)
+        return refusal
+
+    def count(self, host: str) -> None:
+        """Count a connection that no limit concerns."""
+        self._counts[host] = self._counts.get(host, 0) + 1
         self._total += 1
-        return None
+
+    def _refusal(self, host: str) -> str | None:
+        most = self.overrides.get(host, self.per_address)
+        if self._counts.get(host, 0) >= most:
+            return f"max.connections.per.ip of {most} is reached"
+        return f"max.connections of {self.in_all} is reached" if self.is_full else None
 
     def give_back(self, host: str) -> None:
         """Take a counted connection off, because it is closed."""
@@ -36,8 +48,31 @@ class ConnectionQuotas:
             del self._counts[host]
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def has_names(text: str) -> bool:
+    """Whether `parse_overrides` would have to resolve host names, which may block for seconds."""
+    return any(
+        not _is_address(item.rpartition(":")[0].strip(" []")) for item in text.split(",") if item.strip()
+    )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_overrides(text: str) -> dict[str, int]:
-    """Parse `host:limit,…`. Host names are resolved, because connections are counted by address."""
+    """Parse `host:limit,…`. Host names are resolved, because connections are counted by address. Blocks."""
     limits: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, _, limit = item.rpartition(":")

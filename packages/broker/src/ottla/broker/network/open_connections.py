@@ -10,7 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from ottla.broker.network.connection_quotas import ConnectionQuotas, parse_overrides
+from ottla.broker.network.connection_quotas import (
+    ConnectionQuotas,
+    has_names,
+    is_loopback,
+    parse_overrides,
+)
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
 
 if TYPE_CHECKING:
@@ -52,13 +57,23 @@ C = TypeVar("C", bound=Closable)
 
 
 class OpenConnections(Generic[C]):
-    """Counts connections and closes idle ones."""
+    """Counts connections and closes idle ones.
+
+    No limit shuts out everybody. Connections to a listener that is for brokers alone are admitted always; at
+    `max.connections` the least recently used one of another listener is closed for them, as in Kafka. And one
+    connection from this machine is admitted beyond the limits, which can be changed over it.
+    """
 
     def __init__(self, config: BrokerConfig, monotonic_ms: Callable[[], float]) -> None:
         self.idle_s = config.connections_max_idle_ms / 1000
         self._quotas = ConnectionQuotas(0, 0, {})
-        self.set_limits(config)
+        several = len(config.parsed_listeners) > 1
+        self._listener_of_brokers = config.interbroker_listener if several else None
+        self._reserved: C | None = None
+        """The connection from this machine that was admitted beyond the limits."""
         self._open: OrderedDict[C, None] = OrderedDict()
+        self._overrides = ""
+        self.set_limits(config)
         self._settled = asyncio.Event()
         self._numbers = 0
         self._refusals = LimitedWarnings(log, monotonic_ms)
@@ -81,22 +96,53 @@ class OpenConnections(Generic[C]):
         """Hold new connections to these limits; open ones stay."""
         self._quotas.in_all = config.max_connections
         self._quotas.per_address = config.max_connections_per_ip
-        self._quotas.overrides = parse_overrides(config.max_connections_per_ip_overrides)
+        if config.max_connections_per_ip_overrides != self._overrides:
+            self._set_overrides(config.max_connections_per_ip_overrides)
+
+    def _set_overrides(self, text: str) -> None:
+        """Use overrides at once, or, with host names, once a thread has resolved them."""
+        self._overrides = text
+        if not has_names(text):
+            self._quotas.overrides = parse_overrides(text)
+            return
+
+        def resolved(found: asyncio.Future[dict[str, int]]) -> None:
+            if not found.cancelled() and found.exception() is None and text == self._overrides:
+                self._quotas.overrides = found.result()
+
+        resolving = asyncio.get_running_loop().run_in_executor(None, parse_overrides, text)
+        resolving.add_done_callback(resolved)
 
     def admit(self, connection: C) -> bool:
         """Count a new connection, or refuse it."""
-        host = connection.session.client_host
-        refusal = self._quotas.take(host)
-        if refusal is not None:
-            self._refusals.warn(host, "refusing a connection from %s: %s", host, refusal)
-            return False
+        session = connection.session
+        host = session.client_host
+        if session.listener_name == self._listener_of_brokers:
+            if self._quotas.is_full:
+                self._close_least_recently_used()
+            self._quotas.count(host)
+        elif refusal := self._quotas.take(host):
+            if self._reserved is not None or not is_loopback(host):
+                self._refusals.warn(host, "refusing a connection from %s: %s", host, refusal)
+                return False
+            self._quotas.count(host)
+            self._reserved = connection
         self._open[connection] = None
         return True
+
+    def _close_least_recently_used(self) -> None:
+        others = (found for found in self._open if found.session.listener_name != self._listener_of_brokers)
+        oldest = min(others, key=lambda found: (not found.idle, found.last_active_s), default=None)
+        if oldest is not None:
+            log.info("closing %s to make room for a broker", oldest.session.connection_id)
+            oldest.close()
 
     def forget(self, connection: C) -> None:
         """Take a closed connection off."""
         if connection in self._open:
             del self._open[connection]
+            if connection is self._reserved:
+                self._reserved = None
             self._quotas.give_back(connection.session.client_host)
         self.settled()
 
