@@ -29,12 +29,14 @@ TOPICS: Final = {"crafted": {}, "compacted": {"cleanup.policy": "compact"}}
 TAKEN_BY_APACHE_KAFKA_ALONE: Final = {
     # Two records at one offset, or records behind the end of their batch: consumers skip them.
     "offset-delta-repeated", "offset-delta-falls", "offset-delta-negative", "offset-delta-beyond-the-last",
-    "offset-delta-seven-of-one-record", "offset-deltas-with-gaps",
+    "offset-delta-seven-of-one-record",
     # Java's readers pass over bytes behind a frame, others stop there.
     "garbage-behind-frame", "four-bytes-behind-frame",
     # Apache Kafka does not compare the length of a compressed record with its fields; its consumer does.
-    "record-length-one-less", "record-length-one-more", "record-length-max", "record-length-zero",
-    "record-length-negative", "bytes-behind-headers",
+    "record-length-2^31", "record-length-one-less", "record-length-one-more", "record-length-max",
+    "record-length-zero", "record-length-negative",
+    # Apache Kafka refuses it only where the topic has LogAppendTime, and else clears the attribute.
+    "log-append-time",
 }  # fmt: skip
 """Kinds that Apache Kafka stores, at least in one codec."""
 
