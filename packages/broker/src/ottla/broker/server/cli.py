@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 PID_FILE: Final = "broker.pid"
 LOG_FILE: Final = "broker.log"
-_DAEMON_START_S: Final = 60.0
+_DAEMON_START_S: Final = 600.0
+"""How long `--daemon` waits: logs that were not closed are checked from their recovery points."""
+_DAEMON_NEWS_S: Final = 10.0
+_MOST_STACKS: Final = 100
 _POLL_S: Final = 0.05
 _GIL_WAIT_S: Final = 0.0005
 """How long the event loop waits for a thread that holds the GIL before it asks for it; Python's is 5 ms."""
@@ -217,8 +220,10 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     threads = IoThreads(config.num_io_threads)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+            loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGUSR1, _print_tasks)
     async with AsyncExitStack() as stack:
         # Without other brokers none would take over.
         if config.event_loop_watchdog_enable and config.zookeeper_connect is not None:
@@ -242,6 +247,18 @@ async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
         serving.cancel()
 
 
+def _print_tasks() -> None:
+    """Write the stacks of the broker's tasks to its output: where each waits."""
+    import asyncio
+
+    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
+    print(f"{len(tasks)} tasks; the first {_MOST_STACKS} of them:", file=sys.stderr)
+    for task in tasks[:_MOST_STACKS]:
+        print(f"task {task.get_name()}", file=sys.stderr)
+        task.print_stack(limit=8, file=sys.stderr)
+    sys.stderr.flush()
+
+
 def _allow_all_descriptors() -> None:
     """Raise the limit of open files and connections to the one that the system allows."""
     import resource
@@ -257,7 +274,8 @@ def _say_ready(address: str, broker_id: int, ready_fd: int | None) -> None:
     click.echo(line)
     sys.stdout.flush()
     if ready_fd is not None:
-        os.write(ready_fd, f"{line}\n".encode())
+        with suppress(BrokenPipeError):  # the command that waited has gone
+            os.write(ready_fd, f"{line}\n".encode())
         os.close(ready_fd)
 
 
@@ -370,17 +388,24 @@ def _start_daemon(config: BrokerConfig) -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--daemon"]
     log_path = directory / LOG_FILE
     with log_path.open("ab") as output:
-        subprocess.Popen(
+        begin = output.tell()
+        process = subprocess.Popen(
             [sys.executable, "-m", "ottla.broker", *_from_start(arguments), "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             pass_fds=(write_end,), start_new_session=True,
         )  # fmt: skip
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
-        line = _read_within(pipe.fileno(), _DAEMON_START_S)
+        line = wait_until_ready(pipe.fileno(), lambda: last_words(log_path, begin))
+    if line is None:
+        _fail(
+            f"the broker is not ready after {_DAEMON_START_S:.0f} s and goes on starting as process "
+            f"{process.pid}: see {log_path}"
+        )
     if not line:
-        words = log_path.read_text(errors="replace").strip().splitlines()
-        reason = words[-1].removeprefix("Error: ") if words else f"see {log_path}"
+        reason = (
+            last_words(log_path, begin).removeprefix("Error: ") or f"it ended without a word in {log_path}"
+        )
         _fail(f"the broker did not start: {reason}")
     click.echo(line)
 
@@ -390,8 +415,30 @@ def _from_start(arguments: list[str]) -> list[str]:
     return arguments[arguments.index("start") :]
 
 
-def _read_within(descriptor: int, seconds: float) -> str:
+def wait_until_ready(
+    descriptor: int,
+    news: Callable[[], str],
+    *,
+    news_s: float = _DAEMON_NEWS_S,
+    bound_s: float = _DAEMON_START_S,
+) -> str | None:
+    """Return the line of a broker that is ready, "" of one that has ended, None of one that takes longer.
+
+    A start that takes long is reported on standard error, with the `news` of the broker's log.
+    """
     import select
 
-    ready, _, _ = select.select([descriptor], [], [], seconds)
-    return os.read(descriptor, 4096).decode().strip() if ready else ""
+    for turn in range(1, 1 + int(bound_s / news_s)):
+        ready, _, _ = select.select([descriptor], [], [], news_s)
+        if ready:
+            return os.read(descriptor, 4096).decode().strip()
+        click.echo(f"The broker is starting, for {turn * news_s:.0f} s now. {news()}".strip(), err=True)
+    return None
+
+
+def last_words(log_path: Path, begin: int) -> str:
+    """Return the last line of a broker's log behind a position: without those of earlier runs."""
+    with log_path.open("rb") as log:
+        log.seek(begin)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
