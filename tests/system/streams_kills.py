@@ -137,7 +137,8 @@ def main() -> int:
         )
         for line in wrong[:20]:
             print(f"  WRONG {line}", flush=True)
-    print(f"{options.rounds - failed} of {options.rounds} rounds were right")
+    right = f"{options.rounds - failed} of {options.rounds} rounds were right"
+    print(right if failed else f"ok: {right}")
     return 1 if failed else 0
 
 

@@ -153,8 +153,9 @@ def test_a_marker_refuses_what_is_not_a_setting(
         f"import pytest\n@pytest.mark.ottla_broker({arguments})\ndef test_it(ottla_broker_settings): ..."
     )
 
+    # faulthandler would take away the handler of SIGBUS that mapped indexes have installed in this process.
     ran = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"
+        "-p", "no:cacheprovider", "-p", "no:faulthandler", "-o", "asyncio_default_fixture_loop_scope=function"
     )
 
     ran.assert_outcomes(errors=1)

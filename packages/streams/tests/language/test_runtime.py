@@ -174,7 +174,7 @@ async def test_state_of_a_topic_that_was_created_anew_is_not_used(
     await create(admin, orders=1)
     await write(servers, "orders", [("a", "x")])
 
-    with pytest.raises(TopologyError, match="was created anew") as raised:
+    with pytest.raises(TopologyError, match="was created again") as raised:
         async with asyncio.timeout(WAIT_S):
             async with running(counting("memory"), config(servers), tmp_path) as (processor, _):
                 await processor.wait()
