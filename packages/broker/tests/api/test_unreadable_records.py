@@ -9,6 +9,7 @@ import pytest
 
 from ottla.broker.api.produce import general as produce
 from ottla.broker.api.testing import DataPlane
+from ottla.broker.log.append.record_checks import takes_long
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -141,3 +142,39 @@ async def test_a_large_compressed_batch_is_checked_on_a_thread(plane: DataPlane,
     assert done.responses[0].partition_responses[0].error_code == 0
     assert partition.log.log_end_offset == 3
     assert (await answer_to(plane, batch[:-9] + bytes(9))).error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_each_batch_is_checked_where_a_request_names_a_partition_twice(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    builder = BatchBuilder(1 << 21, codec=Codec.ZSTD)
+    for number in range(3):
+        builder.append(b"%d" % number, bytes(300_000), TIME_MS)  # opened on a thread
+    bad = next(batch for batch in CORPUS if batch.kind == "record-length-max")
+    entries = [PartitionProduceData(index=0, records=data) for data in (builder.build(), bad.data)]
+    topic = TopicProduceData(name="t", partition_data=entries)
+    request = ProduceRequest(acks=1, timeout_ms=5_000, topic_data=[topic])
+
+    answer = produce.handle(plane.services, request, plane.context(ApiKey.PRODUCE, VERSION))
+
+    assert isinstance(answer, Awaitable)
+    done = await answer
+    assert done is not None
+    codes = [found.error_code for found in done.responses[0].partition_responses]
+    assert codes == [ErrorCode.NONE, ErrorCode.INVALID_RECORD]
+    assert partition.log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 100])
+async def test_only_some_compressed_batches_are_opened_at_once(plane: DataPlane, count: int) -> None:
+    partition = await plane.lead()
+    good = BatchBuilder()
+    good.append(b"k", b"v", TIME_MS)
+    assert (await answer_to(plane, good.build())).error_code == 0
+    packed = BatchBuilder(1 << 20, codec=Codec.ZSTD)
+    packed.append(b"k", bytes(500_000), TIME_MS)
+    batches = packed.build() * count
+
+    offset = partition.append_plain(bytearray(batches), 1, TIME_MS)
+
+    assert takes_long(batches, partition.log.config) == (count > 4)
+    assert (offset >= 0) == (count <= 3)  # until a MiB is unfolded

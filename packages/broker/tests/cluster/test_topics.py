@@ -1,4 +1,7 @@
-"""Creating, enlarging and deleting topics over an ensemble in memory."""
+"""Creating, enlarging and deleting topics over an ensemble in memory.
+
+More than 500 lines because all of its tests share `World`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pytest
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.placement import assign_replicas
 from ottla.broker.cluster.registration import make_roots
+from ottla.broker.cluster.topic_settings import read_settings
 from ottla.broker.cluster.topics import NewTopic, Topics
 from ottla.broker.config import broker_config_from
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
@@ -36,12 +40,12 @@ from ottla.zookeeper.znodes import ConfigEntity, TopicAssignment
 class World:
     """What a broker among three others would have at hand."""
 
-    def __init__(self, session: MemorySession, **settings: str) -> None:
+    def __init__(self, session: MemorySession, seed: int = 7, **settings: str) -> None:
         self.session = session
         self.metadata = MetadataCache(0)
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         config = broker_config_from(dotted)
-        environment = Environment(clock=LoopClock(), random=Random(7))
+        environment = Environment(clock=LoopClock(), random=Random(seed))
         self.topics = Topics(session, config, environment, self.metadata)
         self.tell()
 
@@ -473,3 +477,38 @@ async def test_a_topic_whose_request_was_lost_is_answered_with_a_timeout() -> No
 
         session.create = create  # type: ignore[method-assign]
         await world.topics.create(NewTopic("orders", 1, 1))
+
+
+class Yielding:
+    """A session in memory that lets others go on before each operation, as the network does."""
+
+    def __init__(self, session: MemorySession) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._session, name)
+        if name not in ("get", "exists", "create", "set", "multi", "children"):
+            return found
+
+        async def later(*arguments: Any, **named: Any) -> Any:
+            await asyncio.sleep(0)
+            return await found(*arguments, **named)
+
+        return later
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_topics_that_are_created_twice_at_once_keep_the_settings_of_ours(turns: int) -> None:
+    ensemble = MemoryEnsemble()
+    async with ensemble.session() as session, ensemble.session() as another:
+        await make_roots(session)
+        worlds = [World(Yielding(opened), seed) for seed, opened in enumerate((session, another))]  # type: ignore[arg-type]
+        configs: dict[str, str | None] = {"flush.before.acknowledge": "true", "retention.ms": "5"}
+        topic = NewTopic("orders", 1, 1, configs=configs)
+
+        found = await asyncio.gather(
+            *(world.topics.create(topic) for world in worlds), return_exceptions=True
+        )
+
+        assert sorted(type(outcome).__name__ for outcome in found) == ["CreatedTopic", "TopicAlreadyExists"]
+        assert (await read_settings(session, "orders")).settings == configs

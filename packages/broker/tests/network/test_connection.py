@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from ottla.broker.config import BrokerConfig
+from ottla.broker.network import open_connections
 from ottla.broker.network.requests_in_progress import MAX_IN_FLIGHT
 from ottla.broker.network.testing import (
     BOUND_S,
@@ -21,6 +22,12 @@ from ottla.broker.network.testing import (
     sync,
 )
 from ottla.protocol.api import ApiKey
+
+
+@pytest.fixture(autouse=True)
+def reserved_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the connection beyond the limits for its first holder, however slow the machine is."""
+    monkeypatch.setattr(open_connections, "RESERVED_MS", 600_000.0)
 
 
 @on_both_loops

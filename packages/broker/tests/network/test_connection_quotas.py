@@ -50,3 +50,23 @@ class FakeConnection:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+def test_a_connection_beyond_the_limits_gives_way_to_a_later_one() -> None:
+    now_ms = [0.0]
+    opened: OpenConnections[FakeConnection] = OpenConnections(
+        broker_config_from({"max.connections": "0"}), lambda: now_ms[0]
+    )
+    first, second, stranger = (
+        FakeConnection("PLAINTEXT", host, 0.0) for host in ("::1", "127.0.0.1", "10.0.0.1")
+    )
+    assert opened.admit(first)
+    assert not opened.admit(second)
+
+    now_ms[0] = 2_000.0
+
+    assert not opened.admit(stranger)
+    assert opened.admit(second)
+    assert first.is_closed
+    opened.forget(first)
+    assert not opened.admit(first)

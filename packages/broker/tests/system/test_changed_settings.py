@@ -17,10 +17,17 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from ottla.admin import Admin
 from ottla.admin.configs import BROKER
+from ottla.broker.network import open_connections
 from ottla.broker.testing import BrokerThread
 from ottla.protocol.errors import InvalidConfig
 
 TIMEOUT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def reserved_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the connection beyond the limits for its first holder, however slow the machine is."""
+    monkeypatch.setattr(open_connections, "RESERVED_MS", 600_000.0)
 
 
 def alter(broker: BrokerThread, kind: ResourceType, name: str, key: str, value: str) -> None:

@@ -105,20 +105,30 @@ async def alter_settings(
     await session.create(change.path, change.encode(), sequential=True, make_parents=True)
 
 
-async def put_new_settings(
-    session: Session, topic: str, topic_id: UUID | None, settings: Mapping[str, str]
-) -> None:
-    """Write the settings of a topic that is about to be created, in place of what an earlier one left."""
-    await _put(session, ConfigEntity(f"{TOPICS}/{topic}", _of_kafka(settings)))
-    if own := _own(settings):
-        await _put(session, OttlaTopicSettings(topic, topic_id, own))
-
-
-async def _put(session: Session, node: ConfigEntity | OttlaTopicSettings) -> None:
+async def put_new_settings(session: Session, topic: str, settings: Mapping[str, str]) -> None:
+    """Write Kafka's settings of a topic that is about to be created, in place of what an earlier one left."""
+    node = ConfigEntity(f"{TOPICS}/{topic}", _of_kafka(settings))
     try:
         await session.create(node.path, node.encode(), make_parents=True)
     except NodeExists:
         await session.set(node.path, node.encode())
+
+
+async def create_topic(
+    session: Session, topic: str, topic_id: UUID | None, data: bytes, settings: Mapping[str, str]
+) -> None:
+    """Create the znode of a topic, and the settings of ours together with it.
+
+    Apart, two creations at once would leave the settings of the one that failed, with another topic id.
+    Raises NodeExists when the topic exists, or BadVersion when another creation was faster.
+    """
+    if not (own := _own(settings)):
+        await session.create(paths.topic(topic), data, make_parents=True)
+        return
+    await _make_parents(session)
+    node = OttlaTopicSettings(topic, topic_id, own)
+    _, version = await _read_own(session, topic)
+    await session.multi([_write(node, version), Create(paths.topic(topic), data)])
 
 
 async def _make_parents(session: Session) -> None:

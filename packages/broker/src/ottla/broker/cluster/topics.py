@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.cluster.large_assignments import BYTES_PER_PARTITION, encoded, for_bytes, for_partitions
 from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
 from ottla.broker.cluster.topic_overrides import checked_overrides
-from ottla.broker.cluster.topic_settings import put_new_settings
+from ottla.broker.cluster.topic_settings import create_topic, put_new_settings
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import (
@@ -219,11 +219,11 @@ class Topics:
     async def _write(self, created: CreatedTopic, data: bytes, overrides: Mapping[str, str]) -> None:
         # The configuration first: once the assignment exists, brokers create logs with it.
         with zookeeper_errors(InvalidConfig):
-            await put_new_settings(self._session, created.name, created.id, overrides)
+            await put_new_settings(self._session, created.name, overrides)
         path = paths.topic(created.name)
         try:
-            await self._session.create(path, data, make_parents=True)
-        except NodeExists:
+            await create_topic(self._session, created.name, created.id, data, overrides)
+        except (NodeExists, BadVersion):
             raise TopicAlreadyExists(f"Topic '{created.name}' already exists.") from None
         except (ConnectionLoss, OperationTimeout):
             # The write may have arrived: the topic id tells whether the present znode is ours.

@@ -140,7 +140,14 @@ class GroupCommit:
 
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
-        plan = self._flushing.begin()
+        try:
+            plan = self._flushing.begin()
+        except OSError as error:
+            # A file could not be opened: without this the waits for the disk would never end.
+            self._busy = False
+            self._log.fail(error)
+            self._fail_waits(error)
+            return
         loop.run_in_executor(None, plan.run).add_done_callback(self._ended(plan))
 
     def _ended(self, plan: FlushPlan) -> Callable[[asyncio.Future[None]], None]:

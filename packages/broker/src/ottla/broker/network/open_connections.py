@@ -8,7 +8,7 @@ import logging
 import select
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from ottla.broker.network.connection_quotas import (
     ConnectionQuotas,
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ottla.broker.network.session import Session
 
 log = logging.getLogger("request")
+
+
+RESERVED_MS: Final = 2_000
+"""How long a connection beyond the limits is kept when another one comes: enough for a command."""
 
 
 class Closable(Protocol):
@@ -71,6 +75,8 @@ class OpenConnections(Generic[C]):
         self._listener_of_brokers = config.interbroker_listener if several else None
         self._reserved: C | None = None
         """The connection from this machine that was admitted beyond the limits."""
+        self._reserved_since_ms = 0.0
+        self._monotonic_ms = monotonic_ms
         self._open: OrderedDict[C, None] = OrderedDict()
         self._overrides = ""
         self.set_limits(config)
@@ -122,12 +128,21 @@ class OpenConnections(Generic[C]):
                 self._close_least_recently_used()
             self._quotas.count(host)
         elif refusal := self._quotas.take(host):
-            if self._reserved is not None or not is_loopback(host):
+            if not is_loopback(host) or not self._take_reserved():
                 self._refusals.warn(host, "refusing a connection from %s: %s", host, refusal)
                 return False
             self._quotas.count(host)
-            self._reserved = connection
+            self._reserved, self._reserved_since_ms = connection, self._monotonic_ms()
         self._open[connection] = None
+        return True
+
+    def _take_reserved(self) -> bool:
+        """Free the connection beyond the limits: any client of this machine may have it, but not for long."""
+        if self._reserved is None:
+            return True
+        if self._monotonic_ms() - self._reserved_since_ms < RESERVED_MS:
+            return False
+        self._reserved.close()
         return True
 
     def _close_least_recently_used(self) -> None:

@@ -329,11 +329,13 @@ class StepQueue:
 
     def _next_turn(self) -> None:
         self._left, self._is_planned = self.most, False
-        while self._steps and self._left:
-            self._left -= 1
-            self._steps.popleft()()
-        if self._left < self.most:
-            self._plan()
+        try:
+            while self._steps and self._left:
+                self._left -= 1
+                self._steps.popleft()()
+        finally:  # a step that raises does not hold up those behind it
+            if self._left < self.most:
+                self._plan()
 
 
 async def watch_event_loop_lag(metrics: Metrics) -> None:

@@ -140,6 +140,9 @@ class RecordScan:
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of a record, as the records themselves have it."""
+    @property
+    def plain_bytes(self) -> int:
+        """Bytes of the records without compression."""
 
 def scan_records(batch: Buffer, *, max_decompressed_bytes: int = ..., dense: bool = False) -> RecordScan:
     """Walk the records of one v2 batch, decompressed when need be, without making objects.

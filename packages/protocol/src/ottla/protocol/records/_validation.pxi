@@ -9,6 +9,7 @@ cdef struct Walk:
     bint whole                   # every byte belongs to a good record
     bint dense                   # offset deltas are 0, 1, 2, ...
     bint rising                  # offset deltas rise
+    int64_t plain_bytes          # of the records without compression
 
 
 cdef void _begin(Walk* walk) noexcept nogil:
@@ -20,6 +21,7 @@ cdef void _begin(Walk* walk) noexcept nogil:
     walk.whole = False
     walk.dense = True
     walk.rising = True
+    walk.plain_bytes = 0
 
 
 cdef inline void _add(Walk* walk, const RawRecord* r) noexcept nogil:
@@ -101,6 +103,7 @@ cdef Walk _walk_body(const unsigned char* p, Py_ssize_t size, Py_ssize_t limit) 
     else:
         with nogil:
             walk = _walk(body, body + body_size, count)
+    walk.plain_bytes = body_size
     return walk
 
 
@@ -156,7 +159,7 @@ cdef int _validate(const unsigned char* p, Py_ssize_t size, bint dense, bint che
 @cython.final
 cdef class RecordScan:
     cdef readonly int32_t record_count, keyless_count
-    cdef readonly int64_t min_timestamp, max_timestamp
+    cdef readonly int64_t min_timestamp, max_timestamp, plain_bytes
 
 
 cdef RecordScan _scan_of(Walk walk, int64_t base_timestamp):
@@ -165,6 +168,7 @@ cdef RecordScan _scan_of(Walk walk, int64_t base_timestamp):
     scan.keyless_count = walk.keyless
     scan.min_timestamp = base_timestamp + walk.min_timestamp_delta
     scan.max_timestamp = base_timestamp + walk.max_timestamp_delta
+    scan.plain_bytes = walk.plain_bytes
     return scan
 
 
@@ -232,6 +236,7 @@ cdef class BlockScanner:
         cdef bint good
         PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
         try:
+            self._walk.plain_bytes += view.len
             if view.len < RELEASE_ABOVE:
                 good = self._feed(<const unsigned char*>view.buf, view.len)
             else:

@@ -331,6 +331,8 @@ class EmbeddedCoordinator:
         self._loop.call_soon(self._loop.call_soon, self._count, elapsed_ms, now)
 
     def _count(self, elapsed_ms: float, now: float) -> None:
+        if not self._server.is_serving():
+            return  # it was given up, or stopped, since the tick
         # Time in which the loop did not run does not count: no client could be heard.
         self.service.time_passed(min(elapsed_ms, self._tick_ms))
         for stranger in list(self._strangers()):

@@ -17,6 +17,7 @@ from ottla.broker.api.known_partitions import KnownPartitions
 from ottla.broker.api.produce._fast_path import NativeProduceFastPath, Target
 from ottla.broker.api.produce.delayed import ALL_ACKS, Placed
 from ottla.broker.log.append.batch_preparation import may_have_to_be_opened
+from ottla.broker.log.append.record_checks import takes_long
 from ottla.broker.log.log import Appended
 from ottla.broker.requests.fast_path import Outcome
 from ottla.protocol.errors import KafkaError, RequestTimedOut
@@ -77,6 +78,8 @@ class ProduceFastPath(NativeProduceFastPath):
             return Outcome.GENERAL
         partition = target.partition
         try:
+            if takes_long(run.batches, partition.log.config):
+                return Outcome.GENERAL  # which opens records on a thread, or one request after the other
             appended = partition.append(run.batches, required_acks=run.acks, now_ms=now_ms)
         except (KafkaError, OSError):
             return Outcome.GENERAL

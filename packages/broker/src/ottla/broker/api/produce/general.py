@@ -17,6 +17,7 @@ from ottla.broker.api.produce.delayed import (
 )
 from ottla.broker.api.produce.verification import Verified, Verifier, verified_now, verify
 from ottla.broker.log.append.batch_preparation import convert, must_be_opened, needs_conversion, opened
+from ottla.broker.log.append.record_checks import MOST_UNFOLDED, is_packed
 from ottla.broker.requests.context import CloseConnection, Ordering, RequestContext
 from ottla.broker.runtime.loop_budget import at_once
 from ottla.protocol.errors import (
@@ -37,7 +38,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.protocol.records import Codec, magic_at, read_header
+from ottla.protocol.records import BATCH_HEADER_SIZE, Codec, magic_at, read_header
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
@@ -62,8 +63,11 @@ _OUTSIDE: Final = frozenset(
 """Errors that say nothing about the records; a topic that does not exist gets no metrics of its own."""
 
 
-Outcomes: TypeAlias = "dict[TopicPartition, KafkaError | None]"
-"""The partitions whose records were opened, with the error that it found, or None."""
+Outcomes: TypeAlias = "dict[int, KafkaError | None]"
+"""The entries of a request whose records were opened, by `id`, with the error that it found, or None.
+
+Not by partition: a request may name one twice, and the records of each entry are checked.
+"""
 
 
 class Needs(Protocol):
@@ -117,7 +121,7 @@ def refusing(request: ProduceRequest, error: KafkaError) -> Generator[None, None
 
 
 def _must_open(services: Needs, request: ProduceRequest, version: int) -> bool:
-    return any(
+    return _unfolds_many(request) or any(
         partition.records
         and _is_to_be_opened(
             services, TopicPartition(topic.name, partition.index), partition.records, version
@@ -138,6 +142,18 @@ def _is_to_be_opened(
         return partition is not None and must_be_opened(records, partition.log.config)
     except CorruptMessage:
         return False  # the append raises the error
+
+
+def _unfolds_many(request: ProduceRequest) -> bool:
+    """Whether so many batches are compressed that their checks together would hold the event loop."""
+    entries = (data for topic in request.topic_data for data in topic.partition_data)
+    return sum(_is_packed(data.records) for data in entries) > MOST_UNFOLDED
+
+
+def _is_packed(records: bytes | memoryview | None) -> bool:
+    if not records or len(records) < BATCH_HEADER_SIZE:
+        return False
+    return magic_at(records) == 2 and is_packed(records)
 
 
 def _detached(request: ProduceRequest) -> ProduceRequest:
@@ -188,18 +204,21 @@ async def _open_then_append(
 async def _open_all(services: Needs, request: ProduceRequest, context: RequestContext) -> Outcomes:
     """Open the records that must be; return the error of each partition, or None."""
     outcomes: Outcomes = {}
+    many = _unfolds_many(request)
     for topic in request.topic_data:
         async for data in context.paced(topic.partition_data):
             topic_partition = TopicPartition(topic.name, data.index)
-            if not data.records or not _is_to_be_opened(
+            if not data.records:
+                continue
+            if not (many and _is_packed(data.records)) and not _is_to_be_opened(
                 services, topic_partition, data.records, context.api_version
             ):
                 continue
             try:
                 data.records = await _open_one(services, topic_partition, data.records)
-                outcomes[topic_partition] = None
+                outcomes[id(data)] = None
             except KafkaError as error:
-                outcomes[topic_partition] = error
+                outcomes[id(data)] = error
     return outcomes
 
 
@@ -265,7 +284,7 @@ def appending(
             result = Placed(PartitionProduceResponse(index=data.index))
             topic_partition = TopicPartition(topic.name, data.index)
             try:
-                if (failure := outcomes.get(topic_partition)) is not None:
+                if (failure := outcomes.get(id(data))) is not None:
                     raise failure
                 _append_one(
                     services,
@@ -275,7 +294,7 @@ def appending(
                     data.records,
                     result,
                     now_ms,
-                    opened=topic_partition in outcomes,
+                    opened=id(data) in outcomes,
                     guard=verified.guard_of(topic_partition),
                 )
             except KafkaError as error:

@@ -59,13 +59,14 @@ cdef enum:
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 cdef Py_ssize_t max_inline_packed_bytes = MAX_INLINE_PACKED_BYTES
+cdef int64_t max_inline_bytes = MAX_INLINE_BYTES
 cdef Py_ssize_t max_inline_plain_bytes = MAX_INLINE_PLAIN_BYTES
 cdef int64_t LARGEST_SEQUENCE = 0x7FFFFFFF
 cdef int64_t REACH = MAX_RELATIVE_OFFSET
 cdef object _new_tuple = tuple.__new__
 
 
-cdef bint are_good(const unsigned char *p, Py_ssize_t size):
+cdef bint are_good(const unsigned char *p, Py_ssize_t size, int64_t *budget):
     """Whether the records of a plain batch are well-formed and dense, and its largest timestamp is theirs."""
     cdef RawRecord r
     cdef const unsigned char *end = p + size
@@ -74,7 +75,7 @@ cdef bint are_good(const unsigned char *p, Py_ssize_t size):
     cdef int32_t number, count = get32(p + RECORD_COUNT_AT)
     cdef bint has_largest = False
     if codec_at(p):
-        return are_good_packed(p, size)
+        return are_good_packed(p, size, budget)
     if size > max_inline_plain_bytes:
         return False
     for number in range(count):
@@ -85,9 +86,12 @@ cdef bint are_good(const unsigned char *p, Py_ssize_t size):
     return at is end and has_largest
 
 
-cdef bint are_good_packed(const unsigned char *p, Py_ssize_t size):
-    """Whether the compressed records of a plain batch are; false also for those that take long to open."""
-    if size > max_inline_packed_bytes:
+cdef bint are_good_packed(const unsigned char *p, Py_ssize_t size, int64_t *budget):
+    """Whether the compressed records of a plain batch are; false also for those that take long to open.
+
+    `budget` has the bytes that may still be unfolded at once: many small batches take as long as a large one.
+    """
+    if size > max_inline_packed_bytes or budget[0] <= 0:
         return False
     try:
         scan = scan_records(
@@ -95,6 +99,7 @@ cdef bint are_good_packed(const unsigned char *p, Py_ssize_t size):
         )
     except KafkaError:
         return False
+    budget[0] -= scan.plain_bytes
     return scan.max_timestamp == get64(p + MAX_TIMESTAMP_AT)
 
 
@@ -103,7 +108,7 @@ cdef bint read(
 ):
     """Look at all batches; false unless they are plain and sound, of one idempotent producer or of none."""
     cdef Py_ssize_t one
-    cdef int64_t sequence
+    cdef int64_t sequence, budget = 2 * max_inline_bytes
     out.count = 0
     out.largest = -1
     out.largest_at = out.next_offset
@@ -111,7 +116,7 @@ cdef bint read(
         if not is_plain(p, size):
             return False
         one = entry_size(p)
-        if one > max_batch_bytes or not is_sound(p, one) or (checks_records and not are_good(p, one)):
+        if one > max_batch_bytes or not is_sound(p, one) or (checks_records and not are_good(p, one, &budget)):
             return False
         if out.count == 0:
             out.producer_id = get64(p + PRODUCER_ID_AT)

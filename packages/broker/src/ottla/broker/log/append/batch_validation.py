@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ottla.protocol.errors import InvalidRecord, InvalidTimestamp, KafkaError, MessageTooLarge
-from ottla.protocol.records import BatchHeader, Record, iter_records
+from ottla.protocol.records import BatchHeader, DecompressedTooLarge, Record, iter_records
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
@@ -75,4 +75,7 @@ def refused(batch: memoryview, violation: Callable[[Record], str | None]) -> tup
     """The index of each record that violates a rule, and what is wrong with it; the first 1,000 of many."""
     records = iter_records(batch, max_decompressed_bytes=MAX_OPENED_BYTES)
     found = ((index, violation(record)) for index, record in enumerate(records))
-    return tuple(islice(((index, said) for index, said in found if said is not None), _MAX_NAMED_RECORDS))
+    try:
+        return tuple(islice(((index, said) for index, said in found if said is not None), _MAX_NAMED_RECORDS))
+    except DecompressedTooLarge:
+        return ()  # the batch is refused all the same

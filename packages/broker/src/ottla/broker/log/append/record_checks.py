@@ -29,7 +29,6 @@ from ottla.protocol.records import (
     RecordScan,
     UnreadableRecords,
     crc32c,
-    read_header,
     read_headers,
     scan_in_blocks,
     scan_records,
@@ -46,6 +45,8 @@ MAX_INLINE_PLAIN_BYTES: Final = 4 * 1024 * 1024
 """Larger batches without compression are read on a thread: these have half a million records at most."""
 MAX_INLINE_BYTES: Final = 512 * 1024
 """Compressed batches that unfold to more are opened on a thread: these take a millisecond or two."""
+MOST_UNFOLDED: Final = 4
+"""Compressed batches that are opened together on the event loop."""
 _CODEC: Final = 0x07
 _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
 
@@ -69,11 +70,19 @@ def reads_records(config: LogConfig) -> bool:
 
 def takes_long(batches: Buffer, config: LogConfig) -> bool:
     """Whether the records of v2 batches are checked on a thread. Raises CorruptMessage for torn ones."""
-    return reads_records(config) and any(map(_takes_long, split_batches(batches)))
+    if not reads_records(config):
+        return False
+    found = list(split_batches(batches))
+    return sum(map(is_packed, found)) > MOST_UNFOLDED or any(map(_takes_long, found))
+
+
+def is_packed(batch: Buffer) -> bool:
+    """Whether a v2 batch is compressed."""
+    return bool(batch[_ATTRIBUTES_AT + 1] & _CODEC)
 
 
 def _takes_long(batch: memoryview) -> bool:
-    if not read_header(batch).attributes & _CODEC:
+    if not is_packed(batch):
         return len(batch) > MAX_INLINE_PLAIN_BYTES
     if len(batch) > MAX_INLINE_PACKED_BYTES:
         return True
