@@ -380,7 +380,7 @@ def test_all_topics_to_delete_are_tried_and_reported(
 
 
 def _group(broker: ScriptedBroker, commits: dict[int, int], owned: list[int]) -> None:
-    """Let a broker describe the group `billing` and its partitions of `orders`, each with the end 7."""
+    """Script a broker that describes the group `billing` and partitions of `orders`, each with the end 7."""
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[TopicPartitions(topic="orders", partitions=owned)]
     )

@@ -299,7 +299,7 @@ async def stored(harness: Harness, topic: str = "orders") -> tuple[dict[str, str
 
 async def test_keys_that_kafka_does_not_know_are_stored_in_a_znode_of_ours(harness: Harness) -> None:
     await harness.topic(retention_ms="5")
-    own = {"flush.before.acknowledge": "true"}
+    own = {"flush.before.acknowledge": "true", "record.validation": "headers"}
 
     await harness.configs.alter_topic("orders", lambda present: {**present, **own})
 

@@ -30,7 +30,7 @@ OF_EPOCHS = {"assign", "clear", "truncate_from_end", "truncate_from_start"}
 CHANGES = {"segments": OF_SEGMENTS, "leader_epochs": OF_EPOCHS}
 """The methods by which parts of the state change."""
 OF_LOG_END = {"leader_epoch", "max_plain_bytes", "write"}
-"""What Python may set of the native log end."""
+"""The fields of the native log end that Python may set."""
 
 
 def methods_of_the_state() -> dict[str, ast.FunctionDef]:
@@ -65,7 +65,7 @@ NATIVE = re.compile(rf"\blog\.(?:{'|'.join(sorted(FACTS))})\b[^()=]*(?<![=!<>])=
 
 
 def findings(name: str, text: str) -> list[tuple[int, str]]:
-    """What changes the state of a log in a module that is not `log_state.py`."""
+    """Return the changes of a log's state in a module that is not `log_state.py`."""
     if not name.endswith(".py"):
         return [
             (number, "sets a fact natively")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from ottla.broker.cluster.large_assignments import for_bytes
-from ottla.broker.config.topic import OWN_TOPIC_KEYS
+from ottla.broker.config.topic import is_own_topic_key
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
@@ -146,8 +146,8 @@ def _write(node: ConfigEntity | OttlaTopicSettings, version: int) -> Operation:
 
 
 def _own(settings: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in settings.items() if key in OWN_TOPIC_KEYS}
+    return {key: value for key, value in settings.items() if is_own_topic_key(key)}
 
 
 def _of_kafka(settings: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in settings.items() if key not in OWN_TOPIC_KEYS}
+    return {key: value for key, value in settings.items() if not is_own_topic_key(key)}

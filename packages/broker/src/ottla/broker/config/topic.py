@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.compression import (
@@ -231,6 +231,12 @@ def topic_keys() -> Mapping[str, Setting]:
     return keys_of(LogConfig)
 
 
+def is_own_topic_key(name: str) -> bool:
+    """Whether Apache Kafka does not know a topic key; such keys are stored apart from Kafka's."""
+    key = topic_keys().get(name)
+    return key is not None and key.ottla_only
+
+
 def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Any]:
     """Check a topic's overrides and return them as fields of `LogConfig`."""
     known = keys_of(LogConfig)
@@ -248,9 +254,6 @@ def _advice(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.strip().lower(), known, 1, 0.7)
     return f"; did you mean {near[0]}?" if near else ""
 
-
-OWN_TOPIC_KEYS: Final = frozenset({"flush.before.acknowledge"})
-"""Topic keys that Apache Kafka does not know; they are stored apart from Kafka's."""
 
 TOPIC_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "cleanup.policy": ("log.cleanup.policy",),

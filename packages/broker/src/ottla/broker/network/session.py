@@ -99,7 +99,7 @@ class Session:
     # ---- known partitions
 
     def admit(self, fast_path: FastPath, key: bytes, target: Target, index_epoch: int) -> None:
-        """Let later requests for a partition take the fast path of their API.
+        """Admit later requests for a partition to the fast path of their API.
 
         The request that was served has read `index_epoch` before anything was checked. A request may wait:
         partitions forgotten in the meantime, because an ACL was taken away, must not come back with it.

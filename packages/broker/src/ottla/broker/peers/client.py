@@ -48,7 +48,7 @@ ADVICE: Final = f"set inter.broker.protocol.version={LEVEL} on it and restart it
 
 
 def beyond_level(api_key: int, version: int) -> str:
-    """Say what to change where a broker sends a version above the level; empty for any other request."""
+    """Name the remedy where a broker sends a version above the level; empty for any other request."""
     if version <= MOST.get(api_key, version):
         return ""
     return f": if a broker sent it, {ADVICE}"

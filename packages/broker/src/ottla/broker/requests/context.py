@@ -73,7 +73,7 @@ class ClientSession(Protocol):
         ...
 
     def admit(self, fast_path: FastPath, key: bytes, target: Target, index_epoch: int, /) -> None:
-        """Let later requests for a partition take the fast path of their API.
+        """Admit later requests for a partition to the fast path of their API.
 
         `key` is the partition's in the requests. Does nothing if the session forgot partitions since the
         request with this epoch was read.

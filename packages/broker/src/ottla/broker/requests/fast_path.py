@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Outcome(IntEnum):
-    """What a fast path did with the first requests at hand; `_fast_path.pxd` has the same numbers."""
+    """The outcome of a fast path for the first requests at hand; `_fast_path.pxd` has the same numbers."""
 
     GENERAL = 0
     """Nothing: the first request is one for the general path."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ottla.broker.runtime.loop_budget import LoopBudget
 
 READ_MS: Final = 0.1
-"""What a fetch takes that was woken and reads again."""
+"""The time that a fetch is expected to take which was woken and reads again."""
 
 
 class Wait:

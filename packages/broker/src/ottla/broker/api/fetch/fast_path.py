@@ -35,7 +35,7 @@ class FetchFastPath(NativeFetchFastPath):
         self._topic_metrics = topic_metrics
 
     def admit(self, context: RequestContext, partition: HostedPartition) -> None:
-        """Let later fetches of the session from this partition take the fast path.
+        """Admit later fetches of the session from this partition to the fast path.
 
         The general path calls it after a fetch that went well.
         """

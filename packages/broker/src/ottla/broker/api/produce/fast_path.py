@@ -46,7 +46,7 @@ class ProduceFastPath(NativeProduceFastPath):
         self._topic_metrics = topic_metrics
 
     def admit(self, context: RequestContext, partition: HostedPartition) -> None:
-        """Let later produces of the session to this partition take the fast path.
+        """Admit later produces of the session to this partition to the fast path.
 
         The general path calls it after an append that went well.
         """
