@@ -198,6 +198,24 @@ async def test_a_cancelled_request_does_not_shift_the_responses_of_others() -> N
     assert kept.result().topics[0].name == "b"
 
 
+async def test_a_cancelled_request_whose_response_never_comes_ends_the_connection_when_it_is_due() -> None:
+    async with ScriptedBroker() as broker, asyncio.timeout(30):
+        broker.on(MetadataRequest, lambda _: broker.metadata())
+        async with Connection(address_of(broker), ClientConfig(request_timeout_ms=60_000)) as connection:
+            broker.hold()
+            given_up = asyncio.ensure_future(
+                connection.send(_asking_for("a"), MetadataResponse, timeout_s=0.2)
+            )
+            behind = asyncio.ensure_future(connection.send(_asking_for("b"), MetadataResponse))
+            while not broker.seen(MetadataRequest):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            given_up.cancel()
+
+            with pytest.raises(RequestTimeout):
+                await behind
+            assert connection.timed_out
+
+
 async def test_a_refused_connection_names_the_address() -> None:
     async with ScriptedBroker() as broker:
         address = address_of(broker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -18,7 +19,11 @@ from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
 )
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -83,18 +88,101 @@ async def test_a_request_without_an_answer_fails_after_its_time() -> None:
 
 
 async def test_a_request_that_its_caller_gives_up_leaves_no_answer_for_the_next() -> None:
-    async with answering() as broker:
-        broker.ignore(ListOffsetsRequest)
+    times = iter([[ListOffsetsTopicResponse(name="first")], [ListOffsetsTopicResponse(name="second")]])
+    async with answering() as broker, asyncio.TaskGroup() as calls:
         peer = peer_of(broker)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await peer.send(ASKED, ListOffsetsResponse)
-        broker.on(ListOffsetsRequest, lambda _: ListOffsetsResponse())
-
         await peer.send(ASKED, ListOffsetsResponse)
+        broker.on(ListOffsetsRequest, lambda _: ListOffsetsResponse(topics=next(times)))
+        broker.hold()
+        given_up = calls.create_task(peer.send(ASKED, ListOffsetsResponse))
+        await received(broker, 2)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        next_call = calls.create_task(peer.send(ASKED, ListOffsetsResponse))
+        await received(broker, 3)
+        broker.release()
+
+        answer = await next_call
+        await peer.close()
+
+    assert [topic.name for topic in answer.topics] == ["second"]
+    assert broker.connections == 1
+
+
+async def test_a_call_that_is_cancelled_fails_no_other_call_on_the_connection() -> None:
+    async with answering() as broker, asyncio.TaskGroup() as calls:
+        peer = peer_of(broker)
+        await peer.send(ASKED, ListOffsetsResponse)
+        broker.hold()
+        sent = [calls.create_task(peer.send(ASKED, ListOffsetsResponse)) for _ in range(3)]
+        await received(broker, 4)
+        sent[1].cancel()
+        await asyncio.wait([sent[1]])
+        broker.release()
+
+        answers = [await sent[0], await sent[2]]
+        await peer.close()
+
+    assert answers == [ListOffsetsResponse(), ListOffsetsResponse()]
+    assert broker.connections == 1
+
+
+async def test_a_call_that_is_cancelled_while_it_connects_leaves_the_connecting_to_the_next() -> None:
+    async with answering() as broker, asyncio.TaskGroup() as calls:
+        broker.hold()
+        peer = peer_of(broker)
+        first, second = (calls.create_task(peer.send(ASKED, ListOffsetsResponse)) for _ in range(2))
+        await until(lambda: broker.connections == 1)
+        first.cancel()
+        await asyncio.wait([first])
+        broker.release()
+
+        assert await second == ListOffsetsResponse()
+        await peer.close()
+
+
+async def test_a_request_that_the_broker_does_not_serve_fails_no_other_call() -> None:
+    async with ScriptedBroker({ApiKey.ALTER_PARTITION: (2, 3)}) as broker, asyncio.TaskGroup() as calls:
+        broker.on(AlterPartitionRequest, lambda _: AlterPartitionResponse())
+        broker.on(ListOffsetsRequest, lambda _: ListOffsetsResponse())
+        peer = peer_of(broker)
+        await peer.send(ASKED, ListOffsetsResponse)
+        broker.hold()
+        served = calls.create_task(peer.send(ASKED, ListOffsetsResponse))
+        await received(broker, 2)
+        with pytest.raises(IncompatibleBroker):
+            await peer.send(AlterPartitionRequest(), AlterPartitionResponse)
+        broker.release()
+
+        assert await served == ListOffsetsResponse()
+        await peer.close()
+
+
+async def test_a_request_that_was_given_up_and_stays_without_an_answer_ends_the_connection() -> None:
+    async with answering() as broker, asyncio.TaskGroup() as calls:
+        peer = peer_of(broker, timeout_ms=1_000)
+        await peer.send(ASKED, ListOffsetsResponse)
+        broker.hold()
+        given_up = calls.create_task(peer.send(ASKED, ListOffsetsResponse))
+        await received(broker, 2)
+        given_up.cancel()
+        await until(lambda: broker.open_connections == 0)
+        broker.release()
+
+        assert await peer.send(ASKED, ListOffsetsResponse) == ListOffsetsResponse()
         await peer.close()
 
     assert broker.connections == 2
+
+
+async def received(broker: ScriptedBroker, count: int) -> None:
+    await until(lambda: len(broker.seen(ListOffsetsRequest)) == count)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def test_a_broker_that_moved_is_asked_at_its_new_address() -> None:
@@ -116,9 +204,7 @@ async def test_closing_fails_a_request_that_waits() -> None:
         peer = peer_of(broker)
         async with asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(failure(peer))
-            async with asyncio.timeout(30):
-                while not broker.seen(ListOffsetsRequest):  # noqa: ASYNC110
-                    await asyncio.sleep(0)
+            await received(broker, 1)
             await peer.close()
 
     assert isinstance(waiting.result(), ConnectionError)

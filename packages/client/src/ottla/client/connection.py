@@ -296,14 +296,18 @@ class Connection:
         bound_s = self.config.request_timeout_ms / 1_000 if timeout_s is None else timeout_s
         wire = self._open_wire()
         frame = self._frame(request, version)
+        due_s = asyncio.get_running_loop().time() + bound_s
         response = wire.expect(self._correlation_id)
         wire.write(frame)
         try:
-            async with asyncio.timeout(bound_s):
+            async with asyncio.timeout_at(due_s):
                 await wire.writable()
                 return await response
         except TimeoutError:
             raise self._too_late(wire, request, bound_s) from None
+        except asyncio.CancelledError:
+            wire.discard(response, due_s, ApiKey(request.API_KEY))
+            raise
 
     def _too_late(self, wire: WireProtocol, request: Message, bound_s: float) -> RequestTimeout:
         late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)

@@ -44,9 +44,15 @@ class ScriptedBroker:
         self._limits = versions or {}
         self._responders: dict[int, Callable[[Message], Message | None]] = {}
         self._ignored: set[int] = set()
+        self._held: list[tuple[asyncio.StreamWriter, bytes]] | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self.on(ApiVersionsRequest, lambda _: self.api_versions())
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections clients hold open."""
+        return len(self._writers)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -61,6 +67,16 @@ class ScriptedBroker:
     def ignore(self, kind: type[Message]) -> None:
         """Receive requests of a kind, and never answer them."""
         self._ignored.add(kind.API_KEY)
+
+    def hold(self) -> None:
+        """Receive requests, and keep the answers back until `release`."""
+        self._held = []
+
+    def release(self) -> None:
+        """Send the answers that were kept back, in the order of their requests."""
+        held, self._held = self._held or [], None
+        for writer, response in held:
+            writer.write(response)
 
     def seen(self, kind: type[Q]) -> list[Q]:
         """Return the received requests of a kind, in order."""
@@ -113,7 +129,11 @@ class ScriptedBroker:
         self._writers.add(writer)
         try:
             while (response := await self._next_response(reader)) is not None:
-                writer.write(len(response).to_bytes(4, "big") + response)
+                framed = len(response).to_bytes(4, "big") + response
+                if self._held is None:
+                    writer.write(framed)
+                else:
+                    self._held.append((writer, framed))
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:

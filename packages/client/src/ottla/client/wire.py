@@ -105,8 +105,19 @@ class WireProtocol(asyncio.BufferedProtocol):
         """Enqueue a reply for the next request, within the request timeout."""
         due_s = self._loop.time() + self._timeout_s
         self._waiting.append((correlation_id, reply, due_s, api_key))
-        if self._watch is None:
-            self._watch = self._loop.call_at(due_s, self._check_due)
+        self._watch_until(due_s)
+
+    def discard(self, response: asyncio.Future[memoryview], due_s: float, api_key: ApiKey) -> None:
+        """Read the response to a request whose sender was cancelled in its turn, and drop it.
+
+        It stays due: a broker that never answers it never answers those behind it, either.
+        """
+        for place, (correlation_id, reply, _, _) in enumerate(self._waiting):
+            if reply is response:
+                response.cancel()  # not cancelled yet if the sender still waited to write
+                self._waiting[place] = (correlation_id, reply, due_s, api_key)
+                self._watch_until(due_s)
+                break
 
     @property
     def is_writable(self) -> bool:
@@ -181,6 +192,13 @@ class WireProtocol(asyncio.BufferedProtocol):
         if due_s <= self._loop.time():
             self.fail(RequestTimeout(*self.address, key.name, self._timeout_s))
         else:
+            self._watch_until(due_s)
+
+    def _watch_until(self, due_s: float) -> None:
+        if self._watch is not None and self._watch.when() > due_s:
+            self._watch.cancel()
+            self._watch = None
+        if self._watch is None:
             self._watch = self._loop.call_at(due_s, self._check_due)
 
     def _answered(self, frame: memoryview) -> None:

@@ -51,7 +51,7 @@ class NativeIntake:
 class NativeConnection:
     """The native half of a connection: receiving, and writing at the end of a turn of the event loop.
 
-    Its subclass has `set_reading` and `stop_taking`.
+    Its subclass has `set_reading`, `stop_taking`, and `fail` for an error of `write` in a round.
     """
 
     shared: Any

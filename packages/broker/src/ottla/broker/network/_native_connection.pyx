@@ -258,4 +258,7 @@ cdef class WriteRound(TurnClock):
         for connection in connections:
             connection.write_due = False
         for connection in connections:
-            connection.write()
+            try:
+                connection.write()
+            except Exception as error:  # the answers of the connections behind it are written all the same
+                connection.fail(error)

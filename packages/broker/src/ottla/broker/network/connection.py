@@ -172,6 +172,11 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.shared.bad_frames.warn(session.client_host, "closing %s: %s", session.connection_id, error)
         self.close()
 
+    def fail(self, error: Exception) -> None:
+        """Close because of a fault of this broker, and drop unsent responses."""
+        log.error("connection failed", extra={"connection": self.session.connection_id}, exc_info=error)
+        self.abort()
+
     def close(self) -> None:
         """Close once the pending responses are written."""
         if not self.closing:

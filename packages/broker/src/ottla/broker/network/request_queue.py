@@ -16,6 +16,10 @@ class Flushable(Protocol):
         """Write responses and go on reading."""
         ...
 
+    def fail(self, error: Exception, /) -> None:
+        """Log a fault of this broker, and close without the responses that wait."""
+        ...
+
 
 class RequestQueue:
     """Counts queued requests against `queued.max.requests`, and lets connections go on in turn."""
@@ -64,13 +68,19 @@ class RequestQueue:
             asyncio.get_running_loop().call_soon(self._flush_all)
 
     def _flush_all(self) -> None:
-        """Flush in turn; connections for which there is no time come first in the next turn."""
+        """Flush in turn; connections for which there is no time come first in the next turn.
+
+        A connection whose flush fails is closed, and those behind it are flushed all the same.
+        """
         connections, self._to_flush = self._to_flush, {}
         self._flush_is_planned = False
         while connections:
             connection = next(iter(connections))
             del connections[connection]
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:
+                connection.fail(error)
             if connections and self.turn_is_over():
                 self._to_flush = connections | self._to_flush
                 break

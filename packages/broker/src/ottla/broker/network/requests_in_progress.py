@@ -57,6 +57,10 @@ class Client(Protocol):
         """Close now and drop unsent responses."""
         ...
 
+    def fail(self, error: Exception, /) -> None:
+        """Log a fault of this broker, and abort."""
+        ...
+
 
 class PendingResponse:
     """A request without its response, or the response of a request that overlapped with such a one."""

@@ -68,27 +68,30 @@ class Address(NamedTuple):
     port: int
 
 
-def open_connection(address: Address, client_id: str) -> Connection:
+def open_connection(address: Address, client_id: str, timeout_ms: int) -> Connection:
     """Return a connection to another broker, not connected yet: the place of the settings of its security."""
     # Imported with the second broker: one alone needs no client.
     from ottla.client.config import Address as ClientAddress
     from ottla.client.config import ClientConfig
     from ottla.client.connection import Connection
 
-    return Connection(ClientAddress(*address), ClientConfig(client_id=client_id))
+    return Connection(
+        ClientAddress(*address), ClientConfig(client_id=client_id, request_timeout_ms=timeout_ms)
+    )
 
 
 class Peer:
-    """One other broker, over a connection that the first request opens.
+    """One other broker, over a connection that the first request opens and that several callers share.
 
-    A request that fails closes it, and so does a new address; the next request opens another one.
+    A request without an answer closes it, and so does a new address; the next request opens another one. A
+    caller that gives up closes nothing: the answers of the others come behind its own, which is discarded.
     """
 
     def __init__(self, address: Callable[[], Address], client_id: str, timeout_ms: int) -> None:
         """`address` raises `BrokerNotAvailable` while it is not known; `timeout_ms` bounds each request."""
         self._address = address
         self._client_id = client_id
-        self._timeout_s = timeout_ms / 1000
+        self._timeout_ms = timeout_ms
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
         self._connecting = asyncio.Lock()
@@ -102,26 +105,30 @@ class Peer:
         from ottla.client.errors import ClientError, UnsupportedByBroker
 
         try:
-            return await self._sent(request, response_type, min_version)
+            connection = await self._connect()
+            return await self._sent(connection, request, response_type, min_version)
         except UnsupportedByBroker as error:
             advice = f"{ADVICE}, or run a release that has this level"
             raise IncompatibleBroker(f"{error}: {advice}") from error
         except ClientError as error:
             raise ConnectionError(str(error)) from error
 
-    async def _sent(self, request: Message, response_type: type[R], min_version: int | None) -> R:
+    async def _sent(
+        self, connection: Connection, request: Message, response_type: type[R], min_version: int | None
+    ) -> R:
+        from ottla.client.errors import ClientError, UnsupportedByBroker
+
         try:
-            connection = await self._connect()
             return await connection.send(
                 request,
                 response_type,
-                timeout_s=self._timeout_s,
                 min_version=min_version,
                 max_version=MOST.get(request.API_KEY),
             )
-        except BaseException:
-            # Also when the caller gave up: the late response must not be taken for that of the next request.
-            await self.close()
+        except UnsupportedByBroker:
+            raise  # nothing was sent
+        except ClientError:
+            await connection.close()  # this one: another caller may have opened the next
             raise
 
     async def _connect(self) -> Connection:
@@ -131,7 +138,7 @@ class Peer:
             if connection is not None and connection.is_open and self._connected_to == address:
                 return connection
             await self.close()
-            connection = open_connection(address, self._client_id)
+            connection = open_connection(address, self._client_id, self._timeout_ms)
             self._connection, self._connected_to = connection, address
             await connection.connect()
             return connection
