@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from ottla.client.errors import (
 )
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import from_properties
+from ottla.client.socket_buffers import _sources_for
 from ottla.client.testing import ScriptedBroker
 from ottla.client.wire import WireProtocol
 from ottla.protocol.api import ApiKey
@@ -425,6 +427,62 @@ async def test_a_refused_connection_with_sizes_of_buffers_says_so() -> None:
     with socket.socket() as bound, pytest.raises(ConnectFailed, match="Connection refused"):
         bound.bind(("127.0.0.1", 0))  # and does not listen
         await Connection(Address("127.0.0.1", bound.getsockname()[1]), config).connect()
+
+
+@pytest.mark.parametrize(
+    ("source_host", "seen"),
+    [
+        ("127.0.0.9", "127.0.0.9"),
+        ("192.0.2.1", "127.0.0.1"),  # no address of this machine
+        ("nowhere.invalid", "127.0.0.1"),
+        ("::1", "127.0.0.1"),
+        (None, "127.0.0.1"),
+    ],
+)
+async def test_a_connection_comes_from_its_source_host_where_that_is_this_machine(
+    source_host: str | None, seen: str
+) -> None:
+    sources: list[str] = []
+
+    async def note_source(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sources.append(writer.get_extra_info("peername")[0])
+        writer.close()
+
+    server = await asyncio.start_server(note_source, "127.0.0.1", 0)
+    async with server:
+        address = Address(*server.sockets[0].getsockname())
+        with pytest.raises(ConnectionClosed):
+            await Connection(address, source_host=source_host).connect()
+
+    assert set(sources) == {seen}
+
+
+class RefusingLoop(asyncio.SelectorEventLoop):
+    """A loop on which no other side accepts a connection; it has the sources of the attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: list[str] = []
+
+    async def sock_connect(self, sock: socket.socket, address: object) -> None:
+        self.sources.append(sock.getsockname()[0])
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+def test_a_refused_connection_is_not_tried_again_from_another_source() -> None:
+    """A broker that begins to serve between the two would see the wrong address."""
+    loop = RefusingLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner, pytest.raises(ConnectFailed):
+        runner.run(Connection(Address("127.0.0.1", 9), source_host="127.0.0.9").connect())
+
+    assert loop.sources == ["127.0.0.9"]
+
+
+def test_a_loopback_source_is_for_loopback_targets_alone() -> None:
+    sources = ["127.0.1.1", "10.0.0.1", "fd00::1"]
+
+    assert list(_sources_for("10.0.0.2", sources)) == ["10.0.0.1", None]
+    assert list(_sources_for("127.0.0.2", sources)) == ["127.0.1.1", None]
 
 
 def test_zero_leaves_the_buffers_to_the_system_as_in_librdkafka() -> None:

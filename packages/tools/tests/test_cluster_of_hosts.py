@@ -26,7 +26,7 @@ from peers.sshd import Sshd, missing_sshd
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
-HOSTS = "{user}127.0.0.1:{port} brokers=2\n{user}127.0.0.2:{port}\n127.0.0.3:{port}  # the third\n"
+HOSTS = "{user}127.0.0.2:{port} brokers=2\n{user}127.0.0.3:{port}\n127.0.0.4:{port}  # the third\n"
 BOUND_S = 60.0
 
 
@@ -133,17 +133,17 @@ def test_a_cluster_over_hosts_starts_spreads_replicas_and_stops(
     record_property("figure", f"4 brokers and 3 ZooKeepers on 3 hosts in {took_s:.1f} s")
 
     assert begun.exit_code == 0, begun.output
-    servers = ",".join(f"127.0.0.{each}:{hosts.base_port}" for each in (1, 2, 3))
+    servers = ",".join(f"127.0.0.{each}:{hosts.base_port}" for each in (2, 3, 4))
     assert begun.output.splitlines()[-1] == f"the cluster of 4 is ready at {servers}"
     described = CliRunner().invoke(main, ["cluster", "describe", "--json", "-b", servers])
     racks = {each["broker"]: each["rack"] for each in json.loads(described.output)["brokers"]}
-    assert racks == {101: "127.0.0.1", 102: "127.0.0.1", 201: "127.0.0.2", 301: "127.0.0.3"}
+    assert racks == {101: "127.0.0.2", 102: "127.0.0.2", 201: "127.0.0.3", 301: "127.0.0.4"}
     made = CliRunner().invoke(main, ["topic", "create", "t", "--partitions", "8", "-b", servers])
     assert made.exit_code == 0, made.output
     replicas: dict[int, list[str]] = {}
     for each in _lag("t", servers):
         replicas.setdefault(each["partition"], []).append(racks[each["broker"]])
-    assert [sorted(each) for each in replicas.values()] == [["127.0.0.1", "127.0.0.2", "127.0.0.3"]] * 8
+    assert [sorted(each) for each in replicas.values()] == [["127.0.0.2", "127.0.0.3", "127.0.0.4"]] * 8
 
     hosts.kill("broker-102")
     again = hosts.run("start")
@@ -157,13 +157,13 @@ def test_a_cluster_over_hosts_starts_spreads_replicas_and_stops(
 
 def test_a_host_that_cannot_be_reached_is_one_line_and_nothing_starts(hosts: Hosts) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.4", 0))
-        hosts.file.write_text(f"{hosts.file.read_text()}127.0.0.4:{closed.getsockname()[1]}\n")
+        closed.bind(("127.0.0.5", 0))
+        hosts.file.write_text(f"{hosts.file.read_text()}127.0.0.5:{closed.getsockname()[1]}\n")
 
         done = hosts.run("start")
 
     assert done.exit_code == 1
-    assert done.output.splitlines()[-1].startswith("Error: 127.0.0.4 cannot be reached: ")
+    assert done.output.splitlines()[-1].startswith("Error: 127.0.0.5 cannot be reached: ")
     assert "Connection refused" in done.output.splitlines()[-1]
     assert not hosts.data_dir.exists()
 
@@ -177,27 +177,27 @@ def test_a_broker_that_cannot_start_stops_what_was_started_on_all_hosts(hosts: H
 
     assert done.exit_code == 1
     last = done.output.splitlines()[-1]
-    assert last.startswith("Error: 127.0.0.3: broker-301 did not start: ")
+    assert last.startswith("Error: 127.0.0.4: broker-301 did not start: ")
     assert "another" in last
     assert hosts.running() == []
 
 
 def test_a_port_that_is_taken_is_named_with_its_host(hosts: Hosts) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.2", hosts.base_port))
+        taken.bind(("127.0.0.3", hosts.base_port))
         taken.listen()
 
         done = hosts.run("start")
 
-    where = f"127.0.0.2:{hosts.base_port}"
-    assert f"Error: 127.0.0.2: broker-201 cannot listen at {where} (Address already in use)" in done.output
+    where = f"127.0.0.3:{hosts.base_port}"
+    assert f"Error: 127.0.0.3: broker-201 cannot listen at {where} (Address already in use)" in done.output
     assert not hosts.data_dir.exists()
 
 
 def test_a_cluster_over_hosts_is_upgraded_repaired_and_expanded(hosts: Hosts, sshd: Sshd) -> None:
     begun = hosts.run("start")
     assert begun.exit_code == 0, begun.output
-    servers = f"127.0.0.1:{hosts.base_port},127.0.0.2:{hosts.base_port}"
+    servers = f"127.0.0.2:{hosts.base_port},127.0.0.3:{hosts.base_port}"
 
     def ottla(*arguments: str) -> Result:
         return CliRunner().invoke(main, [*arguments, "-b", servers])
@@ -213,7 +213,7 @@ def test_a_cluster_over_hosts_is_upgraded_repaired_and_expanded(hosts: Hosts, ss
     assert stopped.exit_code == 0, stopped.output
     shutil.rmtree(hosts.data_dir / "broker-201")
     with hosts.file.open("a") as file:
-        file.write(f"127.0.0.4:{sshd.port}\n")
+        file.write(f"127.0.0.5:{sshd.port}\n")
     again = hosts.run("start")
     assert again.exit_code == 0, again.output
     until(is_healthy)

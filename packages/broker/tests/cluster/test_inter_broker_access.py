@@ -19,6 +19,7 @@ from ottla.broker.cluster.inter_broker_access import (
 )
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig, broker_config_from
+from ottla.client.config_definition import ConfigError
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import ConnectionLoss
 from ottla.zookeeper.testing import MemoryEnsemble
@@ -164,11 +165,53 @@ async def test_nobody_is_a_stranger_as_long_as_the_address_of_a_broker_is_not_kn
         await access.admits(From("10.0.0.2"))
 
 
+async def test_addresses_of_the_listed_networks_are_served_without_a_look() -> None:
+    registrations = Registrations("10.0.0.1")
+    listed = {"zookeeper.connect": "elsewhere:2181", "inter.broker.networks": "172.17.0.0/16, fd00::7"}
+    access = registrations.access(broker_config_from(listed))
+
+    assert access.admits_now(From("172.17.3.4"))
+    assert access.admits_now(From("::ffff:172.17.3.4"))
+    assert access.admits_now(From("fd00:0::7"))
+    assert registrations.reads == 0
+    assert not await access.admits(From("172.18.0.1"))
+    assert not await access.admits(From("fd00::8"))
+    assert not await access.admits(From(""))
+
+
+async def test_a_lone_broker_and_a_listener_of_their_own_admit_no_network() -> None:
+    everywhere = {"inter.broker.networks": "0.0.0.0/0"}
+    alone = Registrations().access(broker_config_from({"broker.id": "1", **everywhere}))
+    own = {**TWO_LISTENERS, "inter.broker.listener.name": "BROKERS", **everywhere}
+    apart = Registrations().access(broker_config_from(own))
+
+    assert not await alone.admits(From())
+    assert not await apart.admits(From("10.0.0.1", "CLIENTS"))
+
+
+@pytest.mark.parametrize("networks", ["10.0.0.1/24", "kafka1.example", "10.0.0.0/33"])
+def test_what_is_no_network_is_refused_by_name(networks: str) -> None:
+    with pytest.raises(ConfigError, match=r"inter\.broker\.networks.*must be a list of networks"):
+        broker_config_from({"inter.broker.networks": networks})
+
+
+async def test_a_refusal_names_the_addresses_of_the_registered_brokers() -> None:
+    access = Registrations("10.0.0.1", "10.0.0.2").access()
+    assert not await access.admits(From("10.9.9.9"))
+
+    access.refused(From("10.9.9.9"), "UPDATE_METADATA v7")
+
+    assert access.last_refusal is not None
+    assert access.last_refusal.startswith("UPDATE_METADATA v7 from 10.9.9.9: ")
+    assert "10.0.0.1, 10.0.0.2" in access.last_refusal
+    assert "inter.broker.networks" in access.last_refusal
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"broker.id": "1"}, "zookeeper.connect"),
-        ({"zookeeper.connect": "elsewhere:2181"}, "inter.broker.listener.name"),
+        ({"zookeeper.connect": "elsewhere:2181"}, "inter.broker.networks"),
         ({**TWO_LISTENERS, "inter.broker.listener.name": "BROKERS"}, "inter.broker.listener.name"),
     ],
 )

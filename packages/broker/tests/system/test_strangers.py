@@ -6,6 +6,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.broker.server.broker import Broker
+from ottla.broker.testing import free_port
 from ottla.protocol.api import ApiKey, response_class
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -30,6 +32,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 from ottla.protocol.messages.stop_replica import StopReplicaRequest
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
+from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 
 BOUND_S = 30.0
@@ -37,13 +40,13 @@ REFUSED = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 """The answer to a whole request; partitions get TOPIC_AUTHORIZATION_FAILED."""
 
 
-async def ask(broker: Broker, request: Any, version: int) -> Any:
+async def ask(broker: Broker, request: Any, version: int, source: str = "127.0.0.1") -> Any:
     """Send one request on a connection of its own and return the decoded response."""
     key = ApiKey(request.API_KEY)
     head = encode_request_header(RequestHeader(int(key), version, 7, "stranger"))
     frame = head + request.encode(version)
     async with asyncio.timeout(BOUND_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, local_addr=(source, 0))
         try:
             writer.write(struct.pack(">i", len(frame)) + frame)
             (size,) = struct.unpack(">i", await reader.readexactly(4))
@@ -159,6 +162,51 @@ async def test_on_a_shared_listener_a_registered_brokers_address_is_served(tmp_p
 
     assert alone.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert together.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("listening_at", ["127.0.0.{}", "0.0.0.0"])
+async def test_brokers_at_addresses_of_their_own_form_a_cluster(tmp_path: Path, listening_at: str) -> None:
+    """Without a choice the system connects from 127.0.0.1, which is the address of none of them."""
+    async with EmbeddedCoordinator() as coordinator, AsyncExitStack() as stack:
+        brokers = []
+        for number in (2, 3, 4):
+            port = free_port()
+            own = {
+                "broker.id": str(number),
+                "listeners": f"PLAINTEXT://{listening_at.format(number)}:{port}",
+                "advertised.listeners": f"PLAINTEXT://127.0.0.{number}:{port}",
+                "zookeeper.connect": coordinator.connect_string,
+            }
+            config = broker_config_from(settings(tmp_path / str(number)) | own)
+            brokers.append(await stack.enter_async_context(Broker(config)))
+        await brokers[0].services.topics.create(NewTopic("t", assignments={0: [3, 2, 4]}))
+
+        async with asyncio.timeout(BOUND_S):
+            for broker in brokers:
+                metadata = broker.services.metadata
+                await metadata.until(lambda: metadata.leader_of(TopicPartition("t", 0)) == 3)  # noqa: B023
+                assert metadata.alive_broker_ids == [2, 3, 4]
+
+
+async def test_a_network_of_brokers_is_served_and_any_other_address_is_refused_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "request")
+    async with EmbeddedCoordinator() as coordinator:
+        common = {"zookeeper_connect": coordinator.connect_string, "inter_broker_networks": "127.0.0.8/31"}
+        async with (
+            Broker(broker_config_from(settings(tmp_path / "1", **common))) as first,
+            Broker(broker_config_from(settings(tmp_path / "2", **common) | {"broker.id": "2"})),
+        ):
+            listed = await ask(first, fetch(2), 12, source="127.0.0.9")
+            stranger = await ask(first, fetch(2), 12, source="127.0.0.10")
+
+    assert listed.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert stranger.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    [refusal] = [record.__dict__ for record in caplog.records if "only brokers" in record.getMessage()]
+    assert refusal["client"] == "127.0.0.10"
+    assert "127.0.0.1" in refusal["reason"]
+    assert "inter.broker.networks" in refusal["reason"]
 
 
 async def test_brokers_with_a_listener_of_their_own_serve_each_other_there_only(tmp_path: Path) -> None:

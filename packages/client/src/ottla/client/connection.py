@@ -25,7 +25,7 @@ from ottla.client.errors import (
     ConnectionClosed,
     RequestTimeout,
 )
-from ottla.client.socket_buffers import connect_with_buffers, has_buffer_sizes
+from ottla.client.socket_buffers import connect_socket, has_buffer_sizes
 from ottla.client.wire import Reply, WireProtocol
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, error_for
@@ -55,8 +55,12 @@ class Connection:
     `ottla.client.errors`; a closed connection is never opened again.
     """
 
-    def __init__(self, address: Address, config: ClientConfig | None = None) -> None:
+    def __init__(
+        self, address: Address, config: ClientConfig | None = None, *, source_host: str | None = None
+    ) -> None:
+        """`source_host` is the host whose address the connection comes from, if it is one of this machine."""
         self.address = address
+        self._source_host = source_host
         self.config = config or ClientConfig()
         self.versions: Mapping[int, VersionRange] = {}
         self._wire: WireProtocol | None = None
@@ -188,8 +192,8 @@ class Connection:
         tls = None
         try:
             tls = self.config.security.tls_context()
-            if has_buffer_sizes(self.config):
-                connected = await connect_with_buffers(self.address, self.config)
+            if self._source_host is not None or has_buffer_sizes(self.config):
+                connected = await connect_socket(self.address, self.config, self._source_host)
                 _, self._wire = await loop.create_connection(
                     lambda: WireProtocol(self.address, self.config),
                     ssl=tls,

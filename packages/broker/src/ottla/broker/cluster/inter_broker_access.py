@@ -2,7 +2,7 @@
 
 They stop replicas, replace the metadata and move high watermarks. Until clients log in, a broker is told by
 where it connects: to the inter-broker listener, where that is one of its own, or from the address of a
-registered broker.
+registered broker or a network of `inter.broker.networks`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ottla.broker.config.listeners import parse_networks
 from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
@@ -31,6 +32,8 @@ FRESH_MS: Final = 60_000
 BETWEEN_LOOKS_MS: Final = 1_000
 """Strangers make the broker read the registrations at most this often; they wait for it."""
 LOOK_TIMEOUT_S: Final = 5.0
+MOST_NAMED: Final = 6
+"""As many addresses of registered brokers are named in a refusal."""
 
 
 class UnknownBrokers(Exception):
@@ -70,7 +73,10 @@ class InterBrokerAccess:
     ) -> None:
         self._is_alone = config.zookeeper_connect is None
         self._listener = config.interbroker_listener
-        self._own_listener = bool(config.inter_broker_listener_name) and len(config.parsed_listeners) > 1
+        self._own_listener = config.has_listener_of_brokers
+        self._networks = parse_networks(config.inter_broker_networks)
+        self.last_refusal: str | None = None
+        """The last request that was refused, with the reason, for a start that fails for want of it."""
         self._read = addresses
         self._now_ms = now_ms
         self._warnings = LimitedWarnings(log, now_ms)
@@ -86,7 +92,10 @@ class InterBrokerAccess:
             return False
         if self._own_listener:
             return peer.listener_name == self._listener
-        is_known = plain_address(peer.client_host) in self._addresses.found
+        host = plain_address(peer.client_host)
+        if self._networks and self._is_listed(host):
+            return True
+        is_known = host in self._addresses.found
         return True if is_known and self._now_ms() - self._looked_ms < FRESH_MS else None
 
     async def admits(self, peer: Peer) -> bool:
@@ -106,6 +115,8 @@ class InterBrokerAccess:
 
     def refused(self, peer: Peer, request: str) -> None:
         """Log a refused client, and the setting that admits it, at a limited rate."""
+        reason = self._admitted_by()
+        self.last_refusal = f"{request} from {peer.client_host}: {reason}"
         self._warnings.warn(
             peer.client_host,
             "request refused: only brokers send it",
@@ -113,7 +124,7 @@ class InterBrokerAccess:
                 "request": request,
                 "client": peer.client_host,
                 "connection": peer.connection_id,
-                "reason": self._admitted_by(),
+                "reason": reason,
             },
         )
 
@@ -122,10 +133,19 @@ class InterBrokerAccess:
             return "this broker is a cluster of its own (zookeeper.connect is not set)"
         if self._own_listener:
             return f"they are served on the listener {self._listener} (inter.broker.listener.name)"
+        found = sorted(self._addresses.found)
+        named = ", ".join(found[:MOST_NAMED]) + ("…" if len(found) > MOST_NAMED else "")
         return (
-            "the address is not that of a registered broker; inter.broker.listener.name can give brokers "
-            "a listener of their own"
+            f"the other registered brokers have {f'the addresses {named}' if named else 'no address yet'}; "
+            "inter.broker.networks lists networks from which brokers may connect as well"
         )
+
+    def _is_listed(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
 
     async def _look(self, looks_before: int) -> None:
         """Read the registrations, unless a look that began after the caller asked has done so."""

@@ -1,8 +1,10 @@
-"""Parse the addresses of `listeners` and `advertised.listeners`."""
+"""Parse the addresses of `listeners`, `advertised.listeners` and `inter.broker.networks`."""
 
 from __future__ import annotations
 
 import re
+import socket
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
 from ottla.client.config_definition import ConfigError
@@ -26,11 +28,21 @@ class Listener(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
+def advertised_host(listener: Listener) -> str:
+    """Return the host under which other machines find a listener: its own, or this machine's name."""
+    return listener.host or socket.gethostname()
+
+
 def is_loopback(host: str) -> bool:
     """Tell whether an address or name is this machine's own; an empty host is every interface."""
     if host == "localhost" or host.startswith("127."):
         return True
     return host in ("::1", "0:0:0:0:0:0:0:1")
+
+
+def parse_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Parse a comma-separated list of networks and addresses; raise ValueError naming the invalid one."""
+    return tuple(ip_network(item.strip()) for item in text.split(",") if item.strip())
 
 
 def parse_listeners(key_name: str, text: str, protocol_map: str) -> tuple[Listener, ...]:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.config.listeners import Listener, parse_listeners
+from ottla.broker.config.listeners import Listener, parse_listeners, parse_networks
 from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import MAX_INT, at_least, one_of, setting
 
 _CLUSTER: Final = "cluster-wide"
+
+
+def _networks(text: str) -> str | None:
+    try:
+        parse_networks(text)
+    except ValueError as error:
+        return f"must be a list of networks like 10.0.0.0/24 or addresses: {error}"
+    return None
 
 
 def _limits_by_host(text: str) -> str | None:
@@ -34,6 +42,14 @@ class NetworkSettings:
         "The security protocol of each listener name.",
     )
     inter_broker_listener_name: str | None = setting(None, "The listener for requests between brokers.")
+    inter_broker_networks: str = setting(
+        "",
+        "Networks (10.0.0.0/24) and addresses, separated by commas, from which brokers may connect besides "
+        "the addresses of the registered brokers, for brokers behind NAT. Any client there may act as a "
+        "broker. No effect where inter.broker.listener.name names one of several listeners.",
+        _networks,
+        ottla_only=True,
+    )
     control_plane_listener_name: str | None = setting(
         None, "No effect yet: a separate listener for the controller's requests."
     )
@@ -123,6 +139,11 @@ class NetworkSettings:
         """The addresses given to clients."""
         text = self.advertised_listeners or self.listeners
         return parse_listeners("advertised.listeners", text, self.listener_security_protocol_map)
+
+    @property
+    def has_listener_of_brokers(self) -> bool:
+        """Whether brokers have a listener of their own: they are told by it, not by their addresses."""
+        return bool(self.inter_broker_listener_name) and len(self.parsed_listeners) > 1
 
     @property
     def interbroker_listener(self) -> str:

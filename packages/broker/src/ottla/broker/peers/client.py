@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from ottla.broker.config.listeners import advertised_host
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import BrokerNotAvailable
 
@@ -68,16 +69,28 @@ class Address(NamedTuple):
     port: int
 
 
-def open_connection(address: Address, client_id: str, timeout_ms: int) -> Connection:
+def open_connection(address: Address, client_id: str, timeout_ms: int, source_host: str | None) -> Connection:
     """Return a connection to another broker, not connected yet: the place of the settings of its security."""
     # Imported with the second broker: one alone needs no client.
     from ottla.client.config import Address as ClientAddress
     from ottla.client.config import ClientConfig
     from ottla.client.connection import Connection
 
-    return Connection(
-        ClientAddress(*address), ClientConfig(client_id=client_id, request_timeout_ms=timeout_ms)
-    )
+    config = ClientConfig(client_id=client_id, request_timeout_ms=timeout_ms)
+    return Connection(ClientAddress(*address), config, source_host=source_host)
+
+
+def source_host_of(config: BrokerConfig) -> str | None:
+    """Return the host that requests to other brokers come from, if this machine has it: the advertised one.
+
+    The others know a broker by it, where brokers have no listener of their own. The system alone would choose
+    by the route, and so another address on a machine with several.
+    """
+    if config.has_listener_of_brokers:
+        return None
+    listeners = {listener.name: listener for listener in config.parsed_advertised_listeners}
+    found = listeners.get(config.interbroker_listener)
+    return advertised_host(found) if found else None
 
 
 class Peer:
@@ -87,11 +100,18 @@ class Peer:
     caller that gives up closes nothing: the answers of the others come behind its own, which is discarded.
     """
 
-    def __init__(self, address: Callable[[], Address], client_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        address: Callable[[], Address],
+        client_id: str,
+        timeout_ms: int,
+        source_host: str | None = None,
+    ) -> None:
         """`address` raises `BrokerNotAvailable` while it is not known; `timeout_ms` bounds each request."""
         self._address = address
         self._client_id = client_id
         self._timeout_ms = timeout_ms
+        self._source_host = source_host
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
         self._connecting = asyncio.Lock()
@@ -138,7 +158,7 @@ class Peer:
             if connection is not None and connection.is_open and self._connected_to == address:
                 return connection
             await self.close()
-            connection = open_connection(address, self._client_id, self._timeout_ms)
+            connection = open_connection(address, self._client_id, self._timeout_ms, self._source_host)
             self._connection, self._connected_to = connection, address
             await connection.connect()
             return connection
@@ -156,20 +176,24 @@ class Peers:
     def __init__(self, metadata: MetadataCache, config: BrokerConfig) -> None:
         self._metadata = metadata
         self._listener = config.interbroker_listener
+        self._source_host = source_host_of(config)
 
     def broker(self, broker_id: int, purpose: str, timeout_ms: int) -> Peer:
         """Return a broker, to be found by the metadata at each request."""
         client_id = f"broker-{self._metadata.broker_id}-{purpose}"
-        return Peer(lambda: self._address_of(broker_id), client_id, timeout_ms)
+        return self._peer(lambda: self._address_of(broker_id), client_id, timeout_ms)
 
     def controller(self, timeout_ms: int) -> Peer:
         """Return the broker that is the controller at each request."""
         client_id = f"broker-{self._metadata.broker_id}"
-        return Peer(self._controller_address, client_id, timeout_ms)
+        return self._peer(self._controller_address, client_id, timeout_ms)
 
     def registered(self, address: Address, timeout_ms: int) -> Peer:
         """Return a broker for requests of this broker as the controller, which knows addresses first."""
-        return Peer(lambda: address, f"controller-{self._metadata.broker_id}", timeout_ms)
+        return self._peer(lambda: address, f"controller-{self._metadata.broker_id}", timeout_ms)
+
+    def _peer(self, address: Callable[[], Address], client_id: str, timeout_ms: int) -> Peer:
+        return Peer(address, client_id, timeout_ms, self._source_host)
 
     def _controller_address(self) -> Address:
         return self._address_of(self._metadata.controller_id, "No controller is known.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from ottla.broker.cluster.registration import (
 )
 from ottla.broker.cluster.session_lease import SessionLease
 from ottla.broker.cluster.zookeeper_session import measure_session, retrying
+from ottla.broker.config.listeners import advertised_host
 from ottla.broker.controller.channels import RemoteSender, Sender
 from ottla.broker.controller.control_request_batch import endpoint_of
 from ottla.broker.controller.controllership import NO_CONTROLLER
@@ -310,8 +310,7 @@ class Broker:
     def _endpoints(self) -> Iterable[Endpoint]:
         for listener in self.config.parsed_advertised_listeners:
             bound = self._addresses[listener.name]
-            host = listener.host or socket.gethostname()
-            yield Endpoint(listener.name, host, listener.port or bound[1])
+            yield Endpoint(listener.name, advertised_host(listener), listener.port or bound[1])
 
     async def _register(self) -> int:
         try:
@@ -362,9 +361,9 @@ class Broker:
             return self._end is not None or condition()
 
         if not await self.services.metadata.within(READY_WITHIN_S * 1000, over):
-            raise StartupRefused(
-                f"no controller contacted this broker within {READY_WITHIN_S:g} s: check the other brokers"
-            )
+            refusal = self.services.inter_broker.last_refusal
+            cause = f"it refused {refusal}" if refusal else "check the other brokers"
+            raise StartupRefused(f"no controller contacted this broker within {READY_WITHIN_S:g} s: {cause}")
         if self._end is not None:
             raise self._end
 
