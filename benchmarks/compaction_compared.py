@@ -195,7 +195,7 @@ async def _let_compact(contender: Contender, topic: str) -> None:
 
 
 def compact(contender: Contender, topic: str) -> float:
-    """Let the broker compact the topic; return how long it took, in seconds."""
+    """Make the broker compact the topic; return how long it took, in seconds."""
     end_offset = active_segment(contender, topic)
     asyncio.run(_let_compact(contender, topic))
     begun = time.perf_counter()

@@ -19,9 +19,9 @@ import msgspec
 
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
-from ottla.streams.language.compiled_part import CompiledPart
-from ottla.streams.language.nodes import TableNode
+from ottla.streams.language.declarations import TableNode
 from ottla.streams.language.runs import Counters, Run
+from ottla.streams.language.steps import CompiledPart
 from ottla.streams.language.stream import Stream
 from ottla.streams.language.topology import Topology
 from ottla.streams.language.windows import WindowValue, tumbling

@@ -294,7 +294,7 @@ def show(broker: BrokerProcess) -> int:
 
 
 def draw(broker: BrokerProcess, folder: Path) -> int:
-    """Let Spark read the topic too, and draw the result, if Java is installed."""
+    """Read the topic with Spark too, and draw the result, if Java is installed."""
     try:
         flights_on_spark.draw(
             broker.bootstrap_servers, folder, lambda said: console.print(f"  [bold green]✓[/] {said}")

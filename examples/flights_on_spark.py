@@ -94,7 +94,7 @@ def draw(servers: str, folder: Path, say: Callable[[str], None]) -> None:
 
 
 def counted(spark: SparkSession, lake: Path) -> Delays:
-    """Let Spark count the rows of the lake."""
+    """Count the rows of the lake with Spark."""
     from pyspark.sql import functions as f
 
     by = spark.read.parquet(str(lake)).groupBy("carrier", "hour")

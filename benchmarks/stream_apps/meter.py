@@ -30,7 +30,7 @@ SENT_US = slice(21, 37)
 
 @dataclass(frozen=True)
 class Task:
-    """What the parent asks an application to do, as its only argument says in JSON."""
+    """The orders of the parent to an application: its only argument, in JSON."""
 
     style: str
     servers: str

@@ -76,7 +76,7 @@ def java_class(cls: type[Message]) -> str:
 
 
 def as_json(value: Any, version: int) -> Any:
-    """Say a value as Kafka's JSON converters do."""
+    """Return a value as Kafka's JSON converters write it."""
     match value:
         case Struct():
             present = [one for one in value.FIELDS if one.is_in(version) and one.kind != "records"]

@@ -140,7 +140,7 @@ class Member:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until a condition holds."""
+    """Run the loop until a condition holds."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -50,7 +50,7 @@ class MemberProcess:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """Let it leave and exit. Raises AssertionError if it does not, or fails."""
+        """Make it leave and exit. Raises AssertionError if it does not, or fails."""
         assert self._process.stdin is not None
         if self.is_running:
             self._process.stdin.close()

@@ -65,7 +65,7 @@ class RidingProgram:
             time.sleep(0.05)
 
     def finish(self) -> None:
-        """Have the program stop writing, read the rest, and end without an error."""
+        """Make the program stop writing, read the rest, and end without an error."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

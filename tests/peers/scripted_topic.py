@@ -186,7 +186,7 @@ async def take(consumer: Consumer, count: int) -> list[bytes | None]:
 
 
 async def waits_for(consumer: Consumer) -> asyncio.Task[list[bytes | None]]:
-    """Let a task ask for the next record until it waits."""
+    """Run a task that asks for the next record until it waits."""
     waiting = asyncio.create_task(take(consumer, 1))
     while not consumer._lifecycle.fetch.notifier.has_waiters:  # noqa: ASYNC110
         await asyncio.sleep(0)

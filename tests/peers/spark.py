@@ -137,7 +137,7 @@ class Stream:
         raise AssertionError("the query did not fail")
 
     def break_off(self) -> None:
-        """Let the query fail in its next batch, before that is done."""
+        """Make the query fail in its next batch, before that is done."""
         keep, self.collect = self.collect, _break_off
         self.start()
         assert "broken off" in self.failure()

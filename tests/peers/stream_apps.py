@@ -13,7 +13,7 @@ FAST = {"commit_interval_ms": 20, "heartbeat_interval_ms": 100, "retry_backoff_m
 
 
 class Order(msgspec.Struct):
-    """What is in the topic of orders."""
+    """A record of the topic of orders."""
 
     amount: int
     item: str = "tea"

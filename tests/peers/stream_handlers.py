@@ -15,7 +15,7 @@ from ottla.streams.handlers.context import Context
 
 
 class Job(msgspec.Struct):
-    """What the handlers do with a record."""
+    """The effects of the handlers for a record."""
 
     do: str
     file: str = ""

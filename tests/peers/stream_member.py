@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
-from ottla.streams.language.compiled_part import CompiledPart
-from ottla.streams.language.nodes import TableNode
+from ottla.streams.language.declarations import TableNode
 from ottla.streams.language.runs import Counters, Run
+from ottla.streams.language.steps import CompiledPart
 from ottla.streams.language.topology import Topology
 from ottla.streams.state.entry import from_record
 from ottla.streams.state.memory import MemoryStore

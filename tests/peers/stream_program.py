@@ -31,7 +31,7 @@ SAID_EVERY = 10
 
 
 class Order(msgspec.Struct):
-    """What is in the topic of orders."""
+    """A record of the topic of orders."""
 
     number: int
     region: str

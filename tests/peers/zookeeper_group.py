@@ -60,7 +60,7 @@ class GroupMember:
         return self
 
     def commit(self) -> None:
-        """Let it commit, and wait for the end of that."""
+        """Make it commit, and wait for the end of that."""
         process = self._running()
         assert process.stdin is not None
         before = self._words.count("committed")

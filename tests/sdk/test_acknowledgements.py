@@ -1,4 +1,4 @@
-"""What senders give, and what they hold of their records."""
+"""Acknowledgements that senders return, and the memory of records that they keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exactly-once tasks of Spark's sink write, on brokers that have transactions, without Spark."""
+"""Records of exactly-once tasks of Spark's sink, on brokers that have transactions, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to records on their way: serializers, partitioners, interceptors, metrics, settings."""
+"""Records on their way: serializers, partitioners, interceptors, metrics, settings."""
 
 from __future__ import annotations
 

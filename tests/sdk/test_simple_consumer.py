@@ -15,7 +15,7 @@ from ottla.protocol.topics import TopicPartition
 
 
 class Cluster(Protocol):
-    """What these tests need of a cluster."""
+    """The parts of a cluster that these tests need."""
 
     @property
     def bootstrap_servers(self) -> str: ...

@@ -178,7 +178,7 @@ _log_truncated = HostedPartition.log_truncated
 
 
 def _truncated(self: HostedPartition) -> None:
-    """Have the invariants looked at before the records that are missing now are copied once more."""
+    """Check the invariants before the records that are missing now are copied once more."""
     _log_truncated(self)
     loop = events._get_running_loop()
     assert isinstance(loop, ProcessLoop)

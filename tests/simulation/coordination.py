@@ -121,7 +121,7 @@ class SimulatedSession(SessionOperations):
         self.loop.post(self._timeout_ms / 1500, notice)
 
     def heal(self) -> None:
-        """Let messages through again."""
+        """Stop dropping messages."""
         if self.is_cut:
             self.is_cut = False
             self.break_connection()

@@ -158,21 +158,21 @@ class Faults:
     # ---- only in scenarios
 
     def _deafen(self, fault: Fault) -> None:
-        """Let nothing of other brokers reach a broker."""
+        """Drop all messages of other brokers to a broker."""
         self._cut_ways(fault, [(one, fault.broker) for one in self._cluster.ids if one != fault.broker])
 
     def _mute(self, fault: Fault) -> None:
-        """Let nothing of a broker reach the others."""
+        """Drop all messages of a broker to the others."""
         self._cut_ways(fault, [(fault.broker, one) for one in self._cluster.ids if one != fault.broker])
 
     def _slow(self, fault: Fault) -> None:
-        """Let every message between two brokers take long."""
+        """Delay every message between two brokers."""
         names = {(f"b{fault.broker}", f"b{fault.other}"), (f"b{fault.other}", f"b{fault.broker}")}
         self._cluster.network.slow |= names
         self._later(fault.for_s, lambda: self._cluster.network.slow.difference_update(names))
 
     def _crash_after_alter_partition(self, fault: Fault) -> None:
-        """Let the broker crash that sends the next AlterPartition, soon after it has the answer."""
+        """Crash the broker that sends the next AlterPartition, soon after it has the answer."""
 
         def act(sender: str) -> None:
             crash = Fault(fault.at_s, "crash", int(sender.removeprefix("b")), 0, fault.for_s)
@@ -181,11 +181,11 @@ class Faults:
         self._cluster.network.when_arrived[ApiKey.ALTER_PARTITION] = act
 
     def _deafen_at_alter_partition(self, fault: Fault) -> None:
-        """Let nothing reach the broker any more that sends the next AlterPartition."""
+        """Drop all messages to the broker that sends the next AlterPartition."""
         self._at_alter_partition("deafen", fault)
 
     def _mute_at_alter_partition(self, fault: Fault) -> None:
-        """Let nothing more of the broker arrive that sends the next AlterPartition."""
+        """Drop all further messages of the broker that sends the next AlterPartition."""
         self._at_alter_partition("mute", fault)
 
     def _at_alter_partition(self, kind: str, fault: Fault) -> None:
@@ -195,15 +195,15 @@ class Faults:
         self._cluster.network.when_arrived[ApiKey.ALTER_PARTITION] = act
 
     def _delay_stop_replica(self, fault: Fault) -> None:
-        """Let the next request to stop a replica arrive long after its sender has sent it once more."""
+        """Delay the next request to stop a replica until long after its sender has repeated it."""
         self._cluster.network.late[ApiKey.STOP_REPLICA] = fault.for_s
 
     def _delay_alter_partition(self, fault: Fault) -> None:
-        """Let the next proposed ISRs arrive long after their sender has sent them once more."""
+        """Delay the next proposed ISRs until long after their sender has repeated them."""
         self._cluster.network.late[ApiKey.ALTER_PARTITION] = fault.for_s
 
     def _crash_after_late_markers(self, fault: Fault) -> None:
-        """Let the next markers of transactions arrive long after their coordinator has crashed."""
+        """Delay the next markers of transactions until long after their coordinator has crashed."""
 
         def act(sender: str) -> None:
             crash = Fault(fault.at_s, "crash", int(sender.removeprefix("b")), 0, fault.for_s)

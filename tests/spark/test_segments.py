@@ -29,7 +29,7 @@ PAGE = ROOT / "docs" / "howto" / "backfill-from-log-files.md"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 WAIT_S = 30
 BATCH_BYTES = 2_000
-"""What a batch has at most: several go into a segment, and no machine is so slow that one does not."""
+"""The most bytes of a batch: several go into a segment, and even on a slow machine one does."""
 SETTINGS = {
     "replica.high.watermark.checkpoint.interval.ms": "100",
     "log.flush.start.offset.checkpoint.interval.ms": "100",

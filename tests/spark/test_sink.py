@@ -397,7 +397,7 @@ def test_a_write_of_a_streams_batch_needs_a_name_to_be_known_by(
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """Let a query believe that its last batch was not finished, as after a kill at that moment."""
+    """Make a query believe that its last batch was not finished, as after a kill at that moment."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -429,7 +429,7 @@ UNREACHABLE = {"kafka.bootstrap.servers": NOWHERE, "kafka.bootstrap.timeout.ms":
 
 
 def _counted(rows: DataFrame, folder: Path) -> DataFrame:
-    """Let each task of the rows leave a file in the folder."""
+    """Make each task of the rows leave a file in the folder."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()

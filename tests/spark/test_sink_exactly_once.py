@@ -103,7 +103,7 @@ class Copy:
         return arrived(self.topics.bootstrap_servers, self.target, 2)
 
     def forget_last_commit(self) -> None:
-        """Let the query believe that its last batch was not finished, as after a kill at that moment."""
+        """Make the query believe that its last batch was not finished, as after a kill at that moment."""
         last = max((self.folder / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         last.unlink()
         (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def test_a_repeated_batch_is_not_written_again(copy: Copy) -> None:
 
 
 def failing_once(flag: Path, how: str) -> Callable[[bytes], bytes]:
-    """Let the task that meets the value 199, the last of its rows, fail there, the first time."""
+    """Make the task that meets the value 199, the last of its rows, fail there, the first time."""
 
     def pass_on(value: bytes) -> bytes:
         if value == b"199" and not flag.exists():

@@ -116,7 +116,7 @@ class Copying:
         return done
 
     def run(self) -> None:
-        """Let a driver copy the rest."""
+        """Copy the rest with a driver."""
         for _ in range(STARTS):
             with self.start() as driver:
                 try:

@@ -44,7 +44,7 @@ PURE: Final = (
     "producer/sender/sequence_numbers.py",
     "producer/transactions/state.py",
     "streams/dedupe/identity.py",
-    "streams/dedupe/prefilter.py",
+    "streams/dedupe/window.py",
     "streams/dedupe/window.py",
     "streams/scheduling/*.py",
     "zookeeper/embedded/request_processor.py",

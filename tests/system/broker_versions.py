@@ -1,4 +1,4 @@
-"""Tell the versions of brokers apart on the wire, in its own process: it runs where their network is.
+"""Distinguish the versions of brokers on the wire, in a process of its own within their network.
 
 python tests/system/broker_versions.py served HOST:PORT...       prints the APIs of each, as JSON
 python tests/system/broker_versions.py transact SERVERS TOPIC    commits a transaction, aborts another

@@ -155,7 +155,7 @@ class Run:
         return len(faults)
 
     def _place_controller(self, fault: Fault) -> None:
-        """Have the controller where the fault wants it, and count where it is."""
+        """Move the controller to the broker that the fault needs, and count its places."""
         if fault.controller and controller_kind(self.cluster) != fault.controller:
             move_controller(self.cluster, fault.controller)
             if complaint := self.cluster.wait_until_healed(TOPIC):

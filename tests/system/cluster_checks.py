@@ -231,7 +231,7 @@ def unread(log: Log, journals: Iterable[Path]) -> set[tuple[int, int]]:
 
 
 def what_is_unread(log: Log, journals: Sequence[Path]) -> str:
-    """Say what readers lack, what they were told, and what they said of these partitions last."""
+    """Describe records that readers lack, the last answers to them, and their last reports."""
     missing = sorted(unread(log, journals))
     lacking = sorted({partition for partition, _ in missing})
     told = [line for one in journals for line in one.read_text().splitlines() if not line[:1].isdigit()]

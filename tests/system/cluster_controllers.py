@@ -17,7 +17,7 @@ def controller_kind(cluster: Cluster) -> str:
 
 
 def move_controller(cluster: Cluster, kind: str) -> None:
-    """Have the controller on a broker of that kind.
+    """Move the controller to a broker of that kind.
 
     Whoever has it is stopped, one after the other, until one of that kind is elected; then they start again.
     """

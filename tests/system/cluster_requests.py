@@ -66,7 +66,7 @@ class Request:
         return True
 
     def release(self) -> None:
-        """Let go what `prepare` has held up."""
+        """Release the requests that `prepare` has held up."""
 
     def outcome(self) -> str | None:
         """FINISHED, CANCELLED, or None as long as it is neither."""

@@ -147,7 +147,7 @@ def _produce(
 
 
 def _give_up(producer: Any) -> None:
-    """Have a producer that met a fatal error report all that it has not written."""
+    """Make a producer that met a fatal error report all that it has not written."""
     from confluent_kafka import KafkaException
 
     producer.purge()

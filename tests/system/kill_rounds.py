@@ -148,7 +148,7 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> list[str]:
 
 
 def wait_for_progress(load: Load, seconds: float) -> None:
-    """Let the load run for a while, at least until a further record is acknowledged."""
+    """Keep the load running for a while, at least until a further record is acknowledged."""
     before, deadline = load.acked_total, time.monotonic() + 30
     time.sleep(seconds)
     while load.acked_total == before:

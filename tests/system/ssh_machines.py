@@ -66,7 +66,7 @@ class Machines:
         return f'export ZOOKEEPER_HOME={self.folder}/zookeeper PATH="$PATH":{shlex.quote(os.environ["PATH"])}'
 
     def _find_zookeeper(self) -> None:
-        """Have both versions find the jars that this Python finds, which may be those of its pyspark."""
+        """Make both versions find the jars that this Python finds, which may be those of its pyspark."""
         jars = self.folder / "zookeeper/lib"
         jars.mkdir(parents=True)
         for each in map(Path, find_installation().classpath.split(os.pathsep)):

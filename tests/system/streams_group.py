@@ -97,7 +97,7 @@ class Group:
         self.journal.write_for(member.number, Kind.LEFT)
 
     async def pause(self, slot: int, seconds: float) -> None:
-        """Let a member stand still for longer than its session, and go on."""
+        """Stop a member for longer than its session, and continue it."""
         process = self.members[slot].process
         self.journal.write_for(self.members[slot].number, Kind.PAUSED)
         process.send_signal(signal.SIGSTOP)

@@ -75,7 +75,7 @@ class KillRound(Run):
 
 @contextlib.contextmanager
 def load(processes: int) -> Iterator[None]:
-    """Let processes spin."""
+    """Spin on processes within the block."""
     spinning = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(processes)]
     for process in spinning:
         process.start()

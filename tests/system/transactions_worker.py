@@ -64,7 +64,7 @@ def pause_s() -> float:
 
 @contextlib.contextmanager
 def said(count: int) -> Iterator[None]:
-    """Say when a transaction begins and ends."""
+    """Print when a transaction begins and ends."""
     say("begun", count)
     yield
     say("committed", count)

@@ -45,7 +45,7 @@ def a_broker(*states: producing.ProducerState, marker: int = 0) -> ScriptedBroke
 
 
 def coordinates(broker: ScriptedBroker, transactions: dict[str, tuple[int, list[int]]]) -> None:
-    """Have the broker coordinate transactional ids with producer ids and partitions of t."""
+    """Make the broker coordinate transactional ids with producer ids and partitions of t."""
     broker.on(
         FindCoordinatorRequest,
         lambda _: FindCoordinatorResponse(node_id=NODE_ID, host=broker.host, port=broker.port),

@@ -176,7 +176,7 @@ def _without(name: str, error: ErrorCode, broker: ScriptedBroker) -> MetadataRes
 
 
 async def failed_attempts(callers: int) -> int:
-    """Let `callers` tasks request a connection to a broker that hangs up; return its connections."""
+    """Request a connection to a broker that hangs up from `callers` tasks; return its connections."""
     async with ScriptedBroker() as broker, Pool(IMPATIENT) as pool:
         broker.on(ApiVersionsRequest, lambda _: None)
         broker.on(MetadataRequest, lambda _: None)

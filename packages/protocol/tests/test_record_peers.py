@@ -1,4 +1,4 @@
-"""What other libraries write is read, and what is written other libraries read."""
+"""Records of other libraries are read, and other libraries read ours."""
 
 import warnings
 from typing import Any

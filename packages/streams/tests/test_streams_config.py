@@ -6,7 +6,7 @@ import pytest
 
 from ottla.client.settings import SettingError
 from ottla.streams import Processor, StreamsConfig
-from ottla.streams.exactly_once.settings import transactional
+from ottla.streams.config import transactional
 
 
 def test_a_name_of_both_clients_is_set_for_both() -> None:

@@ -33,7 +33,7 @@ B = TopicPartition("t", 1)
 
 
 async def fill(log: Log, consumer: Consumer) -> None:
-    """Have more at hand of the first partition than the bound; then the other one gets something."""
+    """Buffer more of the first partition than the bound; then the other one is fetched."""
     log.add(*(b"%d" % n for n in range(1_000)))
     await take(consumer, 1)
     log.add(b"other", partition=1)

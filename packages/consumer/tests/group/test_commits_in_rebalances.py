@@ -70,7 +70,7 @@ class Coordinator(ScriptedBroker):
         return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[part])])
 
     def rebalance(self) -> None:
-        """Tell the member once that the group rebalances."""
+        """Answer the member once that the group rebalances."""
 
         def once() -> int:
             self.beat = lambda: 0

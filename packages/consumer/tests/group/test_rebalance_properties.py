@@ -329,7 +329,7 @@ STORM: list[Act] = [*PEACE, World.start, World.kill, World.lose_connection]
 
 
 def live(world: World, acts: list[Act], steps: int) -> None:
-    """Let things happen one after the other, and look after each."""
+    """Apply events one after the other, and check the invariants after every one."""
     for _ in range(steps):
         world.chance.choice([*acts, World.pass_some_time])(world)
         world.check()
@@ -407,7 +407,7 @@ def test_a_follower_whose_subscription_changes_and_changes_back_as_it_is_assigne
 
 
 def change_subscription_and_change_it_back(world: World, name: int) -> None:
-    """Let a member want only one topic as its assignment arrives, and all again before it has adopted it."""
+    """Narrow a member's topics as its assignment arrives, and widen them before it has adopted it."""
     advance(world, name, Phase.SYNCING)
     world.tell(name, Subscribed(frozenset({"a"})))
     advance(world, name, Phase.ADOPTING)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("bound")
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Let the loop turn until something holds."""
+    """Turn the loop until a condition holds."""
     async with asyncio.timeout(BOUND_S):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.002)

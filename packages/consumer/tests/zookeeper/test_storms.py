@@ -20,7 +20,7 @@ BOUND_S = 60.0
 
 
 class Storm:
-    """What a seed does to a group, and what its members saw."""
+    """The events that a seed inflicts on a group, and the records that its members saw."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -92,7 +92,7 @@ class Storm:
                 self.away.append(session)
 
     def come_back(self) -> None:
-        """Let sessions connect again that were away."""
+        """Reconnect the sessions that were away."""
         away, self.away = self.away, []
         for session in away:
             if not session.connected and session.state is not SessionState.CLOSED:

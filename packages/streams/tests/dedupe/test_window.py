@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ottla.streams.dedupe import DedupeMisconfigured, WindowLimits
-from ottla.streams.dedupe.prefilter import FIRST_CAPACITY, SLACK_MS, Prefilter
-from ottla.streams.dedupe.window import Window
+from ottla.streams.dedupe.window import FIRST_CAPACITY, SLACK_MS, Prefilter, Window
 
 
 def test_a_repetition_is_seen_within_the_time_and_does_not_extend_it() -> None:

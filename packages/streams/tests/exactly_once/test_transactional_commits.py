@@ -277,7 +277,7 @@ async def test_plans_that_no_transaction_committed_are_not_returned() -> None:
 
 
 def too_large(producer: ScriptedProducer, value: bytes) -> None:
-    """Let the broker refuse an output for its size, and the commit fail by that, once."""
+    """Make the broker refuse an output for its size once, which fails the commit."""
     producer.refused[value] = MessageTooLarge("max.message.bytes is 1000")
     producer.failures["commit"] = [failed_by(producer.refused[value])]
 

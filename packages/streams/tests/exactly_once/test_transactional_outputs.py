@@ -13,7 +13,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.dedupe.wrapping import PartOfWork
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs
 from ottla.streams.exactly_once.transactional_outputs import OutputsTooLarge, TransactionalOutputs
-from ottla.streams.work_state import state_of
+from ottla.streams.seams import state_of
 
 P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 

@@ -9,8 +9,7 @@ from ottla.producer import ProducerRecord, RecordTooLarge
 from ottla.protocol.errors import MessageTooLarge, NotEnoughReplicas, TopicAuthorizationFailed
 from ottla.streams.errors import DeadLetterDelayed, DeadLetterRejected, KeySetAside, RecordUndecodable
 from ottla.streams.failures.dead_letters import DeadLetters
-from ottla.streams.failures.failure_handling import FailureHandling
-from ottla.streams.failures.poison_keys import PoisonKeys
+from ottla.streams.failures.failure_handling import FailureHandling, PoisonKeys
 from ottla.streams.failures.retry_policy import RetryPolicy
 from ottla.streams.seams import DeadLetter, Retry, Work
 from peers.stream_works import OneWork

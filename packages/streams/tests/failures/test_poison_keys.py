@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.failures.poison_keys import PoisonKeys
+from ottla.streams.failures.failure_handling import PoisonKeys
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -13,7 +13,7 @@ from ottla.broker.testing import BrokerThread
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from ottla.streams import App, AppError, TopologyError
-from ottla.streams.operating.pages import AppPages
+from ottla.streams.operating.status import AppPages
 
 WAIT_S = 60
 

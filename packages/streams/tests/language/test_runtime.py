@@ -18,7 +18,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import StreamsError, TopologyError
 from ottla.streams.failures.retry_policy import RetryPolicy
 from ottla.streams.handlers.direct_outputs import DirectOutputs
-from ottla.streams.language.nodes import StoreKind
+from ottla.streams.language.declarations import StoreKind
 from ottla.streams.language.runtime import TopologyRuntime
 from ottla.streams.language.topology import Topology
 from ottla.streams.seams import Stop

@@ -10,10 +10,9 @@ from typing import cast
 import pytest
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.language.nodes import StoreKind, TableNode
+from ottla.streams.language.declarations import StoreKind, TableNode
 from ottla.streams.language.serdes import serde_of
-from ottla.streams.language.stores import StoreFactory
-from ottla.streams.language.tables import Tables
+from ottla.streams.language.stores import StoreFactory, Tables
 from ottla.streams.state.entry import Contents, Entry, row_of
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore

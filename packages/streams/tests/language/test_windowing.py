@@ -113,7 +113,7 @@ events = st.lists(
 
 
 def as_records(drawn: list[tuple[bytes, int, int]]) -> list[ConsumerRecord]:
-    """Let the time rise, with some records up to 12 ms behind: those beyond the grace are late."""
+    """Produce rising timestamps, with some records up to 12 ms behind: those beyond the grace are late."""
     return [
         record(at, key, str(value).encode(), max(0, at * 3 - behind))
         for at, (key, value, behind) in enumerate(drawn)

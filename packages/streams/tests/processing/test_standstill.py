@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.processing.standstill import LOG_AFTER_MS, Standstill, Standstills
+from ottla.streams.operating.health import LOG_AFTER_MS, Standstill, Standstills
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -20,12 +20,11 @@ import pytest
 
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.scheduling import commit_plan as commit_plan_module
 from ottla.streams.scheduling import finished_offsets
+from ottla.streams.scheduling import frontier as commit_plan_module
 from ottla.streams.scheduling import scheduler as scheduler_module
 from ottla.streams.scheduling.assignment import Assignment, WorkItem
-from ottla.streams.scheduling.commit_plan import CommitPlan
-from ottla.streams.scheduling.frontier import Frontier
+from ottla.streams.scheduling.frontier import CommitPlan, Frontier
 from ottla.streams.scheduling.intake import IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler
 from peers.lane_records import record

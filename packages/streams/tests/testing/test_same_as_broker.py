@@ -18,8 +18,8 @@ from ottla.producer import Producer
 from ottla.producer.partitioner import partition_for_key
 from ottla.streams import App, Context
 from ottla.streams.errors import HandlerFailed
-from ottla.streams.testing.memory_admin import MemoryAdmin, MemoryOffsets, MemoryTopics
 from ottla.streams.testing.memory_consumer import MemoryConsumer
+from ottla.streams.testing.memory_log import MemoryAdmin, MemoryOffsets, MemoryTopics
 from ottla.streams.testing.memory_producer import MemoryProducer
 from peers.stream_apps import FAST, Order, pricing, shop
 from peers.stream_benches import Bench

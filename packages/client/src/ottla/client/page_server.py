@@ -141,4 +141,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *values: Any) -> None:  # noqa: A002 - the name it has there
-        """Say nothing: a look every second is no news."""
+        """Log nothing: a page is asked for every second."""

@@ -34,7 +34,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartit
 
 
 def why_illegal_topic_name(name: str) -> str | None:
-    """Say why `name` cannot be a topic name, or None when it can.
+    """Return why `name` cannot be a topic name, or None when it can.
 
     The rules are Kafka's: ASCII letters, digits, `.`, `_` and `-`, at most 249
     characters, and neither `.` nor `..`, which are directories.

@@ -14,17 +14,16 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from ottla.client.settings import SettingError
 from ottla.streams.assembly import HandlerProcessor
-from ottla.streams.config import StreamsConfig
+from ottla.streams.config import StreamsConfig, check
 from ottla.streams.declared_handlers import STREAMS, AppError, DeclaredHandler, as_member, check_members
 from ottla.streams.dedupe.guard import Dedupe
-from ottla.streams.exactly_once.settings import check
 from ottla.streams.handlers.arguments import arguments_of, handler_name
 from ottla.streams.handlers.worker_process import is_starting
 from ottla.streams.language.topology import Plan, Topology
 from ottla.streams.operating.health import HealthLimits
 from ottla.streams.operating.log_format import set_up_logging
 from ottla.streams.operating.loop_watch import LoopWatch
-from ottla.streams.operating.pages import AppPages
+from ottla.streams.operating.status import AppPages
 from ottla.streams.operating.status_server import DEFAULT_PORT, StatusServer
 from ottla.streams.stop_signals import StopSignals
 

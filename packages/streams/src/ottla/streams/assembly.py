@@ -18,11 +18,10 @@ from ottla.streams.handlers.arguments import Function
 from ottla.streams.language.runs import Counters
 from ottla.streams.language.runtime import TopologyRuntime
 from ottla.streams.language.topology import Plan
-from ottla.streams.operating.health import Health, HealthLimits, judge
+from ottla.streams.operating.health import Health, HealthLimits, Standstill, judge
 from ottla.streams.operating.observer import ProcessorObserver
 from ottla.streams.processing.assembly import SendingOutputs
 from ottla.streams.processing.processor import Processor
-from ottla.streams.processing.standstill import Standstill
 
 
 class HandlerProcessor:

@@ -7,8 +7,8 @@ The processor calls, for each piece of work: `Handler`; on an exception `Failure
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ottla.consumer import ConsumerRecord
@@ -207,3 +207,36 @@ class Observer(Protocol):
 
     def on_paused(self, partition: TopicPartition, *, paused: bool) -> None:
         """Intake of a partition was paused, or resumed."""
+
+
+@dataclass(slots=True, eq=False)
+class FinalFailure:
+    """A failure after which the work is not handled again."""
+
+    error: BaseException
+    attempts: int
+    sends: int = 0
+    """How often its dead letters were sent."""
+
+
+@dataclass(slots=True, eq=False)
+class WorkState:
+    """The state of a work, made when one of its parts first needs it."""
+
+    outputs: list[Any] = field(default_factory=list)
+    """The sends of the current attempt, as the `Outputs` keep them."""
+    changelogs: Collection[str] = ()
+    """The topics among those of its outputs that have state."""
+    final: FinalFailure | None = None
+    """Set once the work goes to the dead letters."""
+    set_aside_offsets: set[int] = field(default_factory=set)
+    """The records of a batch whose dead letters are acknowledged, because they cannot be decoded."""
+
+
+def state_of(work: Work) -> WorkState:
+    """Return the state of a work, and make it if there is none."""
+    state = work.context
+    if state is None:
+        state = work.context = WorkState()
+    assert isinstance(state, WorkState)
+    return state

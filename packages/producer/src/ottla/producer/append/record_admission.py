@@ -44,7 +44,7 @@ class RecordAdmission:
         self.update()
 
     def close_fast_path(self) -> None:
-        """Have every record checked by the general path, until `update`."""
+        """Send every record through the general path, which checks it, until `update`."""
         self._appender.fast_path = False
 
     def update(self) -> None:

@@ -190,7 +190,7 @@ class Sender:
                 self.wake()  # the next batches of the same partitions may be due as well
 
     async def _prepare_and_send(self, due: Sequence[Batch], slow: Sequence[Batch]) -> None:
-        """Have batches numbered and compressed without an await, and send them; no pass sends meanwhile."""
+        """Number and compress batches without an await, and send them; no pass sends meanwhile."""
         try:
             await self._compress_slow(slow)
             if await self._prepare(due):
@@ -205,7 +205,7 @@ class Sender:
             self.wake()
 
     def _pass_at(self, now_ms: float, next_ms: float | None) -> None:
-        """Have a timer start a pass when the next batch is due, or when one may have expired."""
+        """Set the timer of the next pass: when the next batch is due, or when one may have expired."""
         if self._loop is None or self._accumulator.is_empty:
             return
         latest_ms = now_ms + _LONGEST_SLEEP_MS

@@ -132,7 +132,7 @@ class TransactionCoordinatorClient:
             raise
 
     async def commit(self) -> None:
-        """Have the coordinator commit. The caller has flushed before, and may call again after a failure."""
+        """Commit at the coordinator. The caller has flushed before, and may call again after a failure."""
         # Until another task's AddOffsetsToTxn is answered, it is not known whether there is anything to end.
         async with self._registering:
             self.state.to(Phase.COMMITTING, "commit")
@@ -154,7 +154,7 @@ class TransactionCoordinatorClient:
         )
 
     async def abort(self) -> None:
-        """Have the coordinator abort. No batch is in flight; the caller may call again after a failure."""
+        """Abort at the coordinator. No batch is in flight; the caller may call again after a failure."""
         self.state.to(Phase.ABORTING, "abort")
         try:
             # A partition that is registered after the end would begin a transaction that nothing ends.

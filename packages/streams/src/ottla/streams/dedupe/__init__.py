@@ -16,8 +16,14 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from ottla.streams.dedupe.guard import Dedupe, DedupeStatistics
-    from ottla.streams.dedupe.identity import Identity, by_function, by_header, by_key, by_message_id
-    from ottla.streams.dedupe.message_ids import MessageIds
+    from ottla.streams.dedupe.identity import (
+        Identity,
+        MessageIds,
+        by_function,
+        by_header,
+        by_key,
+        by_message_id,
+    )
     from ottla.streams.dedupe.sql_marks import SqlMarks
     from ottla.streams.dedupe.store import Claim, DedupeStore, Scope
     from ottla.streams.dedupe.stores.memory import MemoryStore
@@ -56,8 +62,7 @@ __all__ = [
 _MODULES = {
     "errors": ("DedupeError", "DedupeMisconfigured", "IdentityFailed", "MissingIdentity", "StoreUnavailable"),
     "guard": ("Dedupe", "DedupeStatistics"),
-    "identity": ("Identity", "by_function", "by_header", "by_key", "by_message_id"),
-    "message_ids": ("MessageIds",),
+    "identity": ("Identity", "MessageIds", "by_function", "by_header", "by_key", "by_message_id"),
     "sql_marks": ("SqlMarks",),
     "store": ("Claim", "DedupeStore", "Scope"),
     "stores.memory": ("MemoryStore",),

@@ -19,15 +19,12 @@ from typing import Any, Final, Literal, Self
 from ottla.client.environment import nonce
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.dedupe.availability import Availability
-from ottla.streams.dedupe.claims import Claims
 from ottla.streams.dedupe.errors import DedupeMisconfigured, MissingIdentity
 from ottla.streams.dedupe.identity import Identity, by_message_id
-from ottla.streams.dedupe.in_flight import Admission, InFlight
-from ottla.streams.dedupe.marking import Marking, settle
-from ottla.streams.dedupe.partitions import Scopes, ScopeState
-from ottla.streams.dedupe.prefilter import SLACK_MS
+from ottla.streams.dedupe.in_flight import Admission, Claims, InFlight, Marking, settle
+from ottla.streams.dedupe.partitions import Availability, Scopes, ScopeState
 from ottla.streams.dedupe.store import DedupeStore, ImmediateStore, Scope
+from ottla.streams.dedupe.window import SLACK_MS
 from ottla.streams.environment import now_ms
 
 

@@ -1,13 +1,18 @@
-"""Identities of records: two records with the same identity are the same message. Pure."""
+"""Identities of records, by which copies of one message are recognised; a producer can stamp ids for them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
+from ottla.client.environment import nonce
 from ottla.consumer.record import ConsumerRecord
+from ottla.producer import ProducerInterceptor
+from ottla.producer.record import ProducerRecord
 from ottla.streams.dedupe.errors import IdentityFailed
 
 MESSAGE_ID_HEADER: Final = "message-id"
@@ -86,3 +91,35 @@ class _HeaderReader:
 
     def __call__(self, record: ConsumerRecord) -> bytes | None:
         return next((value for name, value in record.headers if name == self.header and value), None)
+
+
+class MessageIds(ProducerInterceptor):
+    """Adds a header with a unique id to each record: `Producer(..., interceptors=[MessageIds()])`.
+
+    The id is made once per call of `send`, so the producer's own retries carry the same one. A record that
+    has the header already keeps it: give your own id if you repeat a call of `send` after an error, because
+    the first call may have been written. An id is 192 random bits of this process and a counter.
+    """
+
+    def __init__(self, header: str = MESSAGE_ID_HEADER, *, source: Callable[[], str] = nonce) -> None:
+        self.header = header
+        self._source = source
+        self._process_id = -1
+        self._prefix = ""
+        self._numbers = count()
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
+        """Return the record with an id; None if it has one."""
+        headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+        listed = list(headers)
+        if any(name == self.header and value for name, value in listed):
+            # The headers may be an iterator, which is used up now.
+            return record._replace(headers=listed)
+        return record._replace(headers=[*listed, (self.header, self.next_id())])
+
+    def next_id(self) -> bytes:
+        """Return an id that no other producer and no other call returns."""
+        # A child process after a fork would repeat the ids of its parent.
+        if (process_id := os.getpid()) != self._process_id:
+            self._process_id, self._prefix, self._numbers = process_id, self._source(), count()
+        return f"{self._prefix}-{next(self._numbers)}".encode()

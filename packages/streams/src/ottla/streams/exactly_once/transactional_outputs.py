@@ -1,25 +1,29 @@
-"""Outputs of handlers, kept until their handler finished and a transaction takes them.
+"""Outputs of handlers, dead letters too, kept until their handler finished and a transaction takes them.
 
 Memory is bounded by `max_bytes` of finished outputs: above it `send` waits, handlers stand still, and the
 budgets of records that are handled fill, so that partitions are paused. Waiting cannot last for ever: of each
 partition the lowest offset that waits goes on after a while, because commits may wait for just that one.
+
+Dead letters are sent without their work; the work that is handled or set aside is a context variable of the
+worker's task.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
 
 from ottla.client.serialization import SerializationFailed, Serialize, serializer
-from ottla.producer import ProducerConfig, RecordTooLarge
+from ottla.producer import ProducerConfig, ProducerRecord, RecordTooLarge
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import StreamsError
 from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, Headers, Output
-from ottla.streams.seams import Work
-from ottla.streams.work_state import WorkState, state_of
+from ottla.streams.seams import FailurePolicy, Handler, Verdict, Work, WorkState, state_of
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+_CURRENT: Final[ContextVar[Work]] = ContextVar("work")
 
 
 class SentRecord(Protocol):
@@ -150,7 +154,7 @@ class TransactionalOutputs:
         self._admitted.pop(partition, None)
 
     def committed(self) -> None:
-        """Let handlers go on that wait for room."""
+        """Wake handlers that wait for room."""
         self._room.set()
         self._room = asyncio.Event()
 
@@ -208,3 +212,48 @@ def _bytes(what: Any, serialize: Serialize, given: object, topic: str) -> bytes 
 def _headers(given: GivenHeaders) -> Headers:
     pairs = given.items() if isinstance(given, Mapping) else given
     return tuple((name, data.encode() if isinstance(data, str) else data) for name, data in pairs)
+
+
+class TransactionalDeadLetters:
+    """Sends dead letters through `TransactionalOutputs`."""
+
+    def __init__(self, outputs: TransactionalOutputs) -> None:
+        self._outputs = outputs
+
+    async def send(self, record: ProducerRecord) -> None:
+        """Keep a dead letter for the transaction of the current work."""
+        await self._outputs.send_bytes(_CURRENT.get(), record)
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler whose dead letters, of records that cannot be decoded, belong to its work."""
+
+        async def handle(work: Work) -> None:
+            _CURRENT.set(work)
+            if isinstance(work.context, WorkState):
+                # An attempt that failed took them along: they were no more than kept.
+                work.context.set_aside_offsets.clear()
+            await handler(work)
+
+        return handle
+
+
+class TransactionalFailures:
+    """Implements `FailurePolicy` by another one, whose dead letters are transactional."""
+
+    def __init__(self, policy: FailurePolicy, outputs: TransactionalOutputs) -> None:
+        self._policy = policy
+        self._outputs = outputs
+
+    def decide(self, work: Work, error: BaseException, now_ms: int) -> Verdict:
+        """Return what the policy decides."""
+        return self._policy.decide(work, error, now_ms)
+
+    async def set_aside(self, work: Work, error: BaseException) -> None:
+        """Give the dead letters of a work to the next transaction: its offset is committed with them."""
+        _CURRENT.set(work)
+        try:
+            await self._policy.set_aside(work, error)
+        except BaseException:
+            self._outputs.discard(work)
+            raise
+        self._outputs.settle(work)

@@ -23,7 +23,7 @@ from ottla.producer import (
 from ottla.protocol import errors
 from ottla.protocol.errors import KafkaError
 from ottla.streams.errors import TOO_LARGE, DeadLetterRejected, RemoteError
-from ottla.streams.work_state import FinalFailure
+from ottla.streams.seams import FinalFailure
 
 log = logging.getLogger(__name__)
 

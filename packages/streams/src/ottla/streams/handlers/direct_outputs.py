@@ -10,8 +10,7 @@ from ottla.producer import Acknowledgement, ProducerRecord
 from ottla.producer.record import Headers
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import TOO_LARGE, OutputTooLarge, StateTooLarge
-from ottla.streams.seams import Work
-from ottla.streams.work_state import WorkState, state_of
+from ottla.streams.seams import Work, WorkState, state_of
 
 
 class SendingProducer(Protocol):

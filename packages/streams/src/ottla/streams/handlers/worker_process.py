@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection, current_process, parent_process
 from typing import Any, NamedTuple
 
+from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
+from ottla.protocol.records import TimestampType
 from ottla.streams.errors import RemoteError
 from ottla.streams.handlers.arguments import Call, Function, arguments_of
 from ottla.streams.handlers.context import Context
-from ottla.streams.handlers.record_data import RecordData, record_of
 from ottla.streams.handlers.value_decoding import ValueFormat
 
 
@@ -106,3 +107,47 @@ def _importable(kind: type[BaseException]) -> type[BaseException]:
             continue
         return base
     return Exception
+
+
+class RecordData(NamedTuple):
+    """The parts of a record; it can be pickled."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_type: int
+    leader_epoch: int
+
+
+def data_of(record: ConsumerRecord) -> RecordData:
+    """Return the parts of a record."""
+    return RecordData(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        record.key,
+        record.value,
+        record.headers,
+        int(record.timestamp_type),
+        record.leader_epoch,
+    )
+
+
+def record_of(data: RecordData) -> ConsumerRecord:
+    """Return an equal record."""
+    return ConsumerRecord(
+        data.topic,
+        data.partition,
+        data.offset,
+        data.timestamp_ms,
+        data.key,
+        data.value,
+        data.headers,
+        timestamp_type=TimestampType(data.timestamp_type),
+        leader_epoch=data.leader_epoch,
+    )

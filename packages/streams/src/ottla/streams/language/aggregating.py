@@ -7,9 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from ottla.streams.errors import StateUndecodable
 from ottla.streams.handlers.context import key_hash
-from ottla.streams.language.calls import Step, Waiting, then, without
-from ottla.streams.language.nodes import Aggregate
-from ottla.streams.language.runs import Cell, Run
+from ottla.streams.language.declarations import Aggregate
+from ottla.streams.language.runs import Cell, Run, Step, Waiting, then, without
 from ottla.streams.language.windows import (
     KeyWindows,
     WindowRules,

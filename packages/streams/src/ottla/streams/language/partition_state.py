@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import StreamsError, TopologyError
-from ottla.streams.language.nodes import TableNode
+from ottla.streams.language.declarations import TableNode
 from ottla.streams.language.runs import Lookup
-from ottla.streams.language.stores import StoreFactory
-from ottla.streams.language.tables import Tables
+from ottla.streams.language.stores import StoreFactory, Tables
 from ottla.streams.language.topics import changelog_topic
 from ottla.streams.language.topology import SubTopology
 from ottla.streams.language.windows import NO_TIME

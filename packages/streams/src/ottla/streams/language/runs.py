@@ -1,15 +1,20 @@
-"""A run: one record on its way through a sub-topology. What it writes is kept until all of it succeeded."""
+"""A run: one record on its way through a sub-topology. What it writes is kept until all of it succeeded.
+
+Steps call functions of programs, which may be plain or async, and each other. Nothing waits most of the time:
+so a step is a plain call, and returns something to await only where it came to an async function, or to a
+store that reads its file. A coroutine per step would cost more than the work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.streams.errors import StateUndecodable
-from ottla.streams.language.nodes import TableNode
+from ottla.streams.language.declarations import TableNode
 from ottla.streams.state.entry import Entry, to_headers
 from ottla.streams.state.store import ELSEWHERE
 from ottla.streams.state.store_partition import (
@@ -20,56 +25,8 @@ from ottla.streams.state.store_partition import (
 )
 
 Headers = Sequence[tuple[str, bytes | None]]
-
-
-class Outbox(Protocol):
-    """Takes what a record causes. The record is finished when all of it is acknowledged."""
-
-    def send(self, output: ProducerRecord) -> Awaitable[None]:
-        """Take an output, awaited."""
-
-    async def acknowledged(self) -> None:
-        """Return when all of it is acknowledged; at once in a transaction, which writes all or nothing."""
-
-
-class Lookup(Protocol):
-    """Looks up rows of tables."""
-
-    def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
-        """Return the newest value of a key, None without one, or an awaitable of it."""
-
-    def name_row(self, table: TableNode, key: bytes) -> str:
-        """Name the row of a key that was just looked up, with its table and partition."""
-
-
-@dataclass
-class Counters:
-    """Counters of records that were dropped."""
-
-    late: int = 0
-    """Records that came after their window was closed."""
-    without_key: int = 0
-    """Records without a key before a join or an aggregate."""
-    without_value: int = 0
-    """Records without a value in streams."""
-
-
-@dataclass(slots=True, eq=False)
-class Cell:
-    """The entry of one key in one store during a run."""
-
-    partition: StorePartition
-    key: bytes
-    before: Entry | None
-    is_known: bool
-    """Whether the record was applied before, in another life of the process."""
-    after: Entry | None = None
-
-    @property
-    def value(self) -> bytes | None:
-        """The value as of now in this run."""
-        entry = self.after or self.before
-        return None if entry is None else entry.value
+Waiting = Awaitable[None] | None
+"""None: all is done. Otherwise it is awaited, and the rest is done then."""
 
 
 class Run:
@@ -168,7 +125,7 @@ class Run:
             await outbox.send(self._changelog(cell.partition, cell.key, entry))
 
     def release(self) -> None:
-        """Let others change the keys; always called at the end."""
+        """Unlock the keys for other runs; always called at the end."""
         for cell in self._cells.values():
             cell.partition.release(cell.key)
         self._cells.clear()
@@ -210,3 +167,125 @@ class Run:
         return ProducerRecord(
             partition.changelog, entry.value, key, self.record.partition, self.timestamp_ms, to_headers(entry)
         )
+
+
+Step = Callable[[Run, Any, Any], Waiting]
+"""Takes a run, a key and a value."""
+GoOn = Callable[[Run, Any, Any, Any], Waiting]
+"""Takes a run, a key, a value, and the result of a call."""
+
+
+class Outbox(Protocol):
+    """Takes what a record causes. The record is finished when all of it is acknowledged."""
+
+    def send(self, output: ProducerRecord) -> Awaitable[None]:
+        """Take an output, awaited."""
+
+    async def acknowledged(self) -> None:
+        """Return when all of it is acknowledged; at once in a transaction, which writes all or nothing."""
+
+
+class Lookup(Protocol):
+    """Looks up rows of tables."""
+
+    def row(self, table: TableNode, key: bytes) -> bytes | Awaitable[bytes | None] | None:
+        """Return the newest value of a key, None without one, or an awaitable of it."""
+
+    def name_row(self, table: TableNode, key: bytes) -> str:
+        """Name the row of a key that was just looked up, with its table and partition."""
+
+
+@dataclass
+class Counters:
+    """Counters of records that were dropped."""
+
+    late: int = 0
+    """Records that came after their window was closed."""
+    without_key: int = 0
+    """Records without a key before a join or an aggregate."""
+    without_value: int = 0
+    """Records without a value in streams."""
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """The entry of one key in one store during a run."""
+
+    partition: StorePartition
+    key: bytes
+    before: Entry | None
+    is_known: bool
+    """Whether the record was applied before, in another life of the process."""
+    after: Entry | None = None
+
+    @property
+    def value(self) -> bytes | None:
+        """The value as of now in this run."""
+        entry = self.after or self.before
+        return None if entry is None else entry.value
+
+
+def calling(function: Callable[[Any], Any], go_on: GoOn) -> Step:
+    """Return a step that calls a function of the value and goes on with its result."""
+
+    def step(run: Run, key: Any, value: Any) -> Waiting:
+        made = function(value)
+        if hasattr(made, "__await__"):
+            return then(made, go_on, run, key, value)
+        return go_on(run, key, value, made)
+
+    return step
+
+
+def calling_with_key(function: Callable[[Any, Any], Any], go_on: GoOn) -> Step:
+    """Return a step that calls a function of key and value and goes on with its result."""
+
+    def step(run: Run, key: Any, value: Any) -> Waiting:
+        made = function(key, value)
+        if hasattr(made, "__await__"):
+            return then(made, go_on, run, key, value)
+        return go_on(run, key, value, made)
+
+    return step
+
+
+async def then(made: Awaitable[Any], go_on: GoOn, run: Run, key: Any, value: Any) -> None:
+    """Await the result of a call and go on with it."""
+    waiting = go_on(run, key, value, await made)
+    if waiting is not None:
+        await waiting
+
+
+def in_turn(turns: Iterator[Waiting]) -> Waiting:
+    """Do one thing after the other; each begins when it is taken from the iterator."""
+    for waiting in turns:
+        if waiting is not None:
+            return _rest(waiting, turns)
+    return None
+
+
+def without(header: str | None, run: Run, turns: Iterator[Callable[[], Waiting]]) -> Waiting:
+    """Do one thing after the other; what they write has the run's headers without one of them, or none.
+
+    Several records that were made of one are no copies of each other: so they must not have its message id.
+    A window that closes has no headers: those of the record that closes it say nothing about it.
+    """
+    headers = run.headers
+    run.headers = () if header is None else [pair for pair in headers if pair[0] != header]
+    waiting = in_turn(turn() for turn in turns)
+    if waiting is not None:
+        return _with(headers, run, waiting)
+    run.headers = headers
+    return None
+
+
+async def _with(headers: Headers, run: Run, waiting: Awaitable[None]) -> None:
+    await waiting
+    run.headers = headers
+
+
+async def _rest(first: Awaitable[None], turns: Iterator[Waiting]) -> None:
+    await first
+    for waiting in turns:
+        if waiting is not None:
+            await waiting

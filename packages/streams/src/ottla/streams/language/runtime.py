@@ -21,16 +21,14 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
 from ottla.streams.errors import StateUnavailable
-from ottla.streams.language.compiled_part import CompiledPart
 from ottla.streams.language.partition_state import PartitionState
 from ottla.streams.language.runs import Counters, Run
-from ottla.streams.language.stores import StoreFactory
-from ottla.streams.language.tables import PartitionLookup, Tables
+from ottla.streams.language.steps import CompiledPart
+from ottla.streams.language.stores import PartitionLookup, StoreFactory, Tables
 from ottla.streams.language.topics import changelog_topic, prepare_topics
 from ottla.streams.language.topology import Plan
-from ottla.streams.seams import Work
+from ottla.streams.seams import Work, state_of
 from ottla.streams.state.topic_reader import EndOffsets, TopicReader
-from ottla.streams.work_state import state_of
 
 log = logging.getLogger(__name__)
 

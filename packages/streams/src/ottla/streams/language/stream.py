@@ -8,9 +8,23 @@ from typing import Any, Generic, TypeVar, overload
 
 from ottla.streams.errors import TopologyError
 from ottla.streams.language.declarations import (
+    Aggregate,
+    Branch,
     Declarations,
+    Filter,
     GlobalTable,
+    Join,
+    KeyBy,
+    MapPairs,
+    MapValues,
+    Merge,
+    Node,
     Origin,
+    Peek,
+    Sink,
+    Source,
+    StoreKind,
+    StoreSpec,
     Table,
     check_name,
     check_order,
@@ -18,22 +32,6 @@ from ottla.streams.language.declarations import (
     from_first,
     from_initial,
     type_of,
-)
-from ottla.streams.language.nodes import (
-    Aggregate,
-    Branch,
-    Filter,
-    Join,
-    KeyBy,
-    MapPairs,
-    MapValues,
-    Merge,
-    Node,
-    Peek,
-    Sink,
-    Source,
-    StoreKind,
-    StoreSpec,
 )
 from ottla.streams.language.serdes import Serde, TypeOrSerde, serde_of
 from ottla.streams.language.windows import Tumbling, WindowRules, WindowValue

@@ -11,7 +11,7 @@ from ottla.admin import Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.protocol import errors
 from ottla.streams.errors import TopologyError
-from ottla.streams.language.nodes import StoreSpec
+from ottla.streams.language.declarations import StoreSpec
 from ottla.streams.language.topology import Plan, SubTopology
 
 CREATION_S: Final = 30.0

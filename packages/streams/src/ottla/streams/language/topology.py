@@ -7,8 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from ottla.streams.errors import TopologyError
-from ottla.streams.language.declarations import Declarations, GlobalTable, Origin, Table
-from ottla.streams.language.nodes import Aggregate, Join, Node, Source, StoreKind, StoreSpec, TableNode
+from ottla.streams.language.declarations import (
+    Aggregate,
+    Declarations,
+    GlobalTable,
+    Join,
+    Node,
+    Origin,
+    Source,
+    StoreKind,
+    StoreSpec,
+    Table,
+    TableNode,
+)
 from ottla.streams.language.serdes import TypeOrSerde, serde_of
 from ottla.streams.language.stream import Stream
 

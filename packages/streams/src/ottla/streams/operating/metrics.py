@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 
 from ottla.client.metrics import Description, Metrics, Sample, average, counter, gauge, total
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.processing.standstill import Standstill
+from ottla.streams.operating.health import Standstill
 
 
 class Sizes(Protocol):

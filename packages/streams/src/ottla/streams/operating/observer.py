@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.handlers.context import key_hash
-from ottla.streams.operating.health import HealthFacts
+from ottla.streams.operating.health import HealthFacts, Standstill
 from ottla.streams.operating.log_lines import LogLines
 from ottla.streams.operating.metrics import Sizes, StreamsMetrics
-from ottla.streams.processing.standstill import Standstill
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 

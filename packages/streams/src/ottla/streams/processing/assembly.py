@@ -1,39 +1,63 @@
-"""The parts that a processor's settings choose: its handler, its outputs, its commits, and what follows
-failures."""
+"""The parts of a processor that its settings choose: handler, outputs, commits, failure policy.
+
+Exactly once replaces three of them: outputs and dead letters go into the transaction of offsets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_checkable
 
+from ottla.client.config import ClientConfig, parse_bootstrap_servers
+from ottla.client.environment import unique_suffix
+from ottla.client.errors import ClientError
+from ottla.client.retry import Backoff
 from ottla.client.settings import SettingError
 from ottla.consumer import Consumer
 from ottla.producer import Producer, ProducerConfig, ProducerRecord
-from ottla.protocol.errors import TransactionalIdAuthorizationFailed
-from ottla.streams.config import StreamsConfig
-from ottla.streams.environment import environment
-from ottla.streams.errors import ContextMisused, TransactionsRefused
-from ottla.streams.exactly_once.settings import check
-from ottla.streams.failures.dead_letters import Send
-from ottla.streams.failures.failure_handling import FailureHandling
+from ottla.protocol.errors import KafkaError, TransactionalIdAuthorizationFailed
+from ottla.streams.config import StreamsConfig, check, transactional
+from ottla.streams.environment import chance, environment
+from ottla.streams.errors import (
+    ContextMisused,
+    InvalidHandler,
+    OutputFailed,
+    OutputTooLarge,
+    TransactionsRefused,
+)
+from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, FinishedWork, Output
+from ottla.streams.exactly_once.transactional_commits import TransactionalCommits
+from ottla.streams.exactly_once.transactional_outputs import (
+    TransactionalDeadLetters,
+    TransactionalFailures,
+    TransactionalOutputs,
+)
+from ottla.streams.failures.dead_letters import DeadLetters, Send
+from ottla.streams.failures.failure_handling import FailureHandling, PoisonKeys
+from ottla.streams.failures.retry_policy import RetryPolicy
 from ottla.streams.handlers.arguments import Function
 from ottla.streams.handlers.context import Sender
 from ottla.streams.handlers.direct_outputs import DirectOutputs
-from ottla.streams.handlers.function_handler import takes_work
+from ottla.streams.handlers.function_handler import FunctionHandler, reject_batch, takes_work
 from ottla.streams.processing.committing import ConsumerCommits
-from ottla.streams.processing.missing_topics import shown_servers
-from ottla.streams.processing.parts import make_failures, make_function
-from ottla.streams.processing.transactions import Transactions
 from ottla.streams.seams import Commits, FailurePolicy, Handler, Outputs, PartitionStates, Work
 
 if TYPE_CHECKING:
     from ottla.streams.dedupe.guard import Dedupe
     from ottla.streams.dedupe.wrapping import Guard
 
+
 MakeCommits = Callable[[Consumer], Commits]
+CREATED_WITHIN_S: Final = 2.0
+"""Where brokers create topics when clients ask for them, they have done so by then."""
+
+log = logging.getLogger("ottla.streams")
 
 
 class StatefulHandler(Handler, PartitionStates, AbstractAsyncContextManager[Any], Protocol):
@@ -240,3 +264,124 @@ def _guard(dedupe: Dedupe, parts: Assembly) -> Guard:
 
 def _sender(outputs: Outputs) -> Sender:
     return cast("Sender", outputs) if hasattr(outputs, "send") else _NoSender()
+
+
+def make_failures(config: StreamsConfig, send: Send | None) -> FailureHandling:
+    """Return the failure policy of a config; `send` sends dead letters, None if they have no topic."""
+    topic = config.dead_letter_topic
+    letters = None if topic is None or send is None else DeadLetters(topic, config.group_id, send)
+    policy = RetryPolicy(
+        retries=config.retries,
+        backoff=Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, config.retry_jitter),
+        on_error=config.on_error,
+        has_dead_letters=letters is not None,
+    )
+    aside = PoisonKeys(config.max_poison_keys, config.poison_key_ttl_ms) if config.poison_keys else None
+    return FailureHandling(
+        policy, letters, aside, chance=chance, now_ms=_loop_time_ms, uses_lanes=callable(config.order)
+    )
+
+
+def make_function(
+    config: StreamsConfig, function: Function, sender: Sender, failures: FailureHandling | None
+) -> FunctionHandler:
+    """Return the handler of a user's function. Raises InvalidHandler if it cannot be one.
+
+    `failures` takes the records of a batch that cannot be decoded; without it they fail the batch.
+    """
+    made = FunctionHandler(
+        function,
+        sender,
+        run_on=config.run_on,
+        value_format=config.value_format,
+        max_threads=config.max_threads,
+        max_processes=config.max_processes or os.cpu_count() or 1,
+        on_undecodable=reject_batch if failures is None else failures.set_aside_undecodable,
+    )
+    if config.batch_size > 1 and not made.arguments.is_batch:
+        raise InvalidHandler(
+            f"handler {made.name} takes one record, and batch_size is {config.batch_size}; annotate its "
+            "parameter list[...], or leave out batch_size"
+        )
+    return made
+
+
+def _loop_time_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1_000)
+
+
+class Transactions:
+    """Outputs, dead letters and commits that share the transactions of one producer."""
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self.config = transactional(config, unique_suffix())
+        """The settings for this: a transactional id, and read_committed."""
+        self._finished = BufferedOutputs()
+        self.outputs = TransactionalOutputs(
+            self._finished, config.producer, max_bytes=config.max_buffered_output_bytes
+        )
+        self.dead_letters = TransactionalDeadLetters(self.outputs)
+        self._handling: FailureHandling | None = None
+
+    def commits(self, consumer: Consumer, producer: Producer) -> Commits:
+        """Return what commits offsets together with outputs."""
+        return TransactionalCommits(
+            producer,
+            self._finished,
+            consumer.group_metadata,
+            interval_ms=self.config.transaction_interval_ms,
+            on_committed=self.outputs.committed,
+            letters=self._letters,
+        )
+
+    def _letters(self, work: FinishedWork, error: OutputTooLarge) -> tuple[Output, ...] | None:
+        """Return the dead letters of work whose output its topic refuses; None if the processor stops."""
+        if self._handling is None:
+            return None
+        failure = OutputFailed(work.partition, work.offsets[0], error)
+        made = self._handling.letters_of(work.records, failure, work.attempts, is_short=error.topic)
+        return None if made is None else tuple(_output(letter) for letter in made)
+
+    def use(self, handling: FailureHandling | None) -> None:
+        """Set aside works whose outputs are refused as a failure policy says; without one they stop."""
+        self._handling = handling
+
+    def failures(self, policy: FailurePolicy) -> FailurePolicy:
+        """Return a policy in place of one whose dead letters go to `dead_letters`."""
+        return TransactionalFailures(policy, self.outputs)
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler in place of one that sends dead letters itself, of records it cannot decode."""
+        return self.dead_letters.wrap(handler)
+
+
+def _output(letter: ProducerRecord) -> Output:
+    """Return a dead letter, which is bytes as they were read, as an output."""
+    headers = letter.headers.items() if isinstance(letter.headers, Mapping) else letter.headers
+    named = tuple((name, data.encode() if isinstance(data, str) else data) for name, data in headers)
+    return Output(letter.topic, letter.value, letter.key, headers=named)
+
+
+async def warn_of_missing_topics(consumer: Consumer, topics: Iterable[str], config: ClientConfig) -> None:
+    """Log one warning for each topic that does not exist soon after the consumer has subscribed to it."""
+    await asyncio.sleep(CREATED_WITHIN_S)
+    for topic in topics:
+        try:
+            if await consumer.partitions_for_topic(topic):
+                continue
+        except (ClientError, KafkaError) as error:  # the consumer meets the same error, and tells it
+            log.debug("topic %r cannot be looked up: %s", topic, error)
+            continue
+        log.warning(
+            "topic %r does not exist at %s, and no broker creates it: create it (ottla topics create %s), or "
+            "correct its name; until then nothing of it is handled",
+            topic, shown_servers(config), topic, extra={"topic": topic},
+        )  # fmt: skip
+
+
+def shown_servers(config: ClientConfig) -> str:
+    """Return the bootstrap servers as messages show them."""
+    return ",".join(
+        str(parse_bootstrap_server)
+        for parse_bootstrap_server in parse_bootstrap_servers(config.bootstrap_servers)
+    )

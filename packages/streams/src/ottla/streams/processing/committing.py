@@ -13,7 +13,7 @@ from ottla.consumer import Consumer
 from ottla.protocol.errors import KafkaError, OffsetMetadataTooLarge
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import OffsetsNotCommitted, StreamsError
-from ottla.streams.scheduling.commit_plan import CommitPlan
+from ottla.streams.scheduling.frontier import CommitPlan
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Commits, Observer, PartitionStates, Plan
 
@@ -64,7 +64,7 @@ class Committer:
             self._on_tick()
 
     async def commit(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
-        """Commit what is due of partitions, by default all; return whether all of it is committed.
+        """Commit finished offsets of partitions, by default all; return whether all are committed.
 
         A transaction that an earlier call left open is ended even if nothing is due: the next owner of
         revoked partitions waits for its end. Refusals are logged. Raises StreamsError if there can be no

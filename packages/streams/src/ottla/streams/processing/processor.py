@@ -13,11 +13,10 @@ from ottla.client.settings import SettingError, config_from
 from ottla.consumer import Consumer
 from ottla.streams.config import StreamsConfig
 from ottla.streams.environment import environment
-from ottla.streams.processing.assembly import Assembly, Program
+from ottla.streams.operating.health import LOOK_EVERY_S, Standstills
+from ottla.streams.processing.assembly import Assembly, Program, warn_of_missing_topics
 from ottla.streams.processing.committing import Committer
-from ottla.streams.processing.missing_topics import warn_of_missing_topics
 from ottla.streams.processing.rebalancing import Rebalancing
-from ottla.streams.processing.standstill import LOOK_EVERY_S, Standstills
 from ottla.streams.processing.workers import Workers
 from ottla.streams.scheduling.intake import STEP_RECORDS, IntakeLimits
 from ottla.streams.scheduling.scheduler import Scheduler

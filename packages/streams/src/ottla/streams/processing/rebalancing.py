@@ -112,7 +112,7 @@ class Rebalancing(RebalanceListener):
             self._scheduler.assign(partition, commit.offset, commit.metadata)
 
     async def on_partitions_revoked(self, revoked: Partitions) -> None:
-        """Let running handlers end within the drain's bound, and commit."""
+        """Wait for running handlers within the drain's bound, and commit."""
         await self._drain(self._held & revoked)
 
     async def on_partitions_lost(self, lost: Partitions) -> None:

@@ -129,7 +129,7 @@ class Workers:
         return int(self._loop.time() * 1_000)
 
     def wake(self) -> None:
-        """Let a worker look for work: one that is idle, or else a new one."""
+        """Wake an idle worker to take work, or start a new one."""
         if self._is_stopped or self._tasks is None:
             return
         while self._idle:
@@ -284,7 +284,7 @@ class Workers:
         self._waking -= 1
 
     async def _yield(self, worker: Worker) -> None:
-        """Let others run. A worker that was woken goes on in the place of this one, if there is one.
+        """Yield to other tasks. A worker that was woken takes the place of this one, if there is one.
 
         Otherwise all that were ever started would yield after each record, while handlers do not wait.
         """

@@ -21,9 +21,8 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import OrderFailed
 from ottla.streams.scheduling._core import SchedulerCore
 from ottla.streams.scheduling.assignment import Assignment, Phase, WorkItem
-from ottla.streams.scheduling.commit_plan import CommitPlan, commit_plan
 from ottla.streams.scheduling.finished_offsets import decode
-from ottla.streams.scheduling.frontier import Frontier
+from ottla.streams.scheduling.frontier import CommitPlan, Frontier, commit_plan
 from ottla.streams.scheduling.intake import IntakeLimits, may_resume, must_pause
 
 Order = Literal["key", "partition", "none"] | Callable[[ConsumerRecord], Hashable]
@@ -278,7 +277,7 @@ class Scheduler(SchedulerCore):
         return commit_plan(partition, assignment.frontier, self.limits.commit_metadata_max_bytes, assignment)
 
     def due_commits(self, partitions: Iterable[TopicPartition] | None = None) -> list[CommitPlan]:
-        """Return the plans of partitions, by default all, for which they differ from what is committed."""
+        """Return the plans of partitions, by default all, that differ from the committed offsets."""
         chosen = self._assigned if partitions is None else partitions
         plans = [self.commit_plan(partition) for partition in chosen]
         return [

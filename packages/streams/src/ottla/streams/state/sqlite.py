@@ -86,7 +86,7 @@ class SqliteStore:
         self._cache.clear()
 
     def go_on(self) -> None:
-        """Let reads go on: the file has everything again."""
+        """Resume reads: the file has everything again."""
         self._is_whole.set()
 
     @property
@@ -182,7 +182,7 @@ class SqliteStore:
             await self._has_room.wait()
 
     def give_up(self) -> None:
-        """Let calls that wait for the file raise StoreClosed: the partition goes to another member."""
+        """Make calls that wait for the file raise StoreClosed: the partition goes to another member."""
         self._is_given_up = True
         self._has_room.set()
         self._is_whole.set()

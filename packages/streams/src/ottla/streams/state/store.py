@@ -111,7 +111,7 @@ class KeyedStore(Protocol):
         ...
 
     def go_on(self) -> None:
-        """Let reads go on: everything is applied again."""
+        """Resume reads: everything is applied again."""
         ...
 
     async def clear(self) -> None:
@@ -119,7 +119,7 @@ class KeyedStore(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Let calls that wait raise StoreClosed; `close` comes next."""
+        """Make calls that wait raise StoreClosed; `close` comes next."""
         ...
 
     async def close(self) -> None:

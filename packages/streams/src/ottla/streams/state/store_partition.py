@@ -52,7 +52,7 @@ class StorePartition:
         return True
 
     def release(self, key: bytes) -> None:
-        """Let others change the key."""
+        """Unlock the key for other runs."""
         released = self._busy.pop(key)
         if released is not None:
             released.set()

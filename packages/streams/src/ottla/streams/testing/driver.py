@@ -18,7 +18,7 @@ from ottla.streams.environment import environment_of
 from ottla.streams.language.topology import Plan
 from ottla.streams.processing.processor import Processor
 from ottla.streams.testing.cluster import Life, MemoryCluster
-from ottla.streams.testing.members import Member, Target
+from ottla.streams.testing.members import Member, Target, VirtualEnvironment
 from ottla.streams.testing.memory_group import MemoryGroup
 from ottla.streams.testing.memory_log import MemoryLog
 from ottla.streams.testing.memory_producer import MemoryProducer
@@ -30,7 +30,6 @@ from ottla.streams.testing.records import (
     key_bytes,
     to_bytes,
 )
-from ottla.streams.testing.virtual_environment import VirtualEnvironment
 from ottla.streams.testing.virtual_loop import START_S, NeverSettles, VirtualLoop
 
 START_MS: Final = 1_700_000_000_000
@@ -156,13 +155,13 @@ class StreamsTest:
         self._raise_failures()
 
     def advance(self, *, hours: float = 0, minutes: float = 0, seconds: float = 0, ms: float = 0) -> None:
-        """Let time pass, and do everything that is due meanwhile, each at its time."""
+        """Advance time, and do everything that is due meanwhile, each at its time."""
         span_s = hours * 3_600 + minutes * 60 + seconds + ms / 1_000
         self._loop.drive(self._loop.now_s + span_s)
         self._raise_failures()
 
     def wait_until(self, condition: Callable[[], object], *, hours: float = 1) -> None:
-        """Let time pass until a condition is true. Raises NeverSettles if it is not within `hours`."""
+        """Advance time until a condition is true. Raises NeverSettles if it is not within `hours`."""
         self._drive_until(lambda: bool(condition()), "the condition", hours * 3_600)
         self._raise_failures()
 
@@ -182,7 +181,7 @@ class StreamsTest:
         timestamp_ms: int | None = None,
         headers: Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] = (),
     ) -> RecordMetadata:
-        """Write a record, and return where it is; `settle` or `advance` lets the members read it.
+        """Write a record, and return where it is; members read it during `settle` or `advance`.
 
         A value of bytes is written as it is, None is a tombstone, all else becomes JSON. Keys are bytes or
         text, and choose the partition as Kafka's clients do.
@@ -245,7 +244,7 @@ class StreamsTest:
         return number
 
     def stop_member(self, member: int | None = None) -> None:
-        """Let a member drain and leave: the one with this number, or the only one. Time passes meanwhile."""
+        """Stop a member, which drains and leaves: the one with this number, or the only one. Time passes."""
         found = self._member(member)
         found.stop()
         self._drive_until(lambda: found.is_done, "the stop")
@@ -268,7 +267,7 @@ class StreamsTest:
         self._until_stable()
 
     def rebalance(self) -> None:
-        """Let every member give its partitions up, drained, and take those of the next member.
+        """Rebalance: every member drains and gives up its partitions, and takes those of the next one.
 
         A single member gets its own again. Time passes as the drain needs.
         """
@@ -318,7 +317,7 @@ class StreamsTest:
         self._raise_failures()
 
     def _drive_until(self, condition: Callable[[], bool], what: str, limit_s: float = STEP_LIMIT_S) -> None:
-        """Let time pass until a condition is true, and nothing can be done at that time."""
+        """Advance time until a condition is true, and nothing can be done at that time."""
         self._loop.drive(self._loop.now_s + limit_s, until=lambda: condition() or self._has_failed())
         if not condition() and not self._has_failed():
             raise NeverSettles(f"{what} has not come within {limit_s:g} s of virtual time")

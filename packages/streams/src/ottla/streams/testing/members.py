@@ -1,19 +1,26 @@
-"""One running instance of the tested program: started, stopped in an orderly way, or killed."""
+"""One running instance of the tested program and its environment: started, stopped in order, or killed."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final, cast
 
+from ottla.admin import Admin
+from ottla.client.config import ClientConfig
+from ottla.consumer import Consumer, ConsumerConfig
+from ottla.producer import Producer, ProducerConfig
 from ottla.streams.app import App
 from ottla.streams.environment import using
 from ottla.streams.processing.processor import Processor
-from ottla.streams.testing.cluster import Life
+from ottla.streams.testing.cluster import Life, MemoryCluster
+from ottla.streams.testing.memory_consumer import MemoryConsumer
+from ottla.streams.testing.memory_log import MemoryAdmin
+from ottla.streams.testing.memory_producer import MemoryProducer
 from ottla.streams.testing.records import DriverMisused
-from ottla.streams.testing.virtual_environment import VirtualEnvironment
-from ottla.streams.testing.virtual_loop import NeverSettles
+from ottla.streams.testing.virtual_loop import NeverSettles, VirtualLoop
 
 Program = App | Processor
 Target = App | Callable[[], Program] | Callable[[], Coroutine[Any, Any, object]]
@@ -101,3 +108,41 @@ class Member:
 
 def _names(tasks: Iterable[asyncio.Task[Any]]) -> str:
     return ", ".join(task.get_name() for task in tasks)
+
+
+class VirtualEnvironment:
+    """Implements `Environment`, and knows the tasks that run in it."""
+
+    # The clients have the methods that streams use, and no base class in common with the real ones, which
+    # connect; tests/testing/test_signatures.py compares them.
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        life: Life,
+        loop: VirtualLoop,
+        now_ms: Callable[[], int],
+        chance: Callable[[], float],
+    ) -> None:
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.now_ms = now_ms
+        self.chance = chance
+        self._cluster = cluster
+        self._life = life
+        self._loop = loop
+
+    def consumer(self, config: ConsumerConfig) -> Consumer:
+        """Return a consumer in memory."""
+        return cast("Consumer", MemoryConsumer(config, self._cluster, self._life))
+
+    def producer(self, config: ProducerConfig) -> Producer:
+        """Return a producer in memory."""
+        return cast("Producer", MemoryProducer(config, self._cluster, self._life, self.now_ms))
+
+    def admin(self, config: ClientConfig) -> Admin:
+        """Return an admin in memory."""
+        return cast("Admin", MemoryAdmin(self._cluster.log))
+
+    def waiting_outside(self) -> AbstractContextManager[None]:
+        """Stop virtual time while a thread or a process is waited for."""
+        return self._loop.waiting_outside()

@@ -1,17 +1,20 @@
-"""Groups in memory: members, their partitions, and committed offsets."""
+"""Groups in memory: members, their shares of the partitions, and committed offsets."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Set
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Protocol, TypeVar
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer import CommitFailed
 from ottla.protocol.errors import IllegalGeneration, UnknownMemberId
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.testing.balancing import Assignment, balanced, rotated
 from ottla.streams.testing.memory_log import MemoryLog
+
+M = TypeVar("M")
+
+Assignment = dict[M, set[TopicPartition]]
 
 
 class GroupMember(Protocol):
@@ -85,7 +88,7 @@ class MemoryGroup:
             self._is_due.set()
 
     def move_all(self) -> None:
-        """Let every member give all up, and take what another one had."""
+        """Rebalance: every member gives all up, and takes the partitions of another one."""
         self._moves_all = True
         self._is_due.set()
 
@@ -121,3 +124,47 @@ class MemoryGroup:
         async with asyncio.TaskGroup() as tasks:
             for member in [member for member in members if member in self.members]:
                 tasks.create_task(member.take(frozenset(target[member.member_id] - member.owned)))
+
+
+def balanced(
+    partitions: Iterable[TopicPartition],
+    members: Sequence[tuple[M, Set[str]]],
+    owned: Mapping[M, Set[TopicPartition]],
+) -> Assignment[M]:
+    """Return the partitions of each member, given with the topics that it subscribes to."""
+    target: Assignment[M] = {member: set() for member, _ in members}
+    readers = {
+        partition: [m for m, topics in members if partition.topic in topics]
+        for partition in sorted(partitions)
+    }
+    for partition, able in readers.items():
+        if able:
+            owner = next((m for m in able if partition in owned.get(m, ())), None)
+            target[owner if owner is not None else _least(able, target)].add(partition)
+    while (move := _next_move(readers, target)) is not None:
+        partition, giver, taker = move
+        target[giver].discard(partition)
+        target[taker].add(partition)
+    return target
+
+
+def rotated(members: Sequence[M], assignment: Assignment[M]) -> Assignment[M]:
+    """Return an assignment in which each member has what the next one had."""
+    following = [*members[1:], *members[:1]]
+    return {member: assignment[other] for member, other in zip(members, following, strict=True)}
+
+
+def _least(able: Sequence[M], target: Assignment[M]) -> M:
+    return min(able, key=lambda member: len(target[member]))
+
+
+def _next_move(
+    readers: Mapping[TopicPartition, Sequence[M]], target: Assignment[M]
+) -> tuple[TopicPartition, M, M] | None:
+    """Return a partition whose owner has two more than another reader of its topic."""
+    for partition, able in reversed(list(readers.items())):
+        for giver in able:
+            taker = _least(able, target)
+            if partition in target[giver] and len(target[giver]) > len(target[taker]) + 1:
+                return partition, giver, taker
+    return None

@@ -1,11 +1,14 @@
-"""Topics in memory: records of partitions, in order, with the offsets that a broker would give."""
+"""Topics in memory: records of partitions with the offsets that a broker would give, and an admin of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
 from uuid import UUID
 
+from ottla.admin import EARLIEST
 from ottla.client.cluster import NoSuchTopic
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.errors import TopicAlreadyExists
@@ -113,3 +116,67 @@ class MemoryLog:
         """Wake the readers: there are records."""
         for watcher in tuple(self._watchers):
             watcher()
+
+
+@dataclass(frozen=True)
+class MemoryTopic:
+    """The description of a topic."""
+
+    name: str
+    id: UUID
+    partitions: tuple[int, ...]
+
+
+class MemoryTopics:
+    """Creates and describes topics."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    async def describe(self, name: str) -> MemoryTopic:
+        """Return the description of a topic. Raises NoSuchTopic."""
+        numbers = tuple(range(len(self._log.partitions(name))))
+        return MemoryTopic(name, self._log.topic_id(name), numbers)
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic; its settings change nothing. Raises TopicAlreadyExists."""
+        self._log.create(name, None if partitions < 1 else partitions)
+
+
+class MemoryOffsets:
+    """Finds the ends of partitions."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    async def find(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset, or the end, of each partition."""
+        return {
+            partition: 0 if which == EARLIEST else self._log.partition(partition).end_offset
+            for partition, which in wanted.items()
+        }
+
+
+class MemoryAdmin:
+    """Reads and changes a cluster in memory."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.topics = MemoryTopics(log)
+        self.offsets = MemoryOffsets(log)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None

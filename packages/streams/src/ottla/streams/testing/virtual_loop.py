@@ -75,7 +75,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def waiting_outside(self) -> Iterator[None]:
-        """Let time stand still within the block, while a thread or a process is waited for."""
+        """Stop time within the block, while a thread or a process is waited for."""
         self._virtual.outside += 1
         try:
             yield

@@ -12,9 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ottla.streams.dedupe.batching import Batcher
 from ottla.streams.dedupe.errors import DedupeMisconfigured, StoreUnavailable
-from ottla.streams.dedupe.store import Claim, Scope
+from ottla.streams.dedupe.store import Batcher, Claim, Scope
 from ottla.streams.dedupe.window import DAY_MS, WindowLimits
 from ottla.streams.environment import now_ms
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from ottla.streams.dedupe.batching import Batcher
-from ottla.streams.dedupe.errors import DedupeMisconfigured
-from ottla.streams.dedupe.store import Claim, Scope
-from ottla.streams.dedupe.stores.sqlite_file import FileSettings, MarksFile, Operation
+from ottla.streams.dedupe.errors import DedupeMisconfigured, StoreUnavailable
+from ottla.streams.dedupe.store import Batcher, Claim, Scope
 from ottla.streams.dedupe.window import DAY_MS, WindowLimits
 from ottla.streams.environment import now_ms
 
 PART_LENGTH: Final = 1_000
+
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS marks"
+    " (scope TEXT NOT NULL, identity BLOB NOT NULL, marked_ms INTEGER NOT NULL,"
+    " PRIMARY KEY (scope, identity)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS claims (scope TEXT NOT NULL, identity BLOB NOT NULL, owner TEXT NOT NULL,"
+    " until_ms INTEGER NOT NULL, PRIMARY KEY (scope, identity)) WITHOUT ROWID",
+)
+_BY_TIME: Final = "CREATE INDEX IF NOT EXISTS marks_by_time ON marks (marked_ms)"
+_BY_SCOPE: Final = "CREATE INDEX IF NOT EXISTS marks_by_scope ON marks (scope, marked_ms)"
+_PURGED_AT_ONCE: Final = 5_000
 
 
 class SqliteStore:
@@ -128,3 +139,182 @@ class SqliteStore:
 
 def _call(method: Callable[..., Any], scope: str, arguments: tuple[object, ...], file: MarksFile) -> Any:
     return method(file, scope, *arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A call of a method of MarksFile, and whether it writes."""
+
+    call: Callable[[MarksFile], Any]
+    writes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """How the file is written."""
+
+    max_bytes: int = 0
+    synchronous: str = "full"
+    busy_timeout_ms: int = 1_000
+
+
+class MarksFile:
+    """Marks and claims in one SQLite file, opened when it is first used and again after errors."""
+
+    def __init__(self, path: Path, limits: WindowLimits, settings: FileSettings) -> None:
+        self._path = path
+        self._limits = limits
+        self._settings = settings
+        self._connection: sqlite3.Connection | None = None
+        self._inode: int | None = None
+        self._uses_claims = False
+        self._marked_since_trim: dict[str, int] = {}
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def check_folder(self) -> None:
+        """Raise DedupeMisconfigured if there is no folder for the file: it would not come by waiting."""
+        if not self._path.parent.is_dir():
+            raise DedupeMisconfigured(
+                f"the folder of the dedupe store {self._path} does not exist: make it, or choose another file"
+            )
+        if self._path.is_dir():
+            raise DedupeMisconfigured(f"the dedupe store {self._path} is a folder: name a file in it")
+
+    def run(self, operations: Sequence[Operation]) -> list[Any]:
+        """Run operations in one transaction; after an error none of them has had an effect.
+
+        Raises StoreUnavailable if the file is locked, full, gone or damaged.
+        """
+        try:
+            connection = self._opened()
+            if any(operation.writes for operation in operations):
+                connection.execute("BEGIN IMMEDIATE")
+            results = [operation.call(self) for operation in operations]
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            self.close()
+            raise StoreUnavailable(str(self), str(error)) from error
+        return results
+
+    def close(self) -> None:
+        """Close the file; a transaction under way is rolled back."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def seen(self, scope: str, identities: Collection[bytes], now_ms: int) -> set[bytes]:
+        """Return those of the identities that were marked within the window."""
+        query = "SELECT 1 FROM marks WHERE scope = ? AND identity = ? AND marked_ms > ?"
+        oldest_ms = self._limits.oldest_ms(now_ms)
+        return {
+            identity
+            for identity in identities
+            if self._execute(query, (scope, identity, oldest_ms)).fetchone() is not None
+        }
+
+    def mark(self, scope: str, identities: Collection[bytes], now_ms: int) -> None:
+        """Remember identities and end the claims on them; forget marks outside of the window."""
+        self._purge(scope, len(identities), now_ms)
+        self._many(
+            "INSERT INTO marks VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET marked_ms = excluded.marked_ms",
+            [(scope, identity, now_ms) for identity in identities],
+        )
+        if self._uses_claims:
+            claimed = [(scope, identity) for identity in identities]
+            self._many("DELETE FROM claims WHERE scope = ? AND identity = ?", claimed)
+
+    def claim(self, scope: str, identity: bytes, owner: str, now_ms: int, lease_ms: int) -> Claim:
+        """Claim an identity that is not marked, and on which no other owner has a claim that lasts."""
+        self._uses_claims = True
+        if self.seen(scope, (identity,), now_ms):
+            return Claim.DONE
+        taken = self._execute(
+            "INSERT INTO claims VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
+            " SET owner = excluded.owner, until_ms = excluded.until_ms"
+            " WHERE claims.until_ms <= ? OR claims.owner = excluded.owner",
+            (scope, identity, owner, now_ms + lease_ms, now_ms),
+        )
+        return Claim.NEW if taken.rowcount == 1 else Claim.TAKEN
+
+    def release(self, scope: str, identity: bytes, owner: str) -> None:
+        """End a claim of `owner`."""
+        query = "DELETE FROM claims WHERE scope = ? AND identity = ? AND owner = ?"
+        self._execute(query, (scope, identity, owner))
+
+    def part(self, scope: str, after: bytes | None, length: int, now_ms: int) -> list[bytes]:
+        """Return identities within the window in ascending order, from the one after `after`."""
+        query = "SELECT identity FROM marks WHERE scope = ? AND identity > ? AND marked_ms > ?"
+        if after is None:
+            query, after = query.replace("identity > ?", "identity >= ?"), b""
+        found = self._execute(
+            f"{query} ORDER BY identity LIMIT ?", (scope, after, self._limits.oldest_ms(now_ms), length)
+        )
+        return [identity for (identity,) in found]
+
+    def _purge(self, scope: str, arriving: int, now_ms: int) -> None:
+        """Delete marks outside of the window, a bounded number at a time."""
+        self._execute(
+            "DELETE FROM marks WHERE (scope, identity) IN"
+            " (SELECT scope, identity FROM marks WHERE marked_ms <= ? LIMIT ?)",
+            (self._limits.oldest_ms(now_ms), _PURGED_AT_ONCE),
+        )
+        max_ids = self._limits.max_ids
+        if max_ids is None:
+            return
+        marked = self._marked_since_trim[scope] = self._marked_since_trim.get(scope, 0) + arriving
+        if marked > max_ids // 10:
+            self._marked_since_trim[scope] = 0
+            self._trim(scope, max(1, max_ids - arriving))
+
+    def _trim(self, scope: str, length: int) -> None:
+        """Delete all marks of a scope but the newest ones, and those of the same time as the last of them."""
+        self._execute(
+            "DELETE FROM marks WHERE scope = ? AND marked_ms <"
+            " (SELECT marked_ms FROM marks WHERE scope = ? ORDER BY marked_ms DESC LIMIT 1 OFFSET ?)",
+            (scope, scope, length - 1),
+        )
+
+    def _opened(self) -> sqlite3.Connection:
+        """Return the connection; open it, unless the file has vanished while the store was in use."""
+        if self._inode is not None:
+            # A deleted file can still be written through its open handle, and everything in it is lost.
+            try:
+                inode = os.stat(self._path).st_ino
+            except FileNotFoundError:
+                raise FileNotFoundError(
+                    "the file is gone: put it back, or restart to begin with an empty one"
+                ) from None
+            if inode != self._inode:
+                self.close()
+        if self._connection is None:
+            self._connection = self._open()
+            self._inode = os.stat(self._path).st_ino
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        timeout_s = self._settings.busy_timeout_ms / 1_000
+        connection = sqlite3.connect(self._path, timeout=timeout_s, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
+            if self._settings.max_bytes:
+                with closing(connection.execute("PRAGMA page_size")) as found:
+                    pages = self._settings.max_bytes // int(found.fetchone()[0])
+                connection.execute(f"PRAGMA max_page_count = {max(1, pages)}")
+            for statement in (*_TABLES, _BY_TIME, *([_BY_SCOPE] if self._limits.max_ids else [])):
+                connection.execute(statement)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def _execute(self, query: str, values: Sequence[object]) -> sqlite3.Cursor:
+        assert self._connection is not None, "methods run inside of run()"
+        return self._connection.execute(query, values)
+
+    def _many(self, query: str, rows: Sequence[Sequence[object]]) -> None:
+        assert self._connection is not None, "methods run inside of run()"
+        self._connection.executemany(query, rows)
