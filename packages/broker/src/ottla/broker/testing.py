@@ -127,12 +127,16 @@ class BrokerThread:
 
 
 class BrokerProcess:
-    """A broker in a separate process, which can be killed, paused and restarted."""
+    """A broker in a separate process, which can be killed, paused and restarted.
+
+    `python` may be set to another environment's interpreter: the next start is of the version installed there.
+    """
 
     def __init__(self, data_dir: Path | str, settings: Mapping[str, str] | None = None) -> None:
         self.data_dir = Path(data_dir)
         self.host = "127.0.0.1"
         self.port = 0
+        self.python = sys.executable
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -165,7 +169,7 @@ class BrokerProcess:
         flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         with self.log_file.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ottla.broker", "start", *flags], stdout=output, stderr=output
+                [self.python, "-m", "ottla.broker", "start", *flags], stdout=output, stderr=output
             )
         self._wait_until_it_accepts()
         return self
