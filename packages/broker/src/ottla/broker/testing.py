@@ -129,7 +129,7 @@ class BrokerThread:
 class BrokerProcess:
     """A broker in a separate process, which can be killed, paused and restarted.
 
-    `python` may be set to another environment's interpreter: the next start is of the version installed there.
+    `python` may be set to the interpreter of another environment: the next start is of the version in it.
     """
 
     def __init__(self, data_dir: Path | str, settings: Mapping[str, str] | None = None) -> None:
