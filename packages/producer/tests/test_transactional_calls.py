@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 
 import pytest
 
@@ -65,6 +67,50 @@ async def test_no_partition_is_registered_with_a_transaction_that_is_aborted() -
 
     assert len(broker.seen(AddPartitionsToTxnRequest)) == 2
     assert [request.committed for request in broker.seen(EndTxnRequest)] == [True]
+
+
+async def test_records_of_a_deliberate_abort_are_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "ottla.producer")
+    async with coordinating(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, transactional_id="once", linger_ms=60_000) as producer:
+            with pytest.raises(LookupError):
+                async with producer.transaction():
+                    await producer.send("t", b"in a batch")
+                    producer.send_nowait("unknown", b"waits for metadata")
+                    raise LookupError
+            gc.collect()
+
+    assert [record.levelname for record in caplog.records if "not delivered" in record.message] == [
+        "DEBUG"
+    ] * 2
+
+
+async def test_a_producer_that_aborts_and_closes_looks_no_longer_for_the_topics_of_the_aborted_records() -> (
+    None
+):
+    async with coordinating(ScriptedBroker()) as broker, asyncio.timeout(30):
+        async with Producer(
+            broker.bootstrap_servers, transactional_id="once", max_block_ms=600_000
+        ) as producer:
+            await producer.begin_transaction()
+            producer.send_nowait("missing", b"never sent")
+
+
+async def test_records_that_a_broker_refused_stay_an_error_in_the_log_when_the_transaction_is_aborted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with coordinating(ScriptedBroker()) as broker:
+        broker.on(ProduceRequest, lambda request: acknowledged(request, ErrorCode.INVALID_RECORD))
+        async with Producer(broker.bootstrap_servers, transactional_id="once") as producer:
+            await producer.begin_transaction()
+            producer.send_nowait("t", b"refused")
+            await producer.flush()
+            await producer.abort_transaction()
+            gc.collect()
+
+    assert [record.levelname for record in caplog.records if "not delivered" in record.message] == ["ERROR"]
 
 
 async def test_an_epoch_that_a_leader_rejected_is_renewed_with_the_abort() -> None:

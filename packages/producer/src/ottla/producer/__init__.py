@@ -23,6 +23,7 @@ from ottla.producer.transactions.prepared_transaction import PreparedTransaction
 from ottla.producer.transactions.state import (
     ProducerFenced,
     ProducerLost,
+    TransactionAborted,
     TransactionError,
     TransactionFailed,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "SyncProducer",
     "TopicPartition",
     "TopicRecreated",
+    "TransactionAborted",
     "TransactionError",
     "TransactionFailed",
     "end_prepared",

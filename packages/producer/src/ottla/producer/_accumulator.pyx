@@ -55,6 +55,7 @@ from collections import deque
 from ottla.client.environment import chance as _system_chance
 from ottla.producer.errors import NoSuchPartition, RecordRefused, RecordTooLarge
 from ottla.producer.record import RecordMetadata
+from ottla.producer.transactions.state import TransactionAborted
 from ottla.protocol.records import Codec
 from ottla.protocol.records import compress as _compress
 from ottla.protocol.records import decode_records as _decode_records

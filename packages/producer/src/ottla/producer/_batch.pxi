@@ -299,4 +299,6 @@ cdef class Batch:
         if self.error is not None and not self._error_retrieved:
             records = "1 record" if self.record_count == 1 else f"{self.record_count} records"
             were = "was" if self.record_count == 1 else "were"
-            log.error("%s for %s %s not delivered: %s", records, self.partition, were, self.error)
+            # An abort is the application's own decision, which it need not be warned of.
+            level = logging.DEBUG if isinstance(self.error, TransactionAborted) else logging.ERROR
+            log.log(level, "%s for %s %s not delivered: %s", records, self.partition, were, self.error)

@@ -86,19 +86,12 @@ class Producer(SendMethods):
         self.config = config = config_from(ProducerConfig, config, settings)
         self.metrics = ProducerMetrics(buffer_total_bytes=config.buffer_memory)
         self._tasks: asyncio.TaskGroup | None = None
+        self._searches: set[asyncio.Task[None]] = set()
+        """Each finds a topic for the records that wait for it."""
         self._running: ContextTask | None = None
         self._cluster = Cluster(config.client.bootstrap_servers, config.client)
         self._coordinator = self._coordinator_client()
-        self._accumulator = Accumulator(
-            batch_size=config.batch_size,
-            linger_ms=config.linger_ms,
-            buffer_memory=config.buffer_memory,
-            max_record_size=config.max_request_size,
-            max_records=config.queue_buffering_max_messages,
-            max_batch_records=config.batch_num_messages,
-            monotonic_ms=loop_time_ms,
-            chance=chance,
-        )
+        self._accumulator = self._make_accumulator()
         self._buffer_space = BufferSpace(self._accumulator, config.max_block_ms, self.metrics)
         self._pending = PendingMetadata(self._pending_failed)
         interceptors = Interceptors(config.interceptors)
@@ -205,6 +198,8 @@ class Producer(SendMethods):
         self._buffer_space.fail_all(closed)
         self._sender_task.cancel()
         self._metadata_task.cancel()
+        for search in self._searches:
+            search.cancel()  # no record waits for its topic any more
 
     # --- sending
 
@@ -413,7 +408,20 @@ class Producer(SendMethods):
             pending=self._pending,
             buffer_space=self._buffer_space,
             metrics=self.metrics,
-            run=self._create_task,
+            run=self._look_up,
+        )
+
+    def _make_accumulator(self) -> Accumulator:
+        config = self.config
+        return Accumulator(
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            buffer_memory=config.buffer_memory,
+            max_record_size=config.max_request_size,
+            max_records=config.queue_buffering_max_messages,
+            max_batch_records=config.batch_num_messages,
+            monotonic_ms=loop_time_ms,
+            chance=chance,
         )
 
     def _make_sender(self, records: RecordAppender) -> Sender:
@@ -456,9 +464,11 @@ class Producer(SendMethods):
             await self._cluster.close()
             raise
 
-    def _create_task(self, task: Coroutine[Any, Any, None]) -> None:
+    def _look_up(self, search: Coroutine[Any, Any, None]) -> None:
         assert self._tasks is not None
-        self._tasks.create_task(task)
+        task = self._tasks.create_task(search)
+        self._searches.add(task)
+        task.add_done_callback(self._searches.discard)
 
     def _pending_failed(self, error: BaseException) -> None:
         if self._coordinator is not None:

@@ -13,7 +13,7 @@ from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.append.record_admission import RecordAdmission
 from ottla.producer.transactions.coordinator_client import TransactionCoordinatorClient
 from ottla.producer.transactions.prepared_transaction import PreparedTransaction
-from ottla.producer.transactions.state import Phase, TransactionError, TransactionFailed
+from ottla.producer.transactions.state import Phase, TransactionAborted, TransactionError
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -75,7 +75,7 @@ class Transactions:
         coordinator = self._required
         coordinator.state.to(Phase.ABORTING, "abort")
         self._admission.close_fast_path()
-        aborted = TransactionFailed("the transaction was aborted before the record was sent")
+        aborted = TransactionAborted()
         self._pending.fail_all(aborted)
         self._batches.drop_unsent(aborted)
         # A batch in flight must land before the abort marker: behind it, it would begin a transaction that

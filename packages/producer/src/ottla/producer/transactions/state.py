@@ -90,6 +90,13 @@ class TransactionFailed(ClientError):
     """The transaction can only be aborted; `__cause__` is the error of one of its records or offsets."""
 
 
+class TransactionAborted(TransactionFailed):
+    """The application aborted the transaction before the record was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the transaction was aborted before the record was sent")
+
+
 class ProducerLost(ClientError):
     """The producer can only be closed; `__cause__` says why: most often another producer fenced it."""
 
