@@ -1,5 +1,6 @@
 """The group APIs in every version they are served in, from decoded request to encoded answer."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from ottla.broker.api import (
     list_groups,
     sync_group,
 )
-from ottla.broker.api.group_testing import BROKER, GroupServices, TopicsStub, ask
+from ottla.broker.api.group_testing import BROKER, GroupServices, TopicsStub, ask, context_of
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -256,6 +257,18 @@ async def test_groups_are_described(services: GroupServices, version: int) -> No
     assert (nobody.error_code, nobody.group_state, nobody.members) == (0, "Dead", [])
     if version >= 3:
         assert group.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+
+
+async def test_answers_that_list_a_large_group_are_made_in_steps(services: GroupServices) -> None:
+    contexts = [context_of(JoinGroupRequest, 1) for _ in range(300)]
+    joins = await asyncio.gather(*(join_group.handle(services, a_join(1), context) for context in contexts))
+    describing = context_of(DescribeGroupsRequest, 0)
+
+    described = await describe_groups.handle(services, DescribeGroupsRequest(groups=["g"]), describing)
+
+    assert [context.needs_steps for context in contexts] == [len(join.members) == 300 for join in joins]
+    assert len(described.groups[0].members) == 300
+    assert describing.needs_steps
 
 
 @versions(5)

@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.groups.classic.events import (
@@ -300,3 +301,54 @@ async def test_many_groups_share_one_timer() -> None:
         await asyncio.sleep(10.1)
 
         assert {one.state for one in groups.list_groups()[1]} == {GroupState.EMPTY}
+
+
+class TurnCounter:
+    """The most requests that end in one turn of the running loop."""
+
+    def __init__(self, requests: list[asyncio.Task[Any]]) -> None:
+        self._requests = requests
+        self._done = 0
+        self.most = 0
+        self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        done = sum(request.done() for request in self._requests)
+        self.most, self._done = max(self.most, done - self._done), done
+        self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def stop(self) -> int:
+        self._handle.cancel()
+        return self.most
+
+
+async def test_a_large_group_is_answered_over_many_turns_of_the_loop() -> None:
+    names = [f"m-{number}" for number in range(1_000)]
+    async with leading(MemoryStore(PARTITIONS), group_initial_rebalance_delay_ms="100") as groups:
+        joins = [asyncio.create_task(groups.join("g", a_join(new_member_id=name))) for name in names]
+        joining = TurnCounter(joins)
+        joined = await asyncio.gather(*joins)
+        most_joined = joining.stop()
+        leader = joined[0].leader_id
+        ids = sorted((join.member_id for join in joined), key=lambda member_id: member_id == leader)
+        syncs = [
+            asyncio.create_task(
+                groups.sync(
+                    "g",
+                    Sync(
+                        token=None,
+                        member_id=member_id,
+                        generation=1,
+                        assignments={name: name.encode() for name in ids} if member_id == leader else {},
+                    ),
+                )
+            )
+            for member_id in ids
+        ]
+        syncing = TurnCounter(syncs)
+        synced = await asyncio.gather(*syncs)
+        most_synced = syncing.stop()
+
+    assert [sync.assignment for sync in synced] == [member_id.encode() for member_id in ids]
+    assert most_joined <= 200
+    assert most_synced <= 200

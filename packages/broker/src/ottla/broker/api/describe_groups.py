@@ -36,13 +36,15 @@ async def handle(
     asked = context.api_version >= OPERATIONS_FROM and request.include_authorized_operations
     return DescribeGroupsResponse(
         groups=[
-            _described(services.groups.describe_group(group_id), with_operations=asked)
+            await _described(services.groups.describe_group(group_id), context, with_operations=asked)
             async for group_id in context.paced(dict.fromkeys(request.groups))
         ]
     )
 
 
-def _described(group: GroupDescription, *, with_operations: bool) -> DescribedGroup:
+async def _described(
+    group: GroupDescription, context: RequestContext, *, with_operations: bool
+) -> DescribedGroup:
     if group.error is not ErrorCode.NONE:
         return DescribedGroup(
             group_id=group.group_id,
@@ -62,7 +64,7 @@ def _described(group: GroupDescription, *, with_operations: bool) -> DescribedGr
                 member_metadata=member.metadata,
                 member_assignment=member.assignment,
             )
-            for member in group.members
+            async for member in context.paced(group.members)
         ],
         authorized_operations=ALL_OPERATIONS if with_operations else NO_OPERATIONS_ASKED,
     )

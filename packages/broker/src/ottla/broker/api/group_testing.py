@@ -30,6 +30,7 @@ from ottla.protocol.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from ottla.protocol.schema import Message
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 from ottla.zookeeper.session import Session
 from ottla.zookeeper.testing import MemoryEnsemble
@@ -119,13 +120,16 @@ def tell(metadata: MetadataCache, topics: dict[str, int], *, controller: int = B
     )
 
 
+def context_of(request: type[Message], version: int) -> RequestContext:
+    """The context of a request of this kind."""
+    return RequestContext(
+        header=RequestHeader(request.API_KEY, version, 1, "client"), session=FakeSession(), received_ms=0
+    )
+
+
 async def ask(services: object, handle: Callable[..., Awaitable[R]], request: Any, version: int) -> R:
     """Send a request through its codec to the handler, and the answer through its codec back."""
-    context = RequestContext(
-        header=RequestHeader(request.API_KEY, version, 1, "client"),
-        session=FakeSession(),
-        received_ms=0,
-    )
+    context = context_of(type(request), version)
     arrived = type(request).decode(request.encode(version), version)
     async with asyncio.timeout(10):
         answer: Any = await handle(services, arrived, context)

@@ -27,7 +27,7 @@ class Needs(Protocol):
 async def handle(services: Needs, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
     """Join; respond once the generation begins, which may take a whole rebalance timeout."""
     result = await services.groups.join(request.group_id, _join(services, request, context))
-    return _response(result, context.api_version)
+    return await _response(result, context)
 
 
 def _join(services: Needs, request: JoinGroupRequest, context: RequestContext) -> Join:
@@ -58,9 +58,9 @@ def _new_member_id(services: Needs, prefix: str) -> str:
     return f"{prefix}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def _response(result: JoinResult, version: int) -> JoinGroupResponse:
+async def _response(result: JoinResult, context: RequestContext) -> JoinGroupResponse:
     name = result.protocol_name
-    if name is None and version < PROTOCOL_NAME_NULLABLE_FROM:
+    if name is None and context.api_version < PROTOCOL_NAME_NULLABLE_FROM:
         name = ""
     return JoinGroupResponse(
         error_code=result.error,
@@ -74,6 +74,6 @@ def _response(result: JoinResult, version: int) -> JoinGroupResponse:
             JoinGroupResponseMember(
                 member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
             )
-            for member in result.members
+            async for member in context.paced(result.members)
         ],
     )

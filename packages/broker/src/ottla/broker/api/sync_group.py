@@ -28,7 +28,7 @@ async def handle(services: Needs, request: SyncGroupRequest, context: RequestCon
         request.protocol_name,
     ):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    result = await services.groups.sync(request.group_id, _sync(request))
+    result = await services.groups.sync(request.group_id, await _sync(request, context))
     return SyncGroupResponse(
         error_code=result.error,
         protocol_type=result.protocol_type,
@@ -37,7 +37,7 @@ async def handle(services: Needs, request: SyncGroupRequest, context: RequestCon
     )
 
 
-def _sync(request: SyncGroupRequest) -> Sync:
+async def _sync(request: SyncGroupRequest, context: RequestContext) -> Sync:
     return Sync(
         token=None,
         member_id=request.member_id,
@@ -46,6 +46,7 @@ def _sync(request: SyncGroupRequest) -> Sync:
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
         assignments={
-            assignment.member_id: bytes(assignment.assignment) for assignment in request.assignments
+            assignment.member_id: bytes(assignment.assignment)
+            async for assignment in context.paced(request.assignments)
         },
     )

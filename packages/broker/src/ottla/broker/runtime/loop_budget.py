@@ -37,6 +37,8 @@ ARRIVED_REQUESTS_MS: Final = 5.0
 """Short requests of the general path, which begin in the turn in which they were read while there is time."""
 WOKEN_FETCHES_MS: Final = 5.0
 """Waiting fetches that read again."""
+MEMBER_ANSWERS_MS: Final = 5.0
+"""Members of groups that get the answer they have waited for."""
 BACKGROUND_MS: Final = 4.0
 """The broker's own work, together: roles, loading of coordinators, timers, markers, passes over all logs."""
 CLOSED_CONNECTIONS_MS: Final = 3.0
@@ -82,6 +84,7 @@ class LoopBudget:
         self.long_requests = Share(LONG_REQUESTS_MS, now_ms, self.collector.hold_off)
         self.arrived_requests = Share(arrived_requests_ms, now_ms)
         self.woken_fetches = Share(WOKEN_FETCHES_MS, now_ms)
+        self.member_answers = Share(MEMBER_ANSWERS_MS, now_ms)
         self.background = Share(background_ms, now_ms)
         self.closed_connections = Share(closed_connections_ms, now_ms)
         self.metrics = Share(METRICS_MS, now_ms)

@@ -44,18 +44,19 @@ class ListedGroup:
 def describe(group: Group) -> GroupDescription:
     """Describe a group as it is now."""
     stable = group.state is GroupState.STABLE
+    protocol = group.protocol_name if stable else None
     return GroupDescription(
         group_id=group.group_id,
         state=group.state,
         protocol_type=group.protocol_type or "",
-        protocol_name=(group.protocol_name or "") if stable else "",
+        protocol_name=protocol or "",
         members=tuple(
             MemberDescription(
                 member.member_id,
                 member.instance_id,
                 member.client_id,
                 member.client_host,
-                member.metadata(group.protocol_name) if stable else b"",
+                member.metadata(protocol) if stable else b"",
                 member.assignment if stable else b"",
             )
             for member in group.members

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Self
 
 from ottla.broker.coordinators.deadline_queue import Deadlines
@@ -54,7 +54,11 @@ class GroupMetadata:
         self.leader_id: str | None = None
         self.members = Members()
         self.pending_members: set[str] = set()
-        self.subscribed_topics: frozenset[str] | None = None
+        self._subscriptions: Collection[bytes] | None = None
+        """The different subscriptions of the present generation's members; None when they are not known."""
+        self._topics_of: Collection[bytes] | None = None
+        self._topics: frozenset[str] | None = None
+        """The topics of `_topics_of`."""
         self.pending_syncs: set[str] = set()
         self.deadlines: Deadlines[tuple[Wait, str]] = Deadlines()
         self.now_ms = 0.0
@@ -123,6 +127,17 @@ class GroupMetadata:
         """When `TimePassed` is due; None without a deadline."""
         return self.deadlines.next_ms()
 
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics of all members; None when that is not known.
+
+        Few ask for them, so they are read from the subscriptions when they are asked for.
+        """
+        if self._topics_of is not self._subscriptions:
+            self._topics_of = self._subscriptions
+            self._topics = None if self._topics_of is None else subscribed_topics(self._topics_of)
+        return self._topics
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members may consume `topic`; true when that is not known."""
         return self.subscribed_topics is None or topic in self.subscribed_topics
@@ -160,15 +175,11 @@ class GroupMetadata:
         self.state, self.state_since_ms = state, self.wall_ms
 
     def update_subscriptions(self) -> None:
-        """Recompute the topics of all members."""
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            self.subscribed_topics = None
-        elif not len(self.members):
-            self.subscribed_topics = frozenset()
-        else:
-            self.subscribed_topics = subscribed_topics(
-                member.metadata(self.protocol_name) for member in self.members
-            )
+        """Take the subscriptions of the present members."""
+        is_consumer = self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        self._subscriptions = (
+            {member.metadata(self.protocol_name) for member in self.members} if is_consumer else None
+        )
 
     def persist(
         self, reason: Reason, snapshot: GroupSnapshot, replacement: Replacement | None = None

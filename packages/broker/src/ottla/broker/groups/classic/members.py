@@ -33,7 +33,10 @@ class GroupMember:
 
     def metadata(self, protocol: str | None) -> bytes:
         """The member's metadata for that protocol; empty when it does not support it."""
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
 
     def vote(self, candidates: set[str]) -> str | None:
         """The first of the member's protocols that is a candidate."""
@@ -161,6 +164,8 @@ class Members:
     def elect_protocol(self) -> str:
         """Elect the protocol most members prefer among those that all support; ties go to the first vote."""
         candidates = {name for name, count in self._supporters.items() if count == len(self._members)}
+        if len(candidates) == 1:
+            return candidates.pop()
         votes = Counter(member.vote(candidates) for member in self._members.values())
         winner = votes.most_common(1)[0][0]
         assert winner is not None, "a member was admitted that supports no protocol of the group"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from ottla.broker.groups.classic.events import GroupState
@@ -38,8 +38,8 @@ class GroupLimits:
     """The most bytes of metadata that all members of a group together may have."""
 
 
-class Wait(Enum):
-    """The kinds of deadlines of a group."""
+class Wait(StrEnum):
+    """The kinds of deadlines of a group; strings, because keys of deadlines are hashed natively then."""
 
     SESSION = "session"
     PENDING_MEMBER = "pending member"

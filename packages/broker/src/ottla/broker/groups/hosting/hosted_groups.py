@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.record_writer import RecordWriter
@@ -19,6 +19,7 @@ from ottla.broker.groups.classic.events import (
     Persist,
     Persisted,
     Removed,
+    Reply,
     TimePassed,
     Unloaded,
 )
@@ -27,6 +28,7 @@ from ottla.broker.groups.classic.state_transitions import GroupLimits
 from ottla.broker.groups.hosting.response_errors import after_failed_group_write
 from ottla.broker.groups.offsets.partition_state import GroupsState, HostedGroup
 from ottla.broker.groups.records import GroupRecord, GroupRecordCodec, LogRecord, OffsetRecord
+from ottla.broker.runtime.loop_budget import LONG, StepQueue
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ANSWER_MS: Final = 0.05
+"""The time that an answer to a member is expected to take, with its encoding and sending."""
+
 GroupPartition: TypeAlias = CoordinatorPartition[GroupsState]
 
 
@@ -46,6 +51,7 @@ class HostedGroups:
     """The groups in the partitions of `__consumer_offsets` that this broker leads.
 
     `step` is the only way to change a group: it delivers the replies, writes the snapshot, sets the deadline.
+    A group's rebalance answers all its members, which the loop's turns share.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class HostedGroups:
             max_metadata_bytes=config.group_max_metadata_bytes,
         )
         codec = GroupRecordCodec()
+        self._answers = StepQueue(environment.budget.member_answers, ANSWER_MS)
         self.runtime: CoordinatorRuntime[GroupsState, LogRecord] = CoordinatorRuntime(
             store,
             codec,
@@ -126,9 +133,7 @@ class HostedGroups:
         """Step the group with one event, and perform its effects."""
         outcome = hosted.group.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
         for reply in outcome.replies:
-            waiting = cast("asyncio.Future[Any]", reply.token)
-            if not waiting.done():
-                waiting.set_result(reply.result)
+            self._answers.call(partial(_answer, reply))
         if outcome.rebalanced:
             self.meters.rebalances.mark(outcome.rebalanced)
         self.timers.set(hosted, outcome.wake_at_ms)
@@ -138,7 +143,11 @@ class HostedGroups:
     def _write_group(self, hosted: HostedGroup, persist: Persist) -> None:
         def settled(error: KafkaError | None) -> None:
             code = ErrorCode.NONE if error is None else after_failed_group_write(error.code)
-            self.step(hosted, Persisted(persist, code))
+            persisted = partial(self.step, hosted, Persisted(persist, code))
+            if len(persist.snapshot.members) > LONG:
+                self._answers.put(persisted)  # a turn of its own: the write of a large group took one
+            else:
+                persisted()
 
         partition = self.runtime.partitions.get(hosted.partition)
         if partition is None:
@@ -213,6 +222,12 @@ class HostedGroups:
         partition = self.runtime.partitions.get(hosted.partition)
         if partition is not None:
             self.writer.write_tombstones(partition, tombstones)
+
+
+def _answer(reply: Reply) -> None:
+    waiting = cast("asyncio.Future[Any]", reply.token)
+    if not waiting.done():
+        waiting.set_result(reply.result)
 
 
 class GroupMeters:
