@@ -170,8 +170,10 @@ class _Defects(logging.Handler):
             loop.world.failures.append(f"{loop.name}: {record.getMessage()}: {record.exc_info[1]!r}")
 
 
-def _open(address: peers.Address, client_id: str) -> SimulatedConnection:
-    return SimulatedConnection(Address(*address), client_config(client_id))
+def _open(
+    address: peers.Address, client_id: str, timeout_ms: int, source_host: str | None
+) -> SimulatedConnection:
+    return SimulatedConnection(Address(*address), client_config(client_id, timeout_ms))
 
 
 _log_truncated = HostedPartition.log_truncated

@@ -31,9 +31,9 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
 
 
 @cache
-def client_config(client_id: str = "") -> ClientConfig:
+def client_config(client_id: str = "", request_timeout_ms: int = 30_000) -> ClientConfig:
     """Make each configuration once: its checks take as long as a request."""
-    return ClientConfig(client_id=client_id)
+    return ClientConfig(client_id=client_id, request_timeout_ms=request_timeout_ms)
 
 
 class Network:
