@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ottla.pipeline.segments.byte_ranges import ByteRange
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.segments.data_source import tasks
+from ottla.pipeline.segments.readable_logs import ByteRange
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.values import ValueFormat

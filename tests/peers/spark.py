@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.jobs.failure_messages import is_slow_start
+from ottla.pipeline.errors import is_slow_start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -17,7 +17,6 @@ import pytest
 from ottla.admin import TOPIC, Admin
 from ottla.consumer import Consumer
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import (
     MarkersUnreadable,
@@ -32,7 +31,7 @@ from ottla.pipeline.sink.exactly_once import (
     forget_tasks,
     write_exactly_once,
 )
-from ottla.pipeline.sink.tasks import PendingTransaction, TaskIdentity, TaskResult
+from ottla.pipeline.sink.tasks import Columns, PendingTransaction, TaskIdentity, TaskResult
 from ottla.producer import PreparedTransaction, Producer
 from ottla.protocol.errors import InvalidProducerIdMapping, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition

@@ -17,8 +17,7 @@ from ottla.broker.testing import BrokerProcess
 from ottla.consumer import ConsumerRecord, SyncConsumer
 from ottla.pipeline.errors import DataLoss, NotSupported, PipelineError
 from ottla.pipeline.jobs.declaration_files import read_job
-from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC, MappedSpan
-from ottla.pipeline.jobs.mirroring.offset_mapping_topic import read_mapping
+from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC, MappedSpan, read_mapping
 from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans
 from ottla.pipeline.jobs.progress_report import SILENT_S, state_now
 from ottla.pipeline.jobs.run import Run

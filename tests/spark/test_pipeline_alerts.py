@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ottla.pipeline.jobs.alerting.metrics import LABELS, METRIC, TIME, VALUE, Metrics
+from ottla.pipeline.jobs.alerting.on_spark import LABELS, METRIC, TIME, VALUE, Metrics
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.changes.change_reader import DELETED, IGNORED, ROW, SAID, ChangeReader, Changes
-from ottla.pipeline.jobs.changes.delta_merge import newest
+from ottla.pipeline.jobs.change_reader import DELETED, IGNORED, ROW, SAID, ChangeReader, Changes
+from ottla.pipeline.jobs.changelog import newest
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration

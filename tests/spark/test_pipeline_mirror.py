@@ -14,8 +14,7 @@ import pytest
 from ottla.broker.testing import BrokerProcess
 from ottla.consumer import SyncConsumer
 from ottla.pipeline.jobs.declaration_files import read_job
-from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC, MappedSpan
-from ottla.pipeline.jobs.mirroring.offset_mapping_topic import read_mapping
+from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC, MappedSpan, read_mapping
 from ottla.pipeline.jobs.mirroring.offset_spans import Span, Spans
 from ottla.pipeline.jobs.run import Run
 from ottla.protocol.topics import TopicPartition

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.pipeline.jobs.changelog import Changelog
-from ottla.pipeline.jobs.changes.change_reader import DELETED
-from ottla.pipeline.jobs.changes.delta_merge import Merged
+from ottla.pipeline.jobs.change_reader import DELETED
+from ottla.pipeline.jobs.changelog import Changelog, Merged
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.samples.changelog import changes

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.jobs.dead_letters import parses_for_dead_letters
 from ottla.pipeline.jobs.declaration import Topics
 from ottla.pipeline.jobs.state_files import StateFile
-from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.topic_sink import TopicSink, parses_for_dead_letters
 from ottla.pipeline.jobs.value_parsing import Parse
 
 FIRST = Parse(format="json", fields={"time": "TIMESTAMP", "level": "STRING"}, required=["time"])

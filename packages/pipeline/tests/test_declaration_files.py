@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
 from pydantic import Field
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs import job_kinds
+from ottla.pipeline.jobs import declaration_files
 from ottla.pipeline.jobs.declaration import Job, Mistake, PathOrUrl, Seconds, Table, Topics
 from ottla.pipeline.jobs.declaration_errors import DeclarationError
 from ottla.pipeline.jobs.declaration_files import declares, read_job
@@ -38,8 +39,8 @@ class Toy(Job):
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(job_kinds._OURS, "toy", f"{__name__}:Toy")
-    monkeypatch.setattr(job_kinds, "import_module", lambda name: __import__("types").SimpleNamespace(Toy=Toy))
+    monkeypatch.setitem(declaration_files._OURS, "toy", f"{__name__}:Toy")
+    monkeypatch.setattr(declaration_files, "import_module", lambda name: SimpleNamespace(Toy=Toy))
 
 
 GOOD = """

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.pipeline.jobs.declaration_errors import DeclarationError
-from ottla.pipeline.jobs.declaration_files import read_job
-from ottla.pipeline.jobs.job_kinds import about, job_class, kinds
+from ottla.pipeline.jobs.declaration_files import about, job_class, kinds, read_job
 from ottla.pipeline.jobs.samples import sample_declaration, sample_kinds
 from ottla.pipeline.jobs.value_parsing import wrong_types
 

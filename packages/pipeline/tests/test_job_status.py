@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.failure_messages import cause
+from ottla.pipeline.errors import PipelineError, cause
 from ottla.pipeline.jobs.progress_display import running_line, status_rows, summary_line
 from ottla.pipeline.jobs.progress_report import Batch, QueryStatus, batch_of, lag, state_now
 from ottla.pipeline.jobs.state_files import BatchCounts, BatchKey, StateFile, add_counts

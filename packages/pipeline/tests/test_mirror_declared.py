@@ -8,10 +8,10 @@ import pytest
 
 from ottla.client.cluster import NoSuchTopic
 from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.jobs.declaration import cluster_errors
 from ottla.pipeline.jobs.mirror import Mirror
 from ottla.pipeline.jobs.mirroring.offset_mapping import Origin
 from ottla.pipeline.jobs.mirroring.topics_and_groups import circular_topics, origins_of
-from ottla.pipeline.jobs.target_cluster import cluster_errors
 from ottla.pipeline.source.config import TopicSelection
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from ottla.admin import Admin, ConfigEntry
 from ottla.client.cluster import NoSuchTopic
-from ottla.pipeline.jobs.mirroring import offset_mapping_topic
-from ottla.pipeline.jobs.mirroring.offset_mapping import MappingUnreadable
-from ottla.pipeline.jobs.mirroring.offset_mapping_topic import make_mapping_topic
+from ottla.pipeline.jobs.mirroring import offset_mapping
+from ottla.pipeline.jobs.mirroring.offset_mapping import MappingUnreadable, make_mapping_topic
 
 
 class Target:
@@ -42,7 +41,7 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_is_asked_again() -> None:
 
 
 def test_a_topic_that_stays_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_mapping_topic, "KNOWN_WITHIN_S", 0.1)
+    monkeypatch.setattr(offset_mapping, "KNOWN_WITHIN_S", 0.1)
 
     with pytest.raises(NoSuchTopic):
         asyncio.run(make_mapping_topic(cast(Admin, Target(denials=1_000)), "mapping"))

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ottla.pipeline.process_cache import ProcessCache
+from ottla.pipeline.spark_workers import ProcessCache
 
 
 class Thing:

@@ -17,9 +17,9 @@ from ottla.pipeline.errors import (
     SegmentsChanged,
     UnreadableBatch,
 )
-from ottla.pipeline.segments import byte_ranges, segment_reading
-from ottla.pipeline.segments.byte_ranges import ByteRange
+from ottla.pipeline.segments import readable_logs, segment_reading
 from ottla.pipeline.segments.data_source import OttlaLogDataSource
+from ottla.pipeline.segments.readable_logs import ByteRange
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.values import ValueFormat
@@ -331,5 +331,5 @@ def test_packing_keeps_order_and_size() -> None:
     def byte_range(size: int) -> ByteRange:
         return ByteRange(TopicPartition("t", 0), "/x", 0, size, 0, 1, None)
 
-    made = byte_ranges.pack_tasks(map(byte_range, [3, 4, 5, 20, 1, 1]), 10)
+    made = readable_logs.pack_tasks(map(byte_range, [3, 4, 5, 20, 1, 1]), 10)
     assert [[len(each) for each in task] for task in made] == [[3, 4], [5], [20], [1, 1]]

@@ -15,11 +15,10 @@ from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
 from ottla.consumer import Consumer
 from ottla.pipeline.sink.at_least_once import write_rows
-from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, RowsUnfit
 from ottla.pipeline.sink.exactly_once import write_exactly_once
-from ottla.pipeline.sink.tasks import TaskIdentity
+from ottla.pipeline.sink.tasks import Columns, TaskIdentity
 from ottla.protocol.errors import MessageTooLarge
 from peers.denied_transactions import denied_transactions
 

@@ -20,9 +20,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import RowsUnfit
+from ottla.pipeline.sink.tasks import Columns
 
 TYPES: dict[str, DataType] = {
     "STRING": StringType(),

@@ -93,7 +93,7 @@ def list_(places: tuple[Path, ...], as_json: bool) -> None:
       ottla pipeline list pipelines/ extra.toml
     """
     if not places:
-        from ottla.pipeline.jobs.job_kinds import about, kinds
+        from ottla.pipeline.jobs.declaration_files import about, kinds
 
         show(("kind", "what it does"), [(kind, about(kind)) for kind in kinds()], as_json=as_json)
         return
@@ -142,7 +142,7 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
 def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | None, count: int) -> None:
     """Fill a topic with sample data for a kind of pipeline, or print its declaration."""
     from ottla.pipeline.errors import PipelineError
-    from ottla.pipeline.jobs.job_kinds import UnknownKind
+    from ottla.pipeline.jobs.declaration_files import UnknownKind
     from ottla.pipeline.jobs.samples import sample_declaration, send_sample
 
     try:

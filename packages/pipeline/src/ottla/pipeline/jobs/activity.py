@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.jobs.dead_letters import dropped_by_watermark, send_dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Names, Seconds, Table, Topics
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.lake import Lake
-from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.topic_sink import TopicSink, dropped_by_watermark, send_dead_letters
 from ottla.pipeline.jobs.value_parsing import REASON, ROW, Parse
 from ottla.pipeline.lazy import functions
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from ottla.pipeline.jobs.alerting.metrics import Metrics
-from ottla.pipeline.jobs.alerting.on_spark import AlertEvaluator, need_pandas
+from ottla.pipeline.jobs.alerting.on_spark import AlertEvaluator, Metrics, need_pandas
 from ottla.pipeline.jobs.alerting.rules import Rule
-from ottla.pipeline.jobs.dead_letters import dropped_by_watermark, send_dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.declaration_errors import within
-from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.topic_sink import TopicSink, dropped_by_watermark, send_dead_letters
 from ottla.pipeline.jobs.value_parsing import REASON
 from ottla.pipeline.lazy import functions
 

@@ -1,4 +1,4 @@
-"""Building blocks of declarations: tables that reject unknown settings, topics, paths and durations."""
+"""Building blocks of declarations: strict tables, topics, clusters, paths and durations."""
 
 from __future__ import annotations
 
@@ -11,14 +11,36 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import parse_bootstrap_servers
+from ottla.client.errors import ClientError
+from ottla.pipeline.errors import OptionError, PipelineError, one_line
 from ottla.pipeline.jobs.declaration_errors import Mistake
+from ottla.producer import ProducerConfig
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import why_illegal_topic_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ottla.pipeline.jobs.run import Run
+
+__all__ = [
+    "CONNECTION",
+    "Job",
+    "Mistake",
+    "Names",
+    "PathOrUrl",
+    "Seconds",
+    "Servers",
+    "Settings",
+    "Table",
+    "TopicName",
+    "Topics",
+    "option_text",
+    "relative_to",
+]
+
 
 _BACK = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?P=|\(\?\()")
 _FLAG = re.compile(r"\(\?([aimsux]+)\)")
@@ -49,22 +71,6 @@ def _part(pattern: str) -> str:
     end = "\n)" if "x" in flags else ")"
     return f"(?{flags}:{pattern[begins.end() :]}{end}"
 
-
-__all__ = [
-    "CONNECTION",
-    "Job",
-    "Mistake",
-    "Names",
-    "PathOrUrl",
-    "Seconds",
-    "Servers",
-    "Settings",
-    "Table",
-    "TopicName",
-    "Topics",
-    "option_text",
-    "relative_to",
-]
 
 _base: ContextVar[Path | None] = ContextVar("base", default=None)
 
@@ -277,3 +283,49 @@ class Job(Table):
     def run(self, run: Run) -> None:
         """Run until all existing records are processed (`run.once`), or until `run.stopping`."""
         raise NotImplementedError
+
+
+class Target(Table):
+    """A cluster."""
+
+    bootstrap_servers: Servers
+    options: Settings = Field(default_factory=dict)
+    """Settings of the client, under Kafka's names with the prefix `kafka.`."""
+
+    def properties(self) -> dict[str, str]:
+        """Return Kafka's settings for a client."""
+        given = {name.lower().removeprefix("kafka."): _text(value) for name, value in self.options.items()}
+        return {"bootstrap.servers": self.bootstrap_servers} | given
+
+    def producer_config(self) -> ProducerConfig:
+        """Return the settings of a producer. Raises OptionError."""
+        try:
+            return ProducerConfig.from_properties(self.properties())
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+
+    def inspect(self) -> Iterator[Mistake]:
+        """Yield the mistakes that a producer would reject; paths are within this table."""
+        for name in self.options:
+            if not name.lower().startswith("kafka."):
+                yield Mistake(("options", name), f"must begin with kafka.: kafka.{name}")
+                return
+        try:
+            self.producer_config()
+        except OptionError as error:
+            yield Mistake(("options",), str(error))
+
+
+@contextmanager
+def cluster_errors() -> Iterator[None]:
+    """Within this context, errors of clients and brokers become a PipelineError of one line."""
+    try:
+        yield
+    except NoSuchTopic as error:  # the cluster works; the declared topic does not exist
+        raise PipelineError(one_line(error)) from error
+    except (ClientError, KafkaError, TimeoutError) as error:
+        raise PipelineError(f"a cluster failed: {one_line(error)} ({type(error).__name__})") from error
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

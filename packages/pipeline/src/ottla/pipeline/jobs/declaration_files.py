@@ -1,12 +1,15 @@
-"""Read a declaration file into a job, or report all mistakes in it with their lines."""
+"""Read a declaration file into a job of its kind, or report all mistakes in it with their lines."""
 
 from __future__ import annotations
 
 import ast
+import difflib
 import runpy
 import tomllib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +24,18 @@ from ottla.pipeline.jobs.declaration_errors import (
     SettingPath,
     mistakes_of,
 )
-from ottla.pipeline.jobs.job_kinds import UnknownKind, job_class, kinds
+
+ENTRY_POINTS = "ottla.pipelines"
+"""Other packages register kinds of their own in this group of entry points."""
+
+_OURS = {
+    "logs": "ottla.pipeline.jobs.logs:Logs",
+    "activity": "ottla.pipeline.jobs.activity:Activity",
+    "changelog": "ottla.pipeline.jobs.changelog:Changelog",
+    "alerts": "ottla.pipeline.jobs.alerts:Alerts",
+    "tables": "ottla.pipeline.jobs.tables:Tables",
+    "mirror": "ottla.pipeline.jobs.mirror:Mirror",
+}
 
 
 class Lines(Protocol):
@@ -253,3 +267,41 @@ def _refuse(file: Path, mistakes: Iterable[Mistake], lines: Lines) -> None:
 
 def _error(file: Path, line: int, *mistakes: Mistake) -> DeclarationError:
     return DeclarationError(str(file), [Located(line, mistake) for mistake in mistakes])
+
+
+class UnknownKind(PipelineError, ValueError):
+    """An unknown kind of pipeline."""
+
+    def __init__(self, kind: object, known: list[str]) -> None:
+        near = difflib.get_close_matches(str(kind), known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"the kinds are {', '.join(known)}"
+        super().__init__(f"there is no kind {kind!r}; {hint}")
+
+
+def kinds() -> list[str]:
+    """Return the names of all kinds, built-in ones first."""
+    return [*_OURS, *(entry.name for entry in _others())]
+
+
+def job_class(kind: object) -> type[Job]:
+    """Return the class of a kind. Raises UnknownKind."""
+    if isinstance(kind, str) and kind in _OURS:
+        module, _, name = _OURS[kind].partition(":")
+        found = getattr(import_module(module), name)
+    else:
+        entry = next((entry for entry in _others() if entry.name == kind), None)
+        if entry is None:
+            raise UnknownKind(kind, kinds())
+        found = entry.load()
+    if not (isinstance(found, type) and issubclass(found, Job)):
+        raise PipelineError(f"{found!r} is not a subclass of ottla.pipeline.jobs.declaration.Job")
+    return found
+
+
+def about(kind: str) -> str:
+    """Return a one-line description of a kind."""
+    return (job_class(kind).__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _others() -> Iterator[EntryPoint]:
+    return (entry for entry in entry_points(group=ENTRY_POINTS) if entry.name not in _OURS)

@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.jobs.dead_letters import dead_letters_by, parses_for_dead_letters
 from ottla.pipeline.jobs.declaration import Job, Mistake, Topics
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.lake import Lake
-from ottla.pipeline.jobs.topic_sink import TopicSink
+from ottla.pipeline.jobs.topic_sink import TopicSink, dead_letters_by, parses_for_dead_letters
 from ottla.pipeline.jobs.value_parsing import REASON, ROW, Parse
 from ottla.pipeline.lazy import functions
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.pipeline.jobs.declaration import cluster_errors
 from ottla.pipeline.jobs.mirroring.mirror_declaration import MirrorDeclaration
-from ottla.pipeline.jobs.target_cluster import cluster_errors
 
 if TYPE_CHECKING:
     from ottla.pipeline.jobs.run import Run

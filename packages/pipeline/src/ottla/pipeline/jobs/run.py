@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.failure_messages import JavaGone, cause, is_java_gone, is_slow_start, one_line
+from ottla.pipeline.errors import JavaGone, PipelineError, cause, is_java_gone, is_slow_start, one_line
 from ottla.pipeline.jobs.progress_report import (
     WRITE_INTERVAL_S,
     Batch,

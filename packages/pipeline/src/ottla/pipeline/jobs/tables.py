@@ -14,9 +14,8 @@ from ottla.pipeline.jobs.database.connection import Database, DatabaseFailed, re
 from ottla.pipeline.jobs.database.outbox import Outbox, PendingEvents
 from ottla.pipeline.jobs.database.row_values import Record
 from ottla.pipeline.jobs.database.table_follower import FollowedTable, Follower, now_utc
-from ottla.pipeline.jobs.declaration import Job, Mistake, Seconds
+from ottla.pipeline.jobs.declaration import Job, Mistake, Seconds, Target, cluster_errors
 from ottla.pipeline.jobs.declaration_errors import within
-from ottla.pipeline.jobs.target_cluster import Target, cluster_errors
 from ottla.pipeline.lazy import sa
 from ottla.producer import SyncProducer
 

@@ -10,16 +10,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ottla.pipeline.errors import NotSupported
 from ottla.pipeline.lazy import pa
-from ottla.pipeline.segments.byte_ranges import (
+from ottla.pipeline.segments.config import SegmentsConfig
+from ottla.pipeline.segments.readable_logs import (
     WORTH_A_TASK,
     ByteRange,
+    ReadableLogs,
     byte_ranges,
     max_task_bytes,
     pack_tasks,
+    plan,
     split_range,
 )
-from ottla.pipeline.segments.config import SegmentsConfig
-from ottla.pipeline.segments.readable_logs import ReadableLogs, plan
 from ottla.pipeline.segments.segment_reading import read
 from ottla.pipeline.source.spark_rows import Rows, arrow_schema, checked, columns_of
 from ottla.pipeline.spark_workers import message_first

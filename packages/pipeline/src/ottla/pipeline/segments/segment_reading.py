@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ottla.pipeline.errors import CorruptSegment, DataLoss, SegmentsChanged, UnreadableBatch, report_loss
 from ottla.pipeline.lazy import pa
-from ottla.pipeline.segments.byte_ranges import ByteRange
+from ottla.pipeline.segments.readable_logs import ByteRange
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import CorruptRecords, split_batches

@@ -11,11 +11,10 @@ from typing import Any
 
 from ottla.client.blocking import Call, LoopThread
 from ottla.pipeline.lazy import pa
-from ottla.pipeline.process_cache import ProcessCache
-from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.row_ids import RowIds
-from ottla.pipeline.sink.tasks import TaskIdentity
+from ottla.pipeline.sink.tasks import Columns, TaskIdentity
+from ottla.pipeline.spark_workers import ProcessCache
 from ottla.producer import Producer
 from ottla.producer.accumulator import Acknowledgements
 

@@ -13,12 +13,12 @@ from ottla.client.blocking import LoopThread
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.process_cache import ProcessCache
 from ottla.pipeline.sink.config import WAITING_TIMEOUT_MS, SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, TransactionFenced, WaitedTooLong
 from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
 from ottla.pipeline.sink.markers import Markers
 from ottla.pipeline.sink.tasks import PendingTransaction, TaskIdentity
+from ottla.pipeline.spark_workers import ProcessCache
 from ottla.producer import Producer, ProducerLost, TransactionFailed, end_prepared
 from ottla.producer.config import ProducerConfig
 from ottla.protocol.errors import (

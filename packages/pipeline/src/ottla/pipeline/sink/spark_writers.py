@@ -26,10 +26,9 @@ from ottla.client.errors import ClientError
 from ottla.pipeline.errors import NotSupported
 from ottla.pipeline.lazy import pa
 from ottla.pipeline.sink.at_least_once import write_rows
-from ottla.pipeline.sink.columns import Columns
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import BrokersUnreachable
-from ottla.pipeline.sink.tasks import TaskIdentity, TaskResult, batch_task, stream_task, whole
+from ottla.pipeline.sink.tasks import Columns, TaskIdentity, TaskResult, batch_task, stream_task, whole
 from ottla.pipeline.spark_workers import exclude_modules_from_collections, message_first
 from ottla.protocol.errors import KafkaError
 

@@ -15,10 +15,10 @@ from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import OffsetOutOfRange, UnreadableBatch
 from ottla.pipeline.errors import DataLoss, PipelineError, report_loss
 from ottla.pipeline.lazy import pa, pc
-from ottla.pipeline.process_cache import ProcessCache
 from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offsets import OffsetRange
 from ottla.pipeline.source.spark_rows import Rows
+from ottla.pipeline.spark_workers import ProcessCache
 from ottla.protocol.storage.uuids import encode_uuid
 
 BATCH_BYTES = 4 * 1024 * 1024

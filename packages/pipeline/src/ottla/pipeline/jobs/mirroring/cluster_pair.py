@@ -8,7 +8,7 @@ from typing import Any
 
 from ottla.client.config import ClientConfig
 from ottla.consumer import ConsumerConfig
-from ottla.pipeline.jobs.mirroring.offset_mapping_topic import client_of, reading
+from ottla.pipeline.jobs.mirroring.offset_mapping import client_of, reading
 from ottla.producer import ProducerConfig
 from ottla.protocol.topics import TopicPartition
 

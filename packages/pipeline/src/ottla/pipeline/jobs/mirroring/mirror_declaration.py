@@ -14,6 +14,7 @@ from ottla.pipeline.jobs.declaration import (
     Names,
     Seconds,
     Table,
+    Target,
     Topics,
     has_backreference,
     whole_name_pattern,
@@ -21,7 +22,6 @@ from ottla.pipeline.jobs.declaration import (
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
 from ottla.pipeline.jobs.mirroring.offset_mapping import MAPPING_TOPIC
-from ottla.pipeline.jobs.target_cluster import Target
 from ottla.protocol.topics import INTERNAL_TOPICS
 
 _NAME = re.compile(r"[A-Za-z0-9._-]*\{topic\}[A-Za-z0-9._-]*|[A-Za-z0-9._-]+")

@@ -14,9 +14,12 @@ from ottla.client.cluster import NoSuchTopic, Topic
 from ottla.client.config import ClientConfig
 from ottla.pipeline.errors import NotSupported
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
-from ottla.pipeline.jobs.mirroring.offset_mapping import Found, MappingWriter, OffsetMapping, Origin
-from ottla.pipeline.jobs.mirroring.offset_mapping_topic import (
+from ottla.pipeline.jobs.mirroring.offset_mapping import (
+    Found,
     MappingReader,
+    MappingWriter,
+    OffsetMapping,
+    Origin,
     make_mapping_topic,
     mapping_reader,
 )

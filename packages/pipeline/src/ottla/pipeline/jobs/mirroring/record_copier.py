@@ -13,8 +13,7 @@ from ottla.client.errors import DeadlineExceeded, UnsupportedByBroker
 from ottla.consumer import Consumer
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
-from ottla.pipeline.jobs.mirroring.offset_mapping import Found, MappingWriter, OffsetMapping
-from ottla.pipeline.jobs.mirroring.offset_mapping_topic import READ_TIMEOUT_S
+from ottla.pipeline.jobs.mirroring.offset_mapping import READ_TIMEOUT_S, Found, MappingWriter, OffsetMapping
 from ottla.pipeline.jobs.mirroring.partition_copy import (
     COLUMNS,
     ForeignRecords,

@@ -15,8 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from ottla.admin import Admin
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.mirroring.cluster_pair import ClusterPair
-from ottla.pipeline.jobs.mirroring.offset_mapping import OffsetMapping
-from ottla.pipeline.jobs.mirroring.offset_mapping_topic import mapping_reader
+from ottla.pipeline.jobs.mirroring.offset_mapping import OffsetMapping, mapping_reader
 from ottla.pipeline.jobs.mirroring.partition_copy import by_partition
 from ottla.pipeline.jobs.mirroring.record_copier import RecordCopier, open_copier
 from ottla.pipeline.jobs.state_files import StateFile

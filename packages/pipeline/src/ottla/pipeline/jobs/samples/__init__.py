@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from ottla.pipeline.errors import PipelineError
-from ottla.pipeline.jobs.job_kinds import UnknownKind
+from ottla.pipeline.jobs.declaration_files import UnknownKind
 from ottla.producer import ProducerRecord
 
 

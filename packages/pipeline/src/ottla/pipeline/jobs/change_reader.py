@@ -14,6 +14,7 @@ from ottla.pipeline.lazy import functions
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
 Form = Literal["rows", "flat", "debezium", "maxwell"]
 
 _NO_KEYS = {

@@ -1,1 +1,0 @@
-"""Change logs: their records, and tables that apply them."""
