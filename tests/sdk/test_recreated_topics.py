@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from kazoo.client import KazooClient
 
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerCluster
@@ -35,12 +36,14 @@ async def write(servers: str, topic: str, prefix: str, count: int) -> list[bytes
     return values
 
 
-async def create_again(admin: Admin, topic: str, partitions: int = 1, replicas: int = 1) -> None:
+async def create_again(
+    admin: Admin, topic: str, assignments: Mapping[int, Sequence[int]] | None = None
+) -> None:
     await admin.topics.delete(topic)
     async with asyncio.timeout(BOUND_S):
         while True:
             try:
-                await admin.topics.create(topic, partitions=partitions, replication_factor=replicas)
+                await admin.topics.create(topic, partitions=1, replication_factor=1, assignments=assignments)
             except KafkaError:  # the deletion goes on
                 await asyncio.sleep(0.02)
             else:
@@ -124,3 +127,65 @@ async def _create_again_while_a_broker_is_down(
         while ("again", 0) not in consumer.assignment():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     consumer.resume(("again", 0))
+
+
+async def read_as_group(servers: str, topic: str, count: int) -> list[bytes]:
+    """Read so many records as a member of the group, commit, and leave it."""
+    async with Consumer(
+        topic, bootstrap_servers=servers, group_id="readers", auto_offset_reset="earliest"
+    ) as consumer:
+        values = await take(consumer, count)
+        await consumer.commit()
+        return values
+
+
+def delete_in_zookeeper(connect: str, topic: str) -> None:
+    """Delete the topic as a controller ends a deletion, for which no broker is up."""
+    client = KazooClient(hosts=connect)
+    client.start(timeout=30)
+    try:
+        for parent in ("/brokers/topics", "/config/topics"):
+            client.delete(f"{parent}/{topic}", recursive=True)
+    finally:
+        client.stop()
+        client.close()
+
+
+async def test_a_group_reads_all_of_a_topic_deleted_while_its_only_broker_was_down(tmp_path: Path) -> None:
+    with BrokerCluster(tmp_path, {"offsets.topic.num.partitions": "1"}, size=1) as brokers:
+        servers, broker = brokers.bootstrap_servers, brokers.brokers[1]
+        async with Admin(servers) as admin:
+            await admin.topics.create("again", partitions=1, replication_factor=1)
+            old = await write(servers, "again", "old", 100)
+            assert await read_as_group(servers, "again", 100) == old
+            await asyncio.to_thread(broker.stop)
+            await asyncio.to_thread(delete_in_zookeeper, brokers.zookeeper_connect, "again")
+            await asyncio.to_thread(broker.start)
+            await admin.topics.create("again", partitions=1, replication_factor=1)
+            new = await write(servers, "again", "new", 400)
+
+            assert await admin.groups.committed("readers") == {}
+            assert await read_as_group(servers, "again", 400) == new
+
+
+async def test_a_group_reads_all_of_a_topic_made_again_while_its_coordinator_was_down(tmp_path: Path) -> None:
+    settings = {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "1"}
+    with BrokerCluster(tmp_path, settings) as brokers:
+        servers = brokers.bootstrap_servers
+        async with Admin(servers) as admin:
+            await admin.topics.create("first", partitions=1, replication_factor=1)
+            await write(servers, "first", "first", 1)
+            await read_as_group(servers, "first", 1)
+            coordinator = (await admin.topics.describe("__consumer_offsets")).partitions[0].leader
+            others = [node for node in brokers.brokers if node != coordinator]
+            await admin.topics.create("again", assignments={0: others})
+            old = await write(servers, "again", "old", 100)
+            assert await read_as_group(servers, "again", 100) == old
+            await asyncio.to_thread(brokers.brokers[coordinator].kill)
+            await create_again(admin, "again", assignments={0: others})
+            new = await write(servers, "again", "new", 400)
+            await asyncio.to_thread(brokers.brokers[coordinator].start)
+            await asyncio.to_thread(brokers.wait_until_complete)
+
+            assert await admin.groups.committed("readers", [TopicPartition("again", 0)]) == {}
+            assert await read_as_group(servers, "again", 400) == new

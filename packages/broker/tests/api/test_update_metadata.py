@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from ottla.broker.api import update_metadata
 from ottla.broker.api.testing import DataPlane
-from ottla.broker.cluster.metadata import MetadataCache
+from ottla.broker.cluster.metadata import NO_ID, MetadataCache
 from ottla.broker.replication.partition import Assignment
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_metadata import (
@@ -33,12 +34,13 @@ class World:
         self.plane = DataPlane(root)
         self.gate = asyncio.Event()
         self.is_held = asyncio.Event()
+        self.published: list[tuple[set[str], list[str]]] = []
         self.metadata = MetadataCache(1)
         self.metadata.told_by = (1, 1)
         self.services: Any = SimpleNamespace(
             configs=self,
             controller=self,
-            groups=None,
+            groups=self,
             metadata=self.metadata,
             replicas=self.plane.replicas,
             topics=self,
@@ -46,6 +48,9 @@ class World:
 
     async def ensure_topics(self, _: object) -> None:
         """No topic has settings."""
+
+    def topics_published(self, topics: Collection[str], replaced: Collection[str]) -> None:
+        self.published.append((set(topics), list(replaced)))
 
     async def existing(self) -> None:
         """ZooKeeper does not answer."""
@@ -73,8 +78,11 @@ class World:
         self.plane.logs.make_way = wait  # type: ignore[method-assign]
         await self.lead(leader_epoch)
 
-    async def told(self, controller_epoch: int, *states: UpdateMetadataPartitionState) -> ErrorCode:
-        topics = [UpdateMetadataTopicState(topic_name="t", partition_states=list(states))] if states else []
+    async def told(
+        self, controller_epoch: int, *states: UpdateMetadataPartitionState, topic_id: UUID = NO_ID
+    ) -> ErrorCode:
+        topic = UpdateMetadataTopicState(topic_name="t", topic_id=topic_id, partition_states=list(states))
+        topics = [topic] if states else []
         request = UpdateMetadataRequest(
             controller_id=controller_epoch,
             controller_epoch=controller_epoch,
@@ -119,3 +127,10 @@ async def test_metadata_of_a_replaced_controller_that_waited_is_refused(world: W
         assert await telling is ErrorCode.STALE_CONTROLLER_EPOCH
 
     assert world.metadata.controller_epoch == 2
+
+
+async def test_a_topic_with_another_id_counts_as_replaced(world: World) -> None:
+    for topic_id in (0, 1, 1, 0, 2):  # zeros: a controller that knows no ids
+        await world.told(1, moved_away(2), topic_id=UUID(int=topic_id))
+
+    assert world.published == [({"t"}, []), ({"t"}, []), ({"t"}, []), ({"t"}, []), ({"t"}, ["t"])]

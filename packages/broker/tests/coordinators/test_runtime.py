@@ -113,7 +113,8 @@ async def test_a_record_that_cannot_be_decoded_costs_no_other_record() -> None:
 async def test_transactional_records_and_their_markers_reach_the_state() -> None:
     store = a_store()
     builder = BatchBuilder(1 << 20)
-    builder.append(*TransitionCodec().encode(Transition("a", "Ongoing")), 0)
+    key, value, _ = TransitionCodec().encode(Transition("a", "Ongoing"))
+    builder.append(key, value, 0)
     put(store, Transition("before", "Ongoing"))
     store.append_batch(
         HOME, builder.build(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)

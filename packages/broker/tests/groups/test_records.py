@@ -52,7 +52,7 @@ groups = st.builds(
 @settings(deadline=None)
 @given(text, offsets)
 def test_offset_records_are_read_as_they_were_written(group_id: str, committed: CommittedOffset) -> None:
-    key, value = encode_record(OffsetRecord(group_id, PARTITION, committed))
+    key, value, _ = encode_record(OffsetRecord(group_id, PARTITION, committed))
 
     assert decode_record(key, value) == OffsetRecord(group_id, PARTITION, committed)
 
@@ -60,7 +60,7 @@ def test_offset_records_are_read_as_they_were_written(group_id: str, committed: 
 @settings(deadline=None)
 @given(groups)
 def test_group_records_are_read_as_they_were_written(snapshot: GroupSnapshot) -> None:
-    key, value = encode_record(GroupRecord(snapshot.group_id, snapshot))
+    key, value, _ = encode_record(GroupRecord(snapshot.group_id, snapshot))
 
     assert decode_record(key, value) == GroupRecord(snapshot.group_id, snapshot)
 
@@ -68,7 +68,7 @@ def test_group_records_are_read_as_they_were_written(snapshot: GroupSnapshot) ->
 def test_an_offset_has_kafkas_bytes() -> None:
     committed = CommittedOffset(offset=5, leader_epoch=2, metadata="m", commit_timestamp_ms=9)
 
-    key, value = encode_record(OffsetRecord("g", PARTITION, committed))
+    key, value, _ = encode_record(OffsetRecord("g", PARTITION, committed))
 
     assert key == b"\0\1\0\1g\0\5topic\0\0\0\3"
     assert value == b"\0\3" + (5).to_bytes(8, "big") + b"\0\0\0\2\0\1m" + (9).to_bytes(8, "big")
@@ -77,7 +77,7 @@ def test_an_offset_has_kafkas_bytes() -> None:
 def test_an_offset_with_an_expire_timestamp_is_written_in_version_1() -> None:
     committed = CommittedOffset(offset=5, metadata="m", commit_timestamp_ms=9, expire_timestamp_ms=20)
 
-    key, value = encode_record(OffsetRecord("g", PARTITION, committed))
+    key, value, _ = encode_record(OffsetRecord("g", PARTITION, committed))
 
     assert value == b"\0\1" + (5).to_bytes(8, "big") + b"\0\1m" + b"".join(
         number.to_bytes(8, "big") for number in (9, 20)

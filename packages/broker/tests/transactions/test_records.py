@@ -32,7 +32,8 @@ KEY = b"\0\0\0\1t"
 def test_records_are_read_as_they_were_written(transactional_id: str, snapshot: TransactionSnapshot) -> None:
     record = TransactionRecord(transactional_id, snapshot)
 
-    assert decode_record(*encode_record(record)) == record
+    key, value, _ = encode_record(record)
+    assert decode_record(key, value) == record
 
 
 def test_an_open_transaction_has_kafkas_bytes() -> None:
@@ -45,7 +46,7 @@ def test_an_open_transaction_has_kafkas_bytes() -> None:
         updated_ms=6,
     )
 
-    key, value = encode_record(TransactionRecord("t", snapshot))
+    key, value, _ = encode_record(TransactionRecord("t", snapshot))
 
     assert key == KEY
     assert value == (
@@ -58,7 +59,7 @@ def test_an_open_transaction_has_kafkas_bytes() -> None:
 def test_an_empty_transaction_has_null_for_its_partitions() -> None:
     snapshot = TransactionSnapshot(producer=Producer(9, 0), timeout_ms=1, state=TransactionState.EMPTY)
 
-    _, value = encode_record(TransactionRecord("t", snapshot))
+    _, value, _ = encode_record(TransactionRecord("t", snapshot))
 
     assert value == (
         b"\0\0" + (9).to_bytes(8, "big") + b"\0\0\0\0\0\1\0" + b"\xff" * 4 + b"\xff" * 8 + b"\xff" * 8
@@ -70,7 +71,7 @@ def test_states_have_kafkas_numbers(number: int, state: TransactionState) -> Non
     assert TransactionState.EMPTY.value == "Empty"
     snapshot = TransactionSnapshot(producer=Producer(0, 0), timeout_ms=1, state=state)
 
-    _, value = encode_record(TransactionRecord("t", snapshot))
+    _, value, _ = encode_record(TransactionRecord("t", snapshot))
 
     assert value is not None
     assert value[16] == number
@@ -79,7 +80,7 @@ def test_states_have_kafkas_numbers(number: int, state: TransactionState) -> Non
 def test_a_tombstone_removes_the_id() -> None:
     record = TransactionRecord("t", None)
 
-    assert encode_record(record) == (KEY, None)
+    assert encode_record(record) == (KEY, None, ())
     assert decode_record(KEY, None) == record
 
 

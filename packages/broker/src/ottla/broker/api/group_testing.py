@@ -48,6 +48,12 @@ class TopicsStub:
         self.created: list[str] = []
         self.refusal: Exception | None = None
 
+    async def existing(self) -> frozenset[str] | None:
+        return frozenset(self.metadata.topic_names)
+
+    async def published(self) -> dict[str, int] | None:
+        return {name: self.metadata.partition_count(name) for name in self.metadata.topic_names}
+
     async def ensure_internal(self, name: str) -> None:
         if self.refusal is not None:
             raise self.refusal
@@ -150,7 +156,12 @@ async def group_services(topics: TopicsStub) -> AsyncIterator[GroupServices]:
     )
     environment, metrics = Environment(), Metrics()
     groups = GroupCoordinator(
-        config=config, environment=environment, metrics=metrics, store=MemoryStore(PARTITIONS)
+        config=config,
+        environment=environment,
+        metrics=metrics,
+        store=MemoryStore(PARTITIONS),
+        metadata=topics.metadata,
+        topics=topics,
     )
     async with MemoryEnsemble().session() as session, groups:
         transactions = TransactionCoordinator(

@@ -82,6 +82,7 @@ async def _commit(
             if partition.commit_timestamp == DEFAULT
             else partition.commit_timestamp,
             expire_timestamp_ms=expires_ms,
+            topic_id=services.metadata.topic_id(topic_partition.topic),
         )
         async for topic_partition, partition in context.paced(partitions.items())
     }

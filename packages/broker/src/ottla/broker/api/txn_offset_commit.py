@@ -22,6 +22,8 @@ from ottla.protocol.messages.txn_offset_commit import (
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.api.produce.verification import Verifier
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
@@ -55,7 +57,9 @@ async def handle(
     """Write the offsets into the transaction; partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION."""
     now_ms = services.environment.clock.now_ms()
     offsets = {
-        TopicPartition(topic.name, partition.partition_index): _offset(partition, now_ms)
+        TopicPartition(topic.name, partition.partition_index): _offset(
+            partition, now_ms, services.metadata.topic_id(topic.name)
+        )
         for topic in request.topics
         async for partition in context.paced(topic.partitions)
     }
@@ -68,12 +72,13 @@ async def handle(
     return await _response(request, results, context)
 
 
-def _offset(partition: TxnOffsetCommitRequestPartition, now_ms: int) -> CommittedOffset:
+def _offset(partition: TxnOffsetCommitRequestPartition, now_ms: int, topic_id: UUID) -> CommittedOffset:
     return CommittedOffset(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,
         metadata=partition.committed_metadata or "",
         commit_timestamp_ms=now_ms,
+        topic_id=topic_id,
     )
 
 

@@ -47,7 +47,8 @@ async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetada
     metadata = services.metadata
     if error := _refusal(services, request):
         return UpdateMetadataResponse(error_code=error)
-    await services.configs.ensure_topics(_named(request))
+    named = _named(request)
+    await services.configs.ensure_topics(named)
     missed = await _missed_deletions(services, request)
     if error := _refusal(services, request):  # of a controller that was replaced meanwhile
         return UpdateMetadataResponse(error_code=error)
@@ -55,6 +56,7 @@ async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetada
         await services.replicas.stop(left)
         if error := _refusal(services, request):
             return UpdateMetadataResponse(error_code=error)
+    replaced = [name for name, topic_id in named.items() if _is_replaced(metadata.topic_id(name), topic_id)]
     deleted = [
         *metadata.update(request),
         *(topic_partition for name in missed for topic_partition in metadata.forget(name)),
@@ -63,7 +65,12 @@ async def apply(services: Needs, request: UpdateMetadataRequest) -> UpdateMetada
         services.configs.forget_topic(topic)
     if deleted:
         services.groups.partitions_deleted(deleted)
+    services.groups.topics_published(named, replaced)
     return UpdateMetadataResponse()
+
+
+def _is_replaced(before: UUID, topic_id: UUID) -> bool:
+    return before != topic_id and NO_ID not in (before, topic_id)
 
 
 def _refusal(services: Needs, request: UpdateMetadataRequest) -> ErrorCode | None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+
+from ottla.protocol.records.compression import Buffer
 
 R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
+
+
+Headers: TypeAlias = Sequence[tuple[str, Buffer | None]]
 
 
 class KeyValue(NamedTuple):
@@ -13,6 +19,7 @@ class KeyValue(NamedTuple):
 
     key: bytes
     value: bytes | None
+    headers: Headers = ()
 
 
 class RecordCodec(Protocol[R]):
@@ -22,7 +29,7 @@ class RecordCodec(Protocol[R]):
         """Return the record as the log stores it."""
         ...
 
-    def decode(self, key: bytes, value: bytes | None) -> R | None:
+    def decode(self, key: bytes, value: bytes | None, headers: Headers = ()) -> R | None:
         """Return the record, or None for a kind that this coordinator skips.
 
         Raises MalformedMessage or ValueError for bytes that their version does not allow.

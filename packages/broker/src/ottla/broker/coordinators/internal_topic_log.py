@@ -92,8 +92,8 @@ def build_batch(
 ) -> bytes:
     """Encode records as one batch, perhaps of a producer's transaction."""
     builder = BatchBuilder(_BATCH_LIMIT, codec=codec)
-    for key, value in records:
-        builder.append(key, value, wall_ms)
+    for key, value, headers in records:
+        builder.append(key, value, wall_ms, headers)
     if producer is None:
         return builder.build()
     return builder.build(

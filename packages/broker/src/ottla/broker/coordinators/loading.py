@@ -119,7 +119,7 @@ class _LogReplay(Generic[S, R]):
             if record.key is None:
                 continue
             try:
-                decoded = self._codec.decode(record.key, record.value)
+                decoded = self._codec.decode(record.key, record.value, record.headers)
             except (MalformedMessage, ValueError) as error:
                 log.warning(
                     "coordinator record skipped", extra={"offset": record.offset, "error": str(error)}

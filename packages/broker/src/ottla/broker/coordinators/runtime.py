@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import (
@@ -49,13 +49,15 @@ class CoordinatorRuntime(Generic[S, R]):
         new_state: Callable[[int], S],
         loaded: Callable[[CoordinatorPartition[S], LoadFacts], None],
         unloaded: Callable[[CoordinatorPartition[S]], None],
+        ready: Callable[[], Awaitable[None]] | None = None,
         environment: Environment,
         tasks: BackgroundTasks,
     ) -> None:
         """`new_state` makes the empty state of a partition by number.
 
         `loaded` is called when a state has been read from the log, `unloaded` when another broker takes over
-        or this one stops: the coordinator then answers whoever still waits.
+        or this one stops: the coordinator then answers whoever still waits. A load that has read the log
+        waits for `ready` before it is complete.
         """
         self.partitions: CoordinatorPartitions[S] = CoordinatorPartitions()
         self.is_active = False
@@ -63,6 +65,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._new_state = new_state
         self._loaded = loaded
         self._unloaded = unloaded
+        self._ready = ready
         self._clock = environment.clock
         self._tasks = tasks
         self._loader = StateLoader(store, codec, new_state, environment.budget)
@@ -130,7 +133,9 @@ class CoordinatorRuntime(Generic[S, R]):
             return self.partitions.get(partition.number) is partition
 
         result = await self._loader.load_until_complete(partition, is_wanted)
-        if result is None:
+        if result is not None and self._ready is not None:
+            await self._ready()
+        if result is None or not is_wanted():
             return
         partition.state = result.state
         partition.loaded = True

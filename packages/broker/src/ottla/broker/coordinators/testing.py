@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from ottla.broker.controller.testing import run_in_virtual_time
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
-from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.coordinators.coordinator_state import Headers, KeyValue
 from ottla.broker.coordinators.internal_topic_log import (
     AppendedBatch,
     CoordinatorStore,
@@ -144,7 +144,7 @@ class TransitionCodec:
         value = None if record.status is None else f"{record.status} {record.deadline_ms}".encode()
         return KeyValue(record.key.encode(), value)
 
-    def decode(self, key: bytes, value: bytes | None) -> Transition | None:
+    def decode(self, key: bytes, value: bytes | None, headers: Headers = ()) -> Transition | None:
         if key.startswith(b"#"):
             return None
         if value is None:

@@ -6,9 +6,12 @@ record without value is a tombstone: it deletes the offset or the group.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
-from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.cluster.metadata import NO_ID
+from ottla.broker.coordinators.coordinator_state import Headers, KeyValue
 from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.protocol.internal_topics import (
@@ -26,6 +29,7 @@ _GROUP_KEY_VERSION: Final = 2
 _OFFSET_VALUE_VERSION: Final = 3
 _EXPIRING_OFFSET_VALUE_VERSION: Final = 1
 _GROUP_VALUE_VERSION: Final = 3
+_ID_BYTES: Final = 16
 
 
 class OffsetRecord(NamedTuple):
@@ -34,6 +38,14 @@ class OffsetRecord(NamedTuple):
     group_id: str
     partition: TopicPartition
     committed: CommittedOffset | None
+
+
+TOPIC_ID_HEADER: Final = "topic.id"
+"""The header of an offset record with the id of the topic, 16 bytes.
+
+Kafka's value has a field for it from version 4 on, which brokers before 4.1 cannot read: they stop at an
+unknown version. They skip headers.
+"""
 
 
 class GroupRecord(NamedTuple):
@@ -53,8 +65,10 @@ def encode_record(record: LogRecord) -> KeyValue:
         offset_key = OffsetCommitKey(
             group=record.group_id, topic=partition.topic, partition=partition.partition
         )
-        value = None if committed is None else _offset_value(committed)
-        return KeyValue(offset_key.to_bytes(_OFFSET_KEY_VERSION), value)
+        encoded_key = offset_key.to_bytes(_OFFSET_KEY_VERSION)
+        if committed is None:
+            return KeyValue(encoded_key, None)
+        return KeyValue(encoded_key, _offset_value(committed), _offset_headers(committed))
     key = GroupMetadataKey(group=record.group_id).to_bytes(_GROUP_KEY_VERSION)
     return KeyValue(key, None if record.snapshot is None else _group_value(record.snapshot))
 
@@ -70,6 +84,10 @@ def _offset_value(committed: CommittedOffset) -> bytes:
         expire_timestamp=-1 if expires is None else expires,
     )
     return value.to_bytes(version)
+
+
+def _offset_headers(committed: CommittedOffset) -> Headers:
+    return () if committed.topic_id == NO_ID else ((TOPIC_ID_HEADER, committed.topic_id.bytes),)
 
 
 def _group_value(snapshot: GroupSnapshot) -> bytes:
@@ -97,7 +115,7 @@ def _member_value(member: MemberSnapshot) -> MemberMetadata:
     )
 
 
-def decode_record(key: bytes, value: bytes | None) -> LogRecord | None:
+def decode_record(key: bytes, value: bytes | None, headers: Headers = ()) -> LogRecord | None:
     """Decode one record; None for kinds that are newer than the classic protocol.
 
     Raises MalformedMessage and UnknownVersion for bytes that their version does not allow.
@@ -108,10 +126,10 @@ def decode_record(key: bytes, value: bytes | None) -> LogRecord | None:
     if isinstance(decoded, GroupMetadataKey):
         return GroupRecord(decoded.group, None if value is None else _read_group(decoded.group, value))
     partition = TopicPartition(decoded.topic, decoded.partition)
-    return OffsetRecord(decoded.group, partition, None if value is None else _read_offset(value))
+    return OffsetRecord(decoded.group, partition, None if value is None else _read_offset(value, headers))
 
 
-def _read_offset(encoded: bytes) -> CommittedOffset:
+def _read_offset(encoded: bytes, headers: Headers) -> CommittedOffset:
     value = OffsetCommitValue.from_bytes(encoded)
     return CommittedOffset(
         offset=value.offset,
@@ -119,7 +137,21 @@ def _read_offset(encoded: bytes) -> CommittedOffset:
         metadata=value.metadata,
         commit_timestamp_ms=value.commit_timestamp,
         expire_timestamp_ms=None if value.expire_timestamp == -1 else value.expire_timestamp,
+        topic_id=_read_topic_id(headers),
     )
+
+
+def _read_topic_id(headers: Headers) -> UUID:
+    for name, value in headers:
+        if name == TOPIC_ID_HEADER and value is not None and len(encoded := bytes(value)) == _ID_BYTES:
+            return _topic_id(encoded)
+    return NO_ID
+
+
+@lru_cache(maxsize=4096)
+def _topic_id(encoded: bytes) -> UUID:
+    """Return the id, one object for all offsets of a topic."""
+    return UUID(bytes=encoded)
 
 
 def _read_group(group_id: str, encoded: bytes) -> GroupSnapshot:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
+from uuid import UUID
 
+from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import load_broker_config
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.testing import MemoryStore
@@ -35,8 +37,15 @@ from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
+BROKER = 1
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 NO_DELAY = GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=0)
@@ -222,23 +231,64 @@ SETTINGS = {
 }
 
 
-def make(store: MemoryStore, metrics: Metrics | None = None, **settings: str) -> GroupCoordinator:
+class FakeTopics:
+    """The metadata of one broker, and the topics in ZooKeeper; None while that does not answer."""
+
+    def __init__(self, *, is_told: bool = True) -> None:
+        self.metadata = MetadataCache(BROKER)
+        self.names: set[str] | None = None
+        if is_told:
+            self.publish({})
+
+    def publish(self, topics: Mapping[str, UUID]) -> None:
+        """Publish topics of two partitions each, with their ids."""
+        self.metadata.update(
+            UpdateMetadataRequest(
+                controller_id=BROKER,
+                live_brokers=[UpdateMetadataBroker(id=BROKER, endpoints=[])],
+                topic_states=[
+                    UpdateMetadataTopicState(
+                        topic_name=name,
+                        topic_id=topic_id,
+                        partition_states=[
+                            UpdateMetadataPartitionState(partition_index=index, leader=BROKER)
+                            for index in range(2)
+                        ],
+                    )
+                    for name, topic_id in topics.items()
+                ],
+            )
+        )
+
+    async def existing(self) -> frozenset[str] | None:
+        return None if self.names is None else frozenset(self.names)
+
+    async def published(self) -> dict[str, int] | None:
+        return None if self.names is None else dict.fromkeys(self.names, 2)
+
+
+def make(
+    store: MemoryStore, metrics: Metrics | None = None, topics: FakeTopics | None = None, **settings: str
+) -> GroupCoordinator:
     """A coordinator of groups on this store, not entered yet."""
+    topics = topics or FakeTopics()
     named = {key.replace("_", "."): value for key, value in settings.items()}
     return GroupCoordinator(
         config=load_broker_config(SETTINGS | named).config,
         environment=Environment(clock=LoopClock()),
         metrics=Metrics() if metrics is None else metrics,
         store=store,
+        metadata=topics.metadata,
+        topics=topics,
     )
 
 
 @asynccontextmanager
 async def leading(
-    store: MemoryStore, metrics: Metrics | None = None, **settings: str
+    store: MemoryStore, metrics: Metrics | None = None, topics: FakeTopics | None = None, **settings: str
 ) -> AsyncIterator[GroupCoordinator]:
     """A coordinator that runs and leads every partition."""
-    async with make(store, metrics, **settings) as groups:
+    async with make(store, metrics, topics, **settings) as groups:
         elect(groups)
         await asyncio.sleep(0.01)
         yield groups

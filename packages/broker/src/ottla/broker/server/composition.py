@@ -169,7 +169,8 @@ class Composition:
         config, environment, zookeeper, logs = self.config, self.environment, self.zookeeper, self.logs
         topic_metrics = TopicMetrics(self.metrics)
         delayed_fetches = DelayedFetches(config.max_delayed_fetches, environment.budget)
-        groups = self._groups(replicas, metadata)
+        topics = Topics(zookeeper, config, environment, metadata, logs.room)
+        groups = self._groups(replicas, metadata, topics)
         markers = PartitionMarkers(replicas, environment, config.request_timeout_ms, groups.transaction_ended)
         transactions = self._transactions(replicas, metadata, peers, markers)
         return Services(
@@ -185,7 +186,7 @@ class Composition:
             log_moves=LogMoves(logs, replicas, environment.clock.now_ms, quotas.log_moves),
             metadata=metadata,
             inter_broker=self._inter_broker(),
-            topics=Topics(zookeeper, config, environment, metadata, logs.room),
+            topics=topics,
             configs=configs,
             controller=controller,
             groups=groups,
@@ -215,7 +216,7 @@ class Composition:
         addresses = OtherBrokers(self.zookeeper, lambda: self.broker_id).addresses
         return InterBrokerAccess(self.config, addresses, self.environment.clock.monotonic_ms)
 
-    def _groups(self, replicas: Replicas, metadata: MetadataCache) -> GroupCoordinator:
+    def _groups(self, replicas: Replicas, metadata: MetadataCache, topics: Topics) -> GroupCoordinator:
         store = ReplicatedStore(
             replicas,
             GROUP_METADATA_TOPIC,
@@ -226,7 +227,12 @@ class Composition:
             read_bytes=self.config.offsets_load_buffer_size,
         )
         groups = GroupCoordinator(
-            config=self.config, environment=self.environment, metrics=self.metrics, store=store
+            config=self.config,
+            environment=self.environment,
+            metrics=self.metrics,
+            store=store,
+            metadata=metadata,
+            topics=topics,
         )
         replicas.subscribe(groups)
         return groups

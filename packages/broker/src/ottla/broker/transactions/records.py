@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.coordinators.coordinator_state import Headers, KeyValue
 from ottla.broker.transactions.events import UNREADABLE, Producer, TransactionSnapshot, TransactionState
 from ottla.protocol.internal_topics import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from ottla.protocol.primitives import MalformedMessage
@@ -93,4 +93,8 @@ class TransactionRecordCodec:
     """The `RecordCodec` of `__transaction_state`."""
 
     encode = staticmethod(encode_record)
-    decode = staticmethod(decode_record)
+
+    @staticmethod
+    def decode(key: bytes, value: bytes | None, headers: Headers = ()) -> TransactionRecord:
+        """Decode one record; it has no headers."""
+        return decode_record(key, value)

@@ -27,8 +27,10 @@ from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.groups.offsets.stale_offsets import ExistingTopics
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
     from ottla.protocol.topics import TopicPartition
@@ -42,11 +44,24 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, *, config: BrokerConfig, environment: Environment, metrics: Metrics, store: CoordinatorStore
+        self,
+        *,
+        config: BrokerConfig,
+        environment: Environment,
+        metrics: Metrics,
+        store: CoordinatorStore,
+        metadata: MetadataCache,
+        topics: ExistingTopics,
     ) -> None:
         self._tasks = BackgroundTasks(metrics, environment.clock)
         self._hosted = HostedGroups(
-            config=config, environment=environment, metrics=metrics, store=store, tasks=self._tasks
+            config=config,
+            environment=environment,
+            metrics=metrics,
+            store=store,
+            metadata=metadata,
+            topics=topics,
+            tasks=self._tasks,
         )
         self._expiration_interval_ms = config.offsets_retention_check_interval_ms
         self.offsets = OffsetRequests(self._hosted, config)
@@ -136,7 +151,11 @@ class GroupCoordinator:
 
     def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Delete every group's offsets of partitions that do not exist any more."""
-        self.offsets.partitions_deleted(partitions)
+        self._hosted.partitions_deleted(partitions)
+
+    def topics_published(self, topics: Collection[str], replaced: Collection[str]) -> None:
+        """Drop the offsets of earlier topics of these names; `replaced` are known to have had another id."""
+        self._hosted.stale.published(topics, replaced)
 
     def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
         """List the hosted groups; with `states` only those in one of them, compared without case."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -27,12 +27,14 @@ from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.state_transitions import GroupLimits
 from ottla.broker.groups.hosting.response_errors import after_failed_group_write
 from ottla.broker.groups.offsets.partition_state import GroupsState, HostedGroup
+from ottla.broker.groups.offsets.stale_offsets import ExistingTopics, StaleOffsets
 from ottla.broker.groups.records import GroupRecord, GroupRecordCodec, LogRecord, OffsetRecord
 from ottla.broker.runtime.loop_budget import LONG, StepQueue
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
     from ottla.broker.metrics import Meter, Metrics
@@ -61,10 +63,15 @@ class HostedGroups:
         environment: Environment,
         metrics: Metrics,
         store: CoordinatorStore,
+        metadata: MetadataCache,
+        topics: ExistingTopics,
         tasks: BackgroundTasks,
     ) -> None:
         clock = self.clock = environment.clock
         self.budget = environment.budget
+        self.stale = StaleOffsets(
+            self, self._forget_stale, metadata=metadata, topics=topics, budget=self.budget, tasks=tasks
+        )
         self._max_groups = config.group_max_count
         self._limits = GroupLimits(
             min_session_timeout_ms=config.group_min_session_timeout_ms,
@@ -81,11 +88,14 @@ class HostedGroups:
             new_state=lambda number: GroupsState(number, self._limits),
             loaded=self._loaded,
             unloaded=self._unloaded,
+            ready=self.stale.metadata_arrived,
             environment=environment,
             tasks=tasks,
         )
         self._ended_early: dict[GroupPartition, list[tuple[int, bool]]] = {}
         """Transactions that ended while their partition was loaded: producer id, and whether it commits."""
+        self._deleted_early: dict[GroupPartition, set[TopicPartition]] = {}
+        """Partitions that were deleted while their offsets were loaded."""
         self.meters = GroupMeters(metrics, self)
         self.timers: Timers[HostedGroup] = Timers(environment, lambda hosted: self.step(hosted, TimePassed()))
         self.writer: RecordWriter[GroupsState, LogRecord] = RecordWriter(
@@ -178,8 +188,11 @@ class HostedGroups:
         for producer_id, commit in self._ended_early.pop(partition, ()):
             partition.state.end_transaction(producer_id, commit=commit)
         groups = partition.state.groups
+        deleted = self._deleted_early.pop(partition, ())
         for hosted in list(groups.values()):
             self.step(hosted, Loaded())
+            self._forget_deleted(hosted, deleted)
+        self.stale.begin_drop(groups.values())
         self.meters.load_time.update(facts.took_ms)
         log.info(
             "groups loaded",
@@ -189,6 +202,7 @@ class HostedGroups:
 
     def _unloaded(self, partition: GroupPartition) -> None:
         self._ended_early.pop(partition, None)
+        self._deleted_early.pop(partition, None)
         for hosted in list(partition.state.groups.values()):
             self.step(hosted, Unloaded())
             self.timers.cancel(hosted)
@@ -196,12 +210,33 @@ class HostedGroups:
 
     # ---- forgetting
 
+    def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop every group's offsets of these partitions; a load that goes on drops them at its end."""
+        for partition in self.runtime.partitions:
+            if not partition.loaded:
+                self._deleted_early.setdefault(partition, set()).update(partitions)
+        deleted = frozenset(partitions)
+        for hosted in self:
+            self._forget_deleted(hosted, deleted)
+
+    def _forget_deleted(self, hosted: HostedGroup, deleted: Collection[TopicPartition]) -> None:
+        if deleted and (affected := hosted.offsets.known.intersection(deleted)):
+            self.forget_offsets(hosted, affected, self.meters.deletions)
+
     def forget_offsets(self, hosted: HostedGroup, partitions: Iterable[TopicPartition], meter: Meter) -> None:
         """Drop committed offsets, and write their tombstones."""
         gone = hosted.offsets.forget(partitions)
         meter.mark(len(gone))
         group_id = hosted.group.group_id
         self._write_tombstones(hosted, [OffsetRecord(group_id, partition, None) for partition in gone])
+
+    def _forget_stale(self, hosted: HostedGroup, stale: Collection[TopicPartition]) -> int:
+        """Drop offsets, and return how many; none once another coordinator has taken the group over."""
+        partition = self.runtime.partitions.get(hosted.partition)
+        if partition is None or partition.state.groups.get(hosted.group.group_id) is not hosted:
+            return 0
+        self.forget_offsets(hosted, stale, self.meters.deletions)
+        return len(stale)
 
     def remove(self, hosted: HostedGroup) -> None:
         """Forget an empty group with all its offsets, and write their tombstones."""

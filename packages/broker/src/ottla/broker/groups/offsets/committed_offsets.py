@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+from uuid import UUID
 
+from ottla.broker.cluster.metadata import NO_ID
 from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
@@ -20,7 +22,8 @@ NO_TIMESTAMP: Final = -1
 class CommittedOffset:
     """The next offset that a group will read from a partition; timestamps are wall-clock milliseconds.
 
-    `expire_timestamp_ms` is set only by requests with a retention of their own (before KIP-211).
+    `expire_timestamp_ms` is set only by requests with a retention of their own (before KIP-211). `topic_id`
+    is that of the topic at the commit; zeros where it is unknown, as in commits that Apache Kafka wrote.
     """
 
     offset: int
@@ -28,6 +31,7 @@ class CommittedOffset:
     metadata: str = ""
     commit_timestamp_ms: int = NO_TIMESTAMP
     expire_timestamp_ms: int | None = None
+    topic_id: UUID = NO_ID
 
 
 @frozen

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.hosting.response_errors import after_failed_commit, after_failed_confirmation
-from ottla.broker.groups.offsets.committed_offsets import CommittedOffset, expiry_rule
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset, GroupOffsets, expiry_rule
 from ottla.broker.groups.records import OffsetRecord
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -162,10 +162,18 @@ class OffsetRequests:
             return ErrorCode.NONE, dict.fromkeys(partitions or ())
         offsets = hosted.offsets
         fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
-        for name in offsets if partitions is None else partitions:
+        if partitions is None:
+            partitions = [name for name in offsets if self._committed(offsets, name) is not None]
+        for name in partitions:
             unstable = require_stable and offsets.is_unstable(name)
-            fetched[name] = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else offsets.get(name)
+            fetched[name] = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else self._committed(offsets, name)
         return ErrorCode.NONE, fetched
+
+    def _committed(self, offsets: GroupOffsets, partition: TopicPartition) -> CommittedOffset | None:
+        committed = offsets.get(partition)
+        if committed is None or self._hosted.stale.is_stale(partition, committed):
+            return None
+        return committed
 
     # ---- deleting
 
@@ -193,17 +201,14 @@ class OffsetRequests:
             for partition in partitions
         }
 
-    def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
-        """Delete every group's offsets of partitions that do not exist any more."""
-        gone = set(partitions)
-        for hosted in self._hosted:
-            if affected := [partition for partition in hosted.offsets.known if partition in gone]:
-                self._hosted.forget_offsets(hosted, affected, self._hosted.meters.deletions)
-
     # ---- expiring
 
     async def expire(self) -> int:
-        """Delete offsets past their retention, and empty groups without offsets; return how many offsets."""
+        """Delete offsets past their retention, and empty groups without offsets; return how many offsets.
+
+        Offsets of deleted topics go, too.
+        """
+        await self._hosted.stale.drop_undecided()
         expired = 0
         turn = self._hosted.budget.turn()
         for hosted in list(self._hosted):
