@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ import uvloop
 from ottla.broker.config import BrokerConfig
 from ottla.broker.log.files.file_slices import Slice
 from ottla.broker.log.files.file_system import DiskFiles
+from ottla.broker.metrics import Metrics
+from ottla.broker.network.response_queue import MOST_PARTS_AT_ONCE, LongResponse, ResponseQueue
 from ottla.broker.network.testing import server_of
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.routes import Route, Routes
+from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.api import ApiKey
 
 BOUND_S = 60
@@ -33,17 +38,21 @@ class Regions:
     def encode_parts(self, version: int) -> list[bytes | Slice]:
         return list(self.parts)
 
+    def encode_in_steps(self, version: int) -> Iterator[bytes | Slice]:
+        yield from self.parts
+
 
 def expected(parts: list[bytes | Slice]) -> bytes:
     return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
 
 
-async def exchange(path: Path, answers: list[list[bytes | Slice]], slow: bool) -> None:
+async def exchange(answers: list[list[bytes | Slice]], *, slow: bool, in_steps: bool = False) -> None:
     def handler(services: None, request: Any, context: RequestContext) -> Regions:
+        context.turn.steps = LONG + 1 if in_steps else 0
         return Regions(answers[context.header.correlation_id])
 
     config = BrokerConfig(socket_send_buffer_bytes=8192 if slow else -1)
-    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler, borrows_buffer=True)])
+    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler, borrows_buffer=not in_steps)])
     async with asyncio.timeout(BOUND_S), server_of(routes, config) as server:
         host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(host, port, limit=4096)
@@ -81,7 +90,53 @@ def test_regions_arrive_whole_and_in_order(
     ]
 
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(exchange(path, answers, slow))
+        runner.run(exchange(answers, slow=slow))
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
+def test_a_long_answer_arrives_whole_and_in_order(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], slow: bool
+) -> None:
+    path = tmp_path / "regions"
+    path.write_bytes(random.Random(0).randbytes(10_000))
+    file = DiskFiles().open(path)
+    long = [part for at in range(3_000) for part in (b"%d" % at, Slice(file, at, at % 100))]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(exchange([long, [b"short"], long], slow=slow, in_steps=True))
+
+
+class EmptyTransport(asyncio.Transport):
+    """Has nothing left to write to its socket."""
+
+    def __init__(self, plug: socket.socket) -> None:
+        super().__init__({"socket": plug})
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def test_a_long_answer_is_sent_over_many_turns_of_the_loop(tmp_path: Path) -> None:
+    path = tmp_path / "regions"
+    path.write_bytes(b"x" * 100)
+    file = DiskFiles().open(path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    with ours, theirs:
+        responses = ResponseQueue(EmptyTransport(ours), lambda: None, Metrics().meter("a", "b", "c"))
+        responses.put(LongResponse([Slice(file, 0, 100)] * 5_000, 500_000))
+        left = [len(responses.parts)]
+        responses.flush()
+        async with asyncio.timeout(BOUND_S):
+            while responses.parts:
+                left.append(len(responses.parts))
+                await asyncio.sleep(0)
+        left.append(0)
+        responses.close()
+
+    assert max(before - after for before, after in pairwise(left)) <= MOST_PARTS_AT_ONCE
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -96,4 +151,4 @@ def test_a_file_that_ends_early_closes_the_connection(
         asyncio.Runner(loop_factory=loop) as runner,
         pytest.raises((asyncio.IncompleteReadError, ConnectionError)),
     ):
-        runner.run(exchange(path, [[b"head", Slice(file, 50, 100)]], slow=False))
+        runner.run(exchange([[b"head", Slice(file, 50, 100)]], slow=False))

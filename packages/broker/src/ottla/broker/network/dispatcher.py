@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from ottla.broker.network.response_queue import LongResponse
 from ottla.broker.network.session import SessionState
 from ottla.broker.peers.client import beyond_level
 from ottla.broker.requests.access import RequestAccess
@@ -216,14 +217,18 @@ class Dispatcher(Generic[S]):
         raise InvalidRequest(reason)
 
     async def _encode_in_steps(self, call: Call, response: Any) -> list[Part]:
-        header, turn, parts = call.context.header, call.context.turn, []
+        header, turn = call.context.header, call.context.turn
+        head = response_header(header.correlation_id, ApiKey(header.api_key), header.api_version)
+        parts: list[Part] = [head]
+        size = len(head)
         for part in response.encode_in_steps(header.api_version):
-            parts.append(part)
-            await turn.yield_if_spent()
+            if length := _length(part):
+                parts.append(part)
+                size += length
+                await turn.yield_if_spent()
+        parts[0] = _SIZE.pack(size) + head
         turn.charge()
-        return frame_of(
-            response_header(header.correlation_id, ApiKey(header.api_key), header.api_version), parts
-        )
+        return LongResponse(parts, size + _SIZE.size)
 
     def encode(self, call: Call, response: Any) -> list[Part] | None:
         """Encode a response as a frame; None stands for no response."""
@@ -291,7 +296,11 @@ def _first_step(
 
 def frame_of(head: bytes, body: list[Part]) -> list[Part]:
     """Prepend size and header to a body."""
-    size = len(head) + sum(len(part) if isinstance(part, bytes) else part.length for part in body)
+    size = len(head) + sum(map(_length, body))
     if len(body) and isinstance(body[0], bytes):
         return [b"".join((_SIZE.pack(size), head, body[0])), *body[1:]]
     return [_SIZE.pack(size) + head, *body]
+
+
+def _length(part: Part) -> int:
+    return len(part) if isinstance(part, bytes) else part.length
