@@ -62,14 +62,12 @@ def test_the_log_says_what_was_cut_and_what_behind_it_looks_whole(caplog: pytest
     assert log.log_end_offset == 4
     assert cut_files(files) == [name]
     assert files.read(DIRECTORY / name) == content[position:]
-    [told] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    [line] = [vars(record) for record in caplog.records if record.levelname == "WARNING"]
     whole = len(content) - read_headers(content)[5].position
-    assert told.startswith(
-        f"/data/topic-0/00000000000000000000.log: {len(content) - position} bytes are cut off at byte "
-        f"{position}, behind offset 3: "
-    )
-    assert f"; 5 batches in them, {whole} bytes with offsets 5 to 9, look whole; " in told
-    assert told.endswith(f"; they are kept for a day in {name}")
+    assert line["path"] == "/data/topic-0/00000000000000000000.log"
+    assert (line["position"], line["bytes"], line["last_offset"]) == (position, len(content) - position, 3)
+    assert line["found"] == f"5 batches in them, {whole} bytes with offsets 5 to 9, look whole"
+    assert line["kept"] == f"they are kept for a day in {name}"
     assert append(log, b"more") == 4
 
 
@@ -86,9 +84,9 @@ def test_segments_behind_the_damage_are_kept_whole(caplog: pytest.LogCaptureFixt
     assert kept == {f"{0:020d}.{position}.cut": content[position:]} | {
         f"{base:020d}.0.cut": content for base, content in rest.items()
     }
-    told = [one.getMessage() for one in caplog.records if "are dropped" in one.getMessage()]
-    assert len(told) == len(rest)
-    assert all("the log ends before it, behind offset 0; " in one and "look whole" in one for one in told)
+    dropped = [vars(record) for record in caplog.records if "segment dropped" in record.getMessage()]
+    assert len(dropped) == len(rest)
+    assert all(facts["last_offset"] == 0 and "look whole" in facts["found"] for facts in dropped)
 
 
 def test_zeros_of_a_preallocated_file_are_cut_in_silence(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +160,7 @@ def test_a_disk_without_room_for_the_bytes_is_recovered_without_them(
 
     assert log.log_end_offset == 4
     assert cut_files(after) == []
-    assert "they are not kept: No space left on device" in caplog.text
+    assert "they are not kept: No space left on device" in [vars(record)["kept"] for record in caplog.records]
 
 
 async def test_the_bytes_are_deleted_after_a_day(tmp_path: Path) -> None:

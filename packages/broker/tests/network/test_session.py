@@ -248,7 +248,7 @@ async def test_before_login_any_other_api_closes_the_connection(caplog: pytest.L
         assert await client.is_closed()
 
     assert login.seen == []
-    assert "API key 12 before authentication" in caplog.text
+    assert "API key 12 before authentication" in vars(caplog.records[-1])["reason"]
 
 
 async def test_before_login_a_client_may_negotiate_and_authenticate() -> None:

@@ -28,13 +28,11 @@ def test_a_subject_is_named_once_per_interval_and_what_was_left_out_is_counted(
 ) -> None:
     for step in range(25_000):
         time.now_s = 1000 + step / 1000
-        warnings.warn("10.0.0.1", "closing %s: %d", "10.0.0.1", step)
+        warnings.warn("10.0.0.1", "connection closed", extra={"step": step})
 
-    assert caplog.messages == [
-        "closing 10.0.0.1: 0",
-        "closing 10.0.0.1: 10000 (9999 more like this were not logged)",
-        "closing 10.0.0.1: 20000 (9999 more like this were not logged)",
-    ]
+    assert caplog.messages == ["connection closed"] * 3
+    facts = [(vars(line)["step"], vars(line).get("more_not_logged")) for line in caplog.records]
+    assert facts == [(0, None), (10_000, 9_999), (20_000, 9_999)]
 
 
 def test_one_noisy_subject_does_not_hide_others(
@@ -44,7 +42,8 @@ def test_one_noisy_subject_does_not_hide_others(
         warnings.warn("noisy", "from noisy")
     warnings.warn("quiet", "from quiet")
 
-    assert caplog.messages == ["from noisy", "from quiet (999 more like this were not logged)"]
+    assert caplog.messages == ["from noisy", "from quiet"]
+    assert vars(caplog.records[1])["more_not_logged"] == 999
 
 
 def test_many_subjects_cost_few_lines(
@@ -52,7 +51,7 @@ def test_many_subjects_cost_few_lines(
 ) -> None:
     for number in range(100_000):
         time.now_s = 1000 + number * 30 / 100_000
-        warnings.warn(f"address {number}", "from address %d", number)
+        warnings.warn(f"address {number}", "connection closed")
 
     assert len(caplog.messages) == 9
 
@@ -63,6 +62,6 @@ def test_a_rare_warning_is_always_logged(
     times_s = [0, 10, 20.5, 31, 3600]
     for before_s, now_s in pairwise([-20, *times_s]):
         time.now_s += now_s - before_s
-        warnings.warn("a", "at %s", now_s)
+        warnings.warn("a", "fetch failed", extra={"at_s": now_s})
 
-    assert caplog.messages == [f"at {one}" for one in times_s]
+    assert [vars(line)["at_s"] for line in caplog.records] == times_s

@@ -65,7 +65,7 @@ def array(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise ValueError(f"{value!r} is not an array")
-        return tuple(item(each) for each in value)
+        return tuple(item(element) for element in value)
 
     return read
 
@@ -76,7 +76,7 @@ def by_text(item: Callable[[object], T]) -> Callable[[object], dict[str, T]]:
     def read(value: object) -> dict[str, T]:
         if not isinstance(value, dict):
             raise ValueError(f"{value!r} is not an object")
-        return {name: item(each) for name, each in value.items()}
+        return {name: item(member) for name, member in value.items()}
 
     return read
 
@@ -87,7 +87,7 @@ def by_number(item: Callable[[object], T]) -> Callable[[object], dict[int, T]]:
     def read(value: object) -> dict[int, T]:
         if not isinstance(value, dict):
             raise ValueError(f"{value!r} is not an object")
-        return dict(sorted((integer32(name), item(each)) for name, each in value.items()))
+        return dict(sorted((integer32(name), item(member)) for name, member in value.items()))
 
     return read
 

@@ -97,7 +97,7 @@ Examples:
 @click.option("--in-memory", is_flag=True, help="With --embedded: keep all data in memory.")
 @click.option(
     "--fsync",
-    type=click.Choice([each.value for each in Fsync]),
+    type=click.Choice([policy.value for policy in Fsync]),
     default=Fsync.ALWAYS.value,
     show_default=True,
     help="With --embedded: when to sync writes to disk.",

@@ -1,4 +1,4 @@
-"""The leaders of partitions that a client asked the wrong broker for, told in the same answer (KIP-951)."""
+"""Current leaders of partitions in the answer of a broker that does not lead them (KIP-951)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def _topics(
 
 
 def _wanted_end(services: Needs, partition: PartitionSize) -> int:
-    """Return where a log would end without a lag: at what is committed, a copy where its log ends."""
+    """Return the end of a log without a lag: the high watermark; of a future log the current one's end."""
     hosted = services.replicas.hosted(partition.topic_partition)
     if hosted is None:
         return partition.log_end_offset

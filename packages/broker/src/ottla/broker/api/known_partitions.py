@@ -12,7 +12,7 @@ class Retirable(Protocol):
     """A target of a fast path."""
 
     def retire(self) -> None:
-        """Serve no request any more, and let the partition go."""
+        """Serve no request any more, and release the partition."""
         ...
 
 

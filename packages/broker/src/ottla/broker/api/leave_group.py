@@ -33,7 +33,10 @@ async def handle(services: Needs, request: LeaveGroupRequest, context: RequestCo
         )
         for member in request.members:
             if member.reason:
-                log.info("%s leaves group %s: %s", member.member_id, request.group_id, member.reason)
+                log.info(
+                    "member leaves",
+                    extra={"group": request.group_id, "member": member.member_id, "reason": member.reason},
+                )
     else:
         members = (MemberIdentity(request.member_id),)
     result = await services.groups.leave(request.group_id, Leave(token=None, members=members))

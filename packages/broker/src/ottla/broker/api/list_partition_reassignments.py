@@ -38,5 +38,5 @@ async def handle(
         )
     return ListPartitionReassignmentsResponse(
         error_message=None,
-        topics=[OngoingTopicReassignment(name=name, partitions=each) for name, each in topics.items()],
+        topics=[OngoingTopicReassignment(name=name, partitions=moving) for name, moving in topics.items()],
     )

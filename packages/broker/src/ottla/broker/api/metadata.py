@@ -150,7 +150,7 @@ def _needs_ids(request: MetadataRequest) -> bool:
 
 
 def _not_told(asked: MetadataRequestTopic) -> MetadataResponseTopic:
-    """Have the client ask again: no controller has told this broker yet which topics there are.
+    """Return LEADER_NOT_AVAILABLE, on which clients retry: this broker has no metadata from a controller yet.
 
     Where the controller has died, too, that takes as long as its session. UNKNOWN_TOPIC_OR_PARTITION would be
     final for some clients.

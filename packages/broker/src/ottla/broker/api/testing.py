@@ -82,8 +82,8 @@ class OneDirectory:
         return [self.root]
 
     def close(self) -> None:
-        for one in self._logs.values():
-            one.close()
+        for log in self._logs.values():
+            log.close()
 
 
 @dataclass
@@ -279,7 +279,7 @@ class DataPlane:
         return found
 
     def tell(self, topic_partition: TopicPartition, leader: int, leader_epoch: int = 0) -> None:
-        """Have the metadata say who leads a partition; brokers 1 and 2 are alive."""
+        """Update the metadata with the leader of a partition; brokers 1 and 2 are alive."""
         topic, number = topic_partition
         state = UpdateMetadataPartitionState(
             partition_index=number, leader=leader, leader_epoch=leader_epoch, replicas=[leader], isr=[leader]
@@ -291,13 +291,15 @@ class DataPlane:
         )
         brokers = [
             UpdateMetadataBroker(
-                id=one,
+                id=node,
                 endpoints=[
-                    UpdateMetadataEndpoint(host=f"host-{one}", port=9092, listener=self.session.listener_name)
+                    UpdateMetadataEndpoint(
+                        host=f"host-{node}", port=9092, listener=self.session.listener_name
+                    )
                 ],
                 rack=None,
             )
-            for one in (1, 2)
+            for node in (1, 2)
         ]
         self.metadata.update(UpdateMetadataRequest(live_brokers=brokers, topic_states=[known]))
 

@@ -145,7 +145,7 @@ def _reason_in(doc: str) -> str | None:
 
 
 def is_known(name: str) -> bool:
-    """Tell whether the broker or Kafka has a key."""
+    """Return whether the broker or Kafka has a key."""
     return name in _with_effect() or reason_without_effect(name) is not None
 
 

@@ -13,4 +13,4 @@ from ottla.client.config_definition import INT, Setting, define
 @functools.cache
 def keys_of(cls: type[Any]) -> Mapping[str, Setting]:
     """List the keys of a configuration class, by Kafka's dotted name, in their order."""
-    return {one.name: one for one in define(cls, declared(cls), integer=INT).values()}
+    return {key.name: key for key in define(cls, declared(cls), integer=INT).values()}

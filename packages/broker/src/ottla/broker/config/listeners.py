@@ -34,7 +34,7 @@ def advertised_host(listener: Listener) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address or name is this machine's own; an empty host is every interface."""
+    """Return whether an address or name is this machine's own; an empty host is every interface."""
     if host == "localhost" or host.startswith("127."):
         return True
     return host in ("::1", "0:0:0:0:0:0:0:1")
@@ -51,14 +51,17 @@ def parse_listeners(key_name: str, text: str, protocol_map: str) -> tuple[Listen
     listeners = tuple(_parse(key_name, item.strip(), protocols) for item in text.split(",") if item.strip())
     if not listeners:
         raise ConfigError(key_name, "must name at least one listener, like PLAINTEXT://127.0.0.1:9092")
-    for field, values in (("names", [one.name for one in listeners]), ("ports", _fixed_ports(listeners))):
+    for field, values in (
+        ("names", [listener.name for listener in listeners]),
+        ("ports", _fixed_ports(listeners)),
+    ):
         if len(set(values)) != len(values):
             raise ConfigError(key_name, f"must have different {field}, not {text!r}")
     return listeners
 
 
 def _fixed_ports(listeners: tuple[Listener, ...]) -> list[tuple[str, int]]:
-    return [(one.host, one.port) for one in listeners if one.port]
+    return [(listener.host, listener.port) for listener in listeners if listener.port]
 
 
 def _parse(key_name: str, item: str, protocols: dict[str, str]) -> Listener:

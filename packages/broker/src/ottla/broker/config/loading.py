@@ -81,8 +81,8 @@ def _refuse_unmet_protection(settings: Mapping[str, str]) -> None:
 
 
 def _exposure(config: BrokerConfig) -> list[str]:
-    """Warn of listeners that other machines reach: nobody has to log in there."""
-    reached = [str(one) for one in config.parsed_listeners if not is_loopback(one.host)]
+    """Warn of listeners that other machines reach without a login."""
+    reached = [str(listener) for listener in config.parsed_listeners if not is_loopback(listener.host)]
     if not reached:
         return []
     return [

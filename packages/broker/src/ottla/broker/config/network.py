@@ -142,7 +142,7 @@ class NetworkSettings:
 
     @property
     def has_listener_of_brokers(self) -> bool:
-        """Whether brokers have a listener of their own: they are told by it, not by their addresses."""
+        """Whether brokers have a listener of their own, which identifies them in place of their addresses."""
         return bool(self.inter_broker_listener_name) and len(self.parsed_listeners) > 1
 
     @property

@@ -33,7 +33,7 @@ _HOUR_MS = 3_600_000
 
 
 def _replicas_or_all(value: tuple[str, ...]) -> str | None:
-    if value == ("*",) or all(re.fullmatch(r"[0-9]{1,10}:[0-9]{1,10}", one) for one in value):
+    if value == ("*",) or all(re.fullmatch(r"[0-9]{1,10}:[0-9]{1,10}", replica) for replica in value):
         return None
     return "must be * or a list of partition:broker"
 

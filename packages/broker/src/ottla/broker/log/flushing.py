@@ -63,7 +63,10 @@ class Flushing:
         if not plan.may_be_repeated(error):
             self._log.fail(error)
             return
-        log.warning("%s is not all on the disk: %s", self._log.topic_partition, error)
+        log.warning(
+            "log not flushed, tried again",
+            extra={"partition": str(self._log.topic_partition), "reason": str(error)},
+        )
 
     def flush(self) -> None:
         """Flush now. Blocks. Raises `KafkaStorageError`; the log is offline then if records were lost."""
@@ -90,7 +93,7 @@ class Flushing:
 
 
 class GroupCommit:
-    """Lets appends wait for the disk together: one sync for all appends made while the last one ran.
+    """Commits appends to the disk in groups: one sync for all appends made while the last one ran.
 
     It owns no task: the sync runs on the loop's executor, and its end is a callback.
     """

@@ -82,15 +82,18 @@ class Acceptor:
             await self._loop.connect_accepted_socket(self._make, accepted, ssl=self._ssl_context)
         except OSError as error:  # also of a handshake that fails
             accepted.close()
-            self._warnings.warn(self._name, "a connection to %s could not be opened: %s", self._name, error)
+            self._warnings.warn(
+                self._name, "connection not opened", extra={"listener": self._name, "reason": str(error)}
+            )
 
     def _failed(self, error: OSError) -> None:
         """Pause: missing descriptors do not come back with the next attempt."""
         if error.errno in _NO_RESOURCES:
-            text = "no connections are accepted on %s for now: %s (ulimit -n, max.connections)"
+            event = "no connections accepted for now: raise ulimit -n or lower max.connections"
         else:
-            text = "a connection to %s cannot be accepted: %s"
-        self._warnings.warn(self._name, text, self._name, error.strerror or error)
+            event = "connection not accepted"
+        facts = {"listener": self._name, "reason": error.strerror or str(error)}
+        self._warnings.warn(self._name, event, extra=facts)
         self._loop.remove_reader(self._socket.fileno())
         self._resume = self._loop.call_later(PAUSE_S, self._go_on)
 

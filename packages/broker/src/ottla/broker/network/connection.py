@@ -169,7 +169,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     def refuse(self, error: Exception) -> None:
         """Close because of a request that cannot be served."""
         session = self.session
-        self.shared.bad_frames.warn(session.client_host, "closing %s: %s", session.connection_id, error)
+        facts = {"connection": session.connection_id, "reason": str(error)}
+        self.shared.warnings.warn(session.client_host, "connection closed", extra=facts)
         self.close()
 
     def fail(self, error: Exception) -> None:

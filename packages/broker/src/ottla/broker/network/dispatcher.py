@@ -75,7 +75,7 @@ class Dispatcher(Generic[S]):
         self._max_elements = max_elements
         self._access = access or RequestAccess()
         self._budget = budget or LoopBudget()
-        self._too_long = LimitedWarnings(log, SystemClock().monotonic_ms)
+        self._warnings = LimitedWarnings(log, SystemClock().monotonic_ms)
 
     def fast_paths(self) -> list[FastPath]:
         """Return the fast paths that the routes bring."""
@@ -211,9 +211,8 @@ class Dispatcher(Generic[S]):
         if not any(field.name == "error_code" and field.is_in(version) for field in fields):
             raise BadRequest(reason)  # every element would need an answer: Kafka closes the connection
         session = call.context.session
-        self._too_long.warn(
-            session.client_host, "refusing a request of %s: %s", session.connection_id, reason
-        )
+        facts = {"connection": session.connection_id, "reason": reason}
+        self._warnings.warn(session.client_host, "request refused", extra=facts)
         raise InvalidRequest(reason)
 
     async def _encode_in_steps(self, call: Call, response: Any) -> list[Part]:
@@ -246,12 +245,13 @@ class Dispatcher(Generic[S]):
             raise error
         if not isinstance(error, KafkaError):
             log.error(
-                "%s v%d from %s failed",
-                call.route.api_key.name,
-                call.context.api_version,
-                call.context.session.connection_id,
+                "request failed",
+                extra={
+                    "api": call.route.api_key.name, "version": call.context.api_version,
+                    "connection": call.context.session.connection_id,
+                },
                 exc_info=error,
-            )
+            )  # fmt: skip
         response = response_class(call.route.api_key)()
         if not hasattr(response, "error_code"):
             raise CloseConnection from error

@@ -114,7 +114,7 @@ class Server:
             memory=self.request_memory,
             connections=self.connections,
             write_round=write_round,
-            bad_frames=LimitedWarnings(log, monotonic_ms),
+            warnings=LimitedWarnings(log, monotonic_ms),
             is_broker=self._is_broker,
             now_s=loop.time,
             spawn=self.spawn,

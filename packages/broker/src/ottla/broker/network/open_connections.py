@@ -82,7 +82,7 @@ class OpenConnections(Generic[C]):
         self.set_limits(config)
         self._settled = asyncio.Event()
         self._numbers = 0
-        self._refusals = LimitedWarnings(log, monotonic_ms)
+        self._warnings = LimitedWarnings(log, monotonic_ms)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -129,7 +129,7 @@ class OpenConnections(Generic[C]):
             self._quotas.count(host)
         elif refusal := self._quotas.take(host):
             if not is_loopback(host) or not self._take_reserved():
-                self._refusals.warn(host, "refusing a connection from %s: %s", host, refusal)
+                self._warnings.warn(host, "connection refused", extra={"host": host, "reason": refusal})
                 return False
             self._quotas.count(host)
             self._reserved, self._reserved_since_ms = connection, self._monotonic_ms()
@@ -149,7 +149,10 @@ class OpenConnections(Generic[C]):
         others = (found for found in self._open if found.session.listener_name != self._listener_of_brokers)
         oldest = min(others, key=lambda found: (not found.idle, found.last_active_s), default=None)
         if oldest is not None:
-            log.info("closing %s to make room for a broker", oldest.session.connection_id)
+            log.info(
+                "connection closed: a broker needs its room",
+                extra={"connection": oldest.session.connection_id},
+            )
             oldest.close()
 
     def forget(self, connection: C) -> None:
@@ -188,9 +191,11 @@ class OpenConnections(Generic[C]):
                 return
             if connection.idle and now_s - connection.last_active_s >= self.idle_s:
                 log.info(
-                    "closing %s: idle for %.0f s",
-                    connection.session.connection_id,
-                    now_s - connection.last_active_s,
+                    "connection closed: idle",
+                    extra={
+                        "connection": connection.session.connection_id,
+                        "idle_s": round(now_s - connection.last_active_s),
+                    },
                 )
                 connection.close()
                 continue

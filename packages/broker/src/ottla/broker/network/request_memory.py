@@ -145,6 +145,7 @@ class RequestMemory(Generic[C]):
 
     def _close(self, connection: C, why: str) -> None:
         host = connection.session.client_host
-        self._warnings.warn(host, "closing %s: %s", connection.session.connection_id, why)
+        facts = {"connection": connection.session.connection_id, "reason": why}
+        self._warnings.warn(host, "connection closed", extra=facts)
         connection.abort()
         connection.forget_frames()

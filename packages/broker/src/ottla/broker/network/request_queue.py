@@ -22,7 +22,7 @@ class Flushable(Protocol):
 
 
 class RequestQueue:
-    """Counts queued requests against `queued.max.requests`, and lets connections go on in turn."""
+    """Counts queued requests against `queued.max.requests`, and resumes paused connections in turn."""
 
     def __init__(self, limit: int, share: Share) -> None:
         """`share` is the part of each turn of the event loop that requests of the general path have."""

@@ -276,8 +276,8 @@ class RequestsInProgress(Unanswered):
             self._client.close()
 
     def _fail(self, error: Exception) -> None:
-        name = self._session.connection_id
-        log.error("closing %s: the response of a request could not be made", name, exc_info=error)
+        facts = {"connection": self._session.connection_id}
+        log.error("connection closed: a response could not be made", extra=facts, exc_info=error)
         if self._client is not None:
             self._client.abort()
 

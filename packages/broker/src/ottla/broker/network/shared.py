@@ -46,7 +46,7 @@ class Shared(Generic[C]):
     memory: RequestMemory[C]
     connections: OpenConnections[C]
     write_round: WriteRound
-    bad_frames: LimitedWarnings
+    warnings: LimitedWarnings
     is_broker: Callable[[Session], bool | None]
     """Whether the other end is a broker of the cluster; None while that is not known."""
     now_s: Callable[[], float]

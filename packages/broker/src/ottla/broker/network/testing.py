@@ -47,7 +47,8 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     ]
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         sorted(
-            (one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters), key=lambda one: one.name
+            (given.replace(kind=inspect.Parameter.KEYWORD_ONLY) for given in parameters),
+            key=lambda given: given.name,
         )
     )
     del run.__wrapped__
@@ -179,7 +180,7 @@ class Client:
         self.reader, self.writer = reader, writer
 
     def send(self, *frames: bytes) -> None:
-        self.writer.write(b"".join(struct.pack(">i", len(one)) + one for one in frames))
+        self.writer.write(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
     async def answer(self) -> tuple[int, bytes]:
         async with asyncio.timeout(BOUND_S):
@@ -190,7 +191,8 @@ class Client:
     async def answers(self, count: int) -> list[tuple[int, int]]:
         """(correlation id, error code) of simple answers."""
         return [
-            (one, struct.unpack(">h", body)[0]) for one, body in [await self.answer() for _ in range(count)]
+            (correlation_id, struct.unpack(">h", body)[0])
+            for correlation_id, body in [await self.answer() for _ in range(count)]
         ]
 
     async def numbers(self, count: int) -> list[int]:

@@ -111,7 +111,7 @@ class RequestContext:
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the response is long, as far as the work for it tells, and is written in steps."""
+        """Whether the response is written in steps, because the work for it was long."""
         return self._turn is not None and self._turn.is_long
 
     def paced(self, items: Iterable[T]) -> Elements[T]:

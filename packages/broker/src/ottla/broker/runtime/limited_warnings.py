@@ -14,7 +14,7 @@ class LimitedWarnings:
     """Logs one kind of warning: once per subject and interval, and of few subjects per interval.
 
     A subject is what the warning is about, an address for example, so that one noisy client does not hide
-    another. What was left out is counted, and the next line says how many there were.
+    another. Lines left out are counted: `more_not_logged` of the next line.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class LimitedWarnings:
         self._subjects: set[str] = set()
         self._left_out = 0
 
-    def warn(self, subject: str, text: str, *args: object, extra: Mapping[str, object] | None = None) -> None:
-        """Log `text % args` and facts, unless this interval has a line about the subject, or enough lines."""
+    def warn(self, subject: str, event: str, *, extra: Mapping[str, object] | None = None) -> None:
+        """Log an event and its facts, unless this interval has a line about the subject, or enough lines."""
         now_ms = self._now_ms()
         if now_ms - self._began_ms >= self._every_ms:
             self._began_ms = now_ms
@@ -44,7 +44,8 @@ class LimitedWarnings:
             self._left_out += 1
             return
         self._subjects.add(subject)
+        facts = dict(extra or {})
         if self._left_out:
-            text, args = f"{text} (%d more like this were not logged)", (*args, self._left_out)
+            facts["more_not_logged"] = self._left_out
             self._left_out = 0
-        self._log.warning(text, *args, extra=extra)
+        self._log.warning(event, extra=facts)

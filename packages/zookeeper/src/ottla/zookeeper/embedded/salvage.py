@@ -107,7 +107,7 @@ def _apply(nodes: dict[str, Node], transaction: Transaction) -> None:
                 node = nodes.setdefault(path, Node(data, OPEN_ACL))
                 node.data, node.version = data, node.version + 1
             case NodeDeleted(path):
-                for gone in [one for one in nodes if one == path or one.startswith(f"{path}/")]:
+                for gone in [node for node in nodes if node == path or node.startswith(f"{path}/")]:
                     del nodes[gone]
             case _:
                 pass

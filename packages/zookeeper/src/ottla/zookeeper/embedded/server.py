@@ -156,7 +156,7 @@ class EmbeddedCoordinator:
 
     def _strangers(self) -> Iterator[_Connection]:
         """Connections that are not served, the oldest first."""
-        return (one for one in self._connections.values() if not self.service.is_served(one.client))
+        return (known for known in self._connections.values() if not self.service.is_served(known.client))
 
     def left(self, connection: _Connection) -> None:
         """Forget a connection."""

@@ -168,7 +168,10 @@ def _read_or_fail(
         _count_failure(terms.services, topic_partition, error)
         return FetchedPartition(topic_partition.partition, error_code=int(error.code))
     except (OSError, CorruptStorage) as error:
-        _log.warning("%s cannot be read at %d: %s", topic_partition, wanted.fetch_offset, error)
+        _log.warning(
+            "partition not read",
+            extra={"partition": str(topic_partition), "offset": wanted.fetch_offset, "reason": str(error)},
+        )
         _count_failure(terms.services, topic_partition, KafkaStorageError(str(error)))
         return FetchedPartition(topic_partition.partition, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
 

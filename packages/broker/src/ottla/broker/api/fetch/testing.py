@@ -62,7 +62,7 @@ async def general_path(plane: DataPlane, request: FetchRequest, version: int, co
 
 
 def joined(parts: list[Any]) -> bytes:
-    return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
+    return b"".join(part if isinstance(part, bytes) else part.read() for part in parts)
 
 
 def served(plane: DataPlane, received: ReceivedBytes) -> tuple[int, FastAnswers]:
@@ -84,6 +84,6 @@ def fast_path(plane: DataPlane, request: FetchRequest, version: int, correlation
 
 
 def admit(plane: DataPlane, partition: HostedPartition) -> None:
-    """Let the session fetch the partition on the fast path, by name and by id."""
+    """Admit the partition to the fast path of fetches, by name and by id."""
     for version in (12, 13):
         plane.services.fetch_fast_path.admit(plane.context(ApiKey.FETCH, version), partition)

@@ -72,7 +72,7 @@ class TimestampLimits:
 
 
 def refused(batch: memoryview, violation: Callable[[Record], str | None]) -> tuple[tuple[int, str], ...]:
-    """The index of each record that violates a rule, and what is wrong with it; the first 1,000 of many."""
+    """The index of each record that violates a rule, and the violation; the first 1,000 of many."""
     records = iter_records(batch, max_decompressed_bytes=MAX_OPENED_BYTES)
     found = ((index, violation(record)) for index, record in enumerate(records))
     try:

@@ -228,12 +228,17 @@ class Cleaner:
         if self._logs.get(log.topic_partition) is not log or isinstance(error, FileNotFoundError):
             return
         if error.errno in RUN_OUT:
-            _log.warning("the compaction of %s is delayed: %s", log.topic_partition, error)
+            _log.warning(
+                "compaction delayed", extra={"partition": str(log.topic_partition), "reason": str(error)}
+            )
         else:
             self._logs.directory_failed(self._logs.log_directories.of(log), error)
 
     def _leave_alone(self, log: Log, reason: str) -> None:
-        _log.warning("%s is not compacted any more: %s", log.topic_partition, reason)
+        _log.warning(
+            "compaction of a partition given up",
+            extra={"partition": str(log.topic_partition), "reason": reason},
+        )
         self._uncleanable[log.topic_partition] = log
         self._count_uncleanable()
 
@@ -252,11 +257,9 @@ class Cleaner:
         self.figures.recopied = after / before if before else 0.0
         self.figures.clean_time_ms = took_ms
         _log.info(
-            "%s compacted up to %d: %d bytes became %d, with %d keys in %d ms",
-            log.topic_partition,
-            cleaned.end_offset,
-            before,
-            after,
-            keys.count,
-            took_ms,
-        )
+            "partition compacted",
+            extra={
+                "partition": str(log.topic_partition), "end_offset": cleaned.end_offset,
+                "bytes_before": before, "bytes_after": after, "keys": keys.count, "took_ms": took_ms,
+            },
+        )  # fmt: skip

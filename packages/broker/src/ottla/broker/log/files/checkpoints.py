@@ -39,7 +39,7 @@ def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int] | None:
     except FileNotFoundError:
         return None
     except CorruptStorage as error:
-        log.warning("ignoring %s: %s", path, error)
+        log.warning("damaged file ignored", extra={"path": str(path), "reason": str(error)})
         return None
 
 
@@ -59,7 +59,10 @@ def read_leader_epochs(files: Files, directory: Path) -> list[EpochStart] | None
     except FileNotFoundError:
         return None
     except CorruptStorage as error:
-        log.warning("reading the leader epochs from the log: %s is damaged: %s", path, error)
+        log.warning(
+            "leader epochs read from the log, their file is damaged",
+            extra={"path": str(path), "reason": str(error)},
+        )
         return None
 
 
@@ -78,7 +81,7 @@ def read_topic_id(files: Files, directory: Path) -> UUID | None:
     except FileNotFoundError:
         return None
     except CorruptStorage as error:
-        log.warning("ignoring %s: %s", path, error)
+        log.warning("damaged file ignored", extra={"path": str(path), "reason": str(error)})
         return None
 
 

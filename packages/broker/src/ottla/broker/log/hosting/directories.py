@@ -273,7 +273,7 @@ class LogDirectories:
             try:
                 self._lock_one(directory)
             except OSError as error:
-                _log.error("the log directory %s is offline: %s", path, error)
+                _log.error("log directory offline", extra={"path": str(path), "reason": str(error)})
                 directory.offline = error
             except LogDirectoryRefused:
                 self.unlock()

@@ -114,7 +114,9 @@ class FutureLogs:
         try:
             self._rename_away(directory, removed)
         except OSError as error:
-            _log.warning("%s is not deleted: %s", removed.directory, error)
+            _log.warning(
+                "directory not deleted", extra={"path": str(removed.directory), "reason": str(error)}
+            )
             removed.abandon()
 
     def _rename_away(self, directory: LogDirectory, removed: Log) -> None:

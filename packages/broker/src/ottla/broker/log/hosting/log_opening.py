@@ -80,7 +80,7 @@ class LogOpener:
                 case DirectoryKind.CURRENT | DirectoryKind.FUTURE:
                     yield FoundLog(parsed, path)
                 case _:
-                    log.info("leaving %s alone", path)
+                    log.info("unknown directory ignored", extra={"path": str(path)})
 
     def open(
         self, directory: LogDirectory, found: FoundLog, log_config: Callable[[str], LogConfig]
@@ -182,4 +182,4 @@ class LogOpener:
             if self._files.exists(path):
                 self._files.remove_tree(path)
         except OSError as error:
-            log.warning("%s is not removed: %s", path, error)
+            log.warning("directory not deleted", extra={"path": str(path), "reason": str(error)})

@@ -134,7 +134,10 @@ class LogRegistry:
             if not self.has_offline_directories:
                 self.futures.unmark(log)
             elif not self.futures.took_place(log):
-                _log.error("%s is offline: it may go on in a directory that is offline", log.topic_partition)
+                _log.error(
+                    "partition offline: its newest log may be in an offline directory",
+                    extra={"partition": str(log.topic_partition)},
+                )
                 del self._logs[log.topic_partition], self.log_directories.of(log).logs[log.topic_partition]
                 log.abandon()
 
@@ -144,7 +147,10 @@ class LogRegistry:
         clock, path = self.environment.clock, directory.path
         began_ms = clock.monotonic_ms()
         if found and not directory.clean:
-            _log.warning("recovering %d partitions in %s: it was not closed cleanly", len(found), path)
+            _log.warning(
+                "log directory recovered: it was not closed cleanly",
+                extra={"path": str(path), "partitions": len(found)},
+            )
         with ThreadPoolExecutor(self.config.num_recovery_threads_per_data_dir, "log-recovery") as threads:
             logs = threads.map(lambda name: self._opener.open(directory, name, log_config), found)
             for name, opened in zip(found, logs, strict=True):
@@ -152,7 +158,10 @@ class LogRegistry:
                     self.futures.add(directory, opened)
                 elif opened is not None:
                     self._take(directory, opened)
-        _log.info("opened %d partitions in %s in %d ms", len(found), path, clock.monotonic_ms() - began_ms)
+        took_ms = round(clock.monotonic_ms() - began_ms)
+        _log.info(
+            "log directory opened", extra={"path": str(path), "partitions": len(found), "took_ms": took_ms}
+        )
 
     def _take(self, directory: LogDirectory, opened: Log) -> None:
         topic_partition = opened.topic_partition
@@ -192,7 +201,10 @@ class LogRegistry:
                     self._close_each(its_logs)
                     directory.mark_clean()
                 except (OSError, KafkaError) as error:
-                    _log.error("%s was not closed cleanly: %s", directory.path, error)
+                    _log.error(
+                        "log directory not closed cleanly",
+                        extra={"path": str(directory.path), "reason": str(error)},
+                    )
             for log in its_logs:
                 log.abandon()
 
@@ -360,7 +372,8 @@ class LogRegistry:
         directory.offline = error
         lost, directory.logs = directory.logs, {}
         _log.error(
-            "the log directory %s is offline, with %d partitions: %s", directory.path, len(lost), error
+            "log directory offline",
+            extra={"path": str(directory.path), "partitions": len(lost), "reason": str(error)},
         )
         for topic_partition, log in lost.items():
             log.apply(Failed(error))
@@ -373,7 +386,10 @@ class LogRegistry:
     def retry_or_fail(self, directory: LogDirectory, error: OSError) -> None:
         """Take a directory offline, unless only room or descriptors ran out: the next pass tries again."""
         if error.errno in RUN_OUT:
-            _log.warning("%s: %s; it is tried again", directory.path, error)
+            _log.warning(
+                "write to log directory tried again",
+                extra={"path": str(directory.path), "reason": str(error)},
+            )
         else:
             self.directory_failed(directory, error)
 
@@ -384,4 +400,7 @@ def _forget_deleted(directories: list[LogDirectory], topic_partitions: list[Topi
             for partition in topic_partitions:
                 directory.forget_deleted(partition)
         except OSError as error:
-            _log.warning("%s still knows deleted partitions: %s", directory.path, error)
+            _log.warning(
+                "deleted partitions still in the checkpoints",
+                extra={"path": str(directory.path), "reason": str(error)},
+            )

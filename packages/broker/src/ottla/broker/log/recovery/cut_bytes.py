@@ -55,12 +55,15 @@ def cut_off(segment: Segment, position: int, next_offset: int, reason: str) -> i
         return 0
     name, end = segment.path(SegmentFile.LOG), _end_of_content(segment.file, position, segment.size)
     if end == position:
-        log.info("%s: %d bytes of zeros are cut off at byte %d", name, lost, position)
+        log.info("zeros cut off", extra={"path": str(name), "position": position, "bytes": lost})
     else:
         whole = whole_batches(segment.file, position, end, next_offset)
         log.warning(
-            "%s: %d bytes are cut off at byte %d, behind offset %d: %s; %s; %s",
-            name, lost, position, next_offset - 1, reason, whole, _keep(segment, position, end),
+            "damaged bytes cut off",
+            extra={
+                "path": str(name), "position": position, "bytes": lost, "last_offset": next_offset - 1,
+                "reason": reason, "found": str(whole), "kept": _keep(segment, position, end),
+            },
         )  # fmt: skip
     segment.file.truncate(position)
     segment.size = position
@@ -81,8 +84,11 @@ def drop(segments: Sequence[Segment], next_offset: int) -> int:
         else:
             segment.files.rename(name, target)
             log.warning(
-                "%s: all %d bytes are dropped, the log ends before it, behind offset %d; %s; %s%s",
-                name, segment.size, next_offset - 1, whole, _KEPT_IN, target.name,
+                "segment dropped: the log ends before it",
+                extra={
+                    "path": str(name), "bytes": segment.size, "last_offset": next_offset - 1,
+                    "found": str(whole), "kept": f"{_KEPT_IN}{target.name}",
+                },
             )  # fmt: skip
         for path in segment.mark_deleted():
             segment.files.unlink(path)

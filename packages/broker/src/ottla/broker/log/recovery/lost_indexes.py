@@ -40,7 +40,10 @@ class LostIndexes:
     async def _mend(self, log: Log, now_ms: int) -> int:
         lost = [segment for segment in log.segments if segment.has_lost_index]
         for segment in lost:
-            _log.warning("another program has cut an index of %s in %s", segment, log.directory)
+            _log.warning(
+                "another program has cut an index",
+                extra={"segment": str(segment), "directory": str(log.directory)},
+            )
         if lost and lost[-1].active and not self._seal(log, now_ms):
             lost.pop()
         return sum([await self._build(log, segment) for segment in lost])
@@ -55,7 +58,9 @@ class LostIndexes:
                 return False
             log.roll(now_ms)
         except (OSError, KafkaStorageError) as error:
-            _log.warning("%s keeps a damaged index: %s", log.topic_partition, error)
+            _log.warning(
+                "damaged index kept", extra={"partition": str(log.topic_partition), "reason": str(error)}
+            )
             return False
         return True
 
@@ -66,11 +71,14 @@ class LostIndexes:
         try:
             await asyncio.to_thread(segment.rebuild_lost)
         except OSError as error:
-            _log.warning("the indexes of %s in %s are not built: %s", segment, log.directory, error)
+            _log.warning(
+                "indexes not rebuilt",
+                extra={"segment": str(segment), "directory": str(log.directory), "reason": str(error)},
+            )
             return False
         finally:
             segment.unpin()
             segment.close()
         segment.indexes_lost = False
-        _log.info("the indexes of %s in %s are rebuilt", segment, log.directory)
+        _log.info("indexes rebuilt", extra={"segment": str(segment), "directory": str(log.directory)})
         return True

@@ -49,7 +49,10 @@ def snapshot_producers(log: LogState, offset: int) -> None:
     try:
         path = take_snapshot(log.files, log.directory, offset, log.producers.entries())
     except OSError as error:
-        _log.warning("%s has no snapshot of its producers at %d: %s", log.topic_partition, offset, error)
+        _log.warning(
+            "producer snapshot not written",
+            extra={"partition": str(log.topic_partition), "offset": offset, "reason": str(error)},
+        )
         return
     log.unsynced.snapshot_written(path)
 
@@ -128,7 +131,7 @@ def _newest_snapshot(files: Files, directory: Path, first: int, end: int) -> Pro
         try:
             return ProducerStates(decode_producer_snapshot(files.read(path)), offset)
         except CorruptStorage as error:
-            _log.warning("ignoring %s: %s", path, error)
+            _log.warning("damaged file ignored", extra={"path": str(path), "reason": str(error)})
             files.unlink(path)
     return None
 

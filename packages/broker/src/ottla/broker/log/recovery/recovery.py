@@ -169,10 +169,12 @@ def _load(
     segments, end_offset = found.segments, found.end_offset
     if segments and end_offset < log_start_offset:
         log.warning(
-            "%s ends at %d, below its log start %d: all records are dropped",
-            directory,
-            end_offset,
-            log_start_offset,
+            "all records dropped: the log ends below its start",
+            extra={
+                "directory": str(directory),
+                "end_offset": end_offset,
+                "log_start_offset": log_start_offset,
+            },
         )
         _unlink(segments)
         segments = []
@@ -307,7 +309,9 @@ def _check_transactions(segment: Segment, segments: list[Segment], log_start_off
         _ = segment.transactions.entries
         return
     except CorruptStorage as error:
-        log.warning("rebuilding %s: %s", segment.transactions.path, error)
+        log.warning(
+            "transaction index rebuilt", extra={"path": str(segment.transactions.path), "reason": str(error)}
+        )
     replay = _replay_up_to(segment, segments, log_start_offset)
     replay.begin(segment)
     for entry in check_entries(segment.file, 0, segment.size):

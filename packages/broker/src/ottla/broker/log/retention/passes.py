@@ -95,7 +95,10 @@ class LogPasses:
             try:
                 segments = expire(log, now_ms)
             except (OSError, KafkaError) as error:
-                _log.warning("retention skips %s: %s", log.topic_partition, error)
+                _log.warning(
+                    "retention skips a partition",
+                    extra={"partition": str(log.topic_partition), "reason": str(error)},
+                )
                 continue
             if segments:
                 expired.append((log, segments))
@@ -113,7 +116,9 @@ class LogPasses:
             self._logs.directory_failed(directory, error)
             return
         log.unsynced.names_changed()
-        _cleaner_log.info("%s dropped %d segments", log.topic_partition, len(segments))
+        _cleaner_log.info(
+            "segments deleted", extra={"partition": str(log.topic_partition), "segments": len(segments)}
+        )
         self._logs.deletions.add(now_ms + log.config.file_delete_delay_ms, paths, directory)
 
     # ---- flush

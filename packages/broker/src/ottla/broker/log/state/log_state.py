@@ -226,7 +226,9 @@ class LogState:
         """Stop writing for good: the disk cannot be relied on."""
         if self.offline is None:
             self.apply(Failed(error))
-            log.error("%s goes offline: %s", self.topic_partition, error)
+            log.error(
+                "partition offline", extra={"partition": str(self.topic_partition), "reason": str(error)}
+            )
             self._report_failure(error)
 
     def storage_error(self, error: OSError) -> KafkaStorageError:
@@ -337,7 +339,10 @@ class LogState:
             # Until the next flush has written them, a start looks for them in the log itself.
             if error.errno not in RUN_OUT:
                 raise
-            log.warning("the leader epochs of %s are not written: %s", self.topic_partition, error)
+            log.warning(
+                "leader epochs not written",
+                extra={"partition": str(self.topic_partition), "reason": str(error)},
+            )
 
 
 def early_roll_ms(config: LogConfig, chance: random.Random) -> int:
