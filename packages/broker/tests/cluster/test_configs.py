@@ -209,7 +209,7 @@ async def test_a_value_from_the_file_is_described_as_static(harness: Harness) ->
 
 async def test_settings_that_are_used_only_at_the_start_are_read_only(harness: Harness) -> None:
     assert harness.broker_entry("zookeeper.connect").read_only
-    assert harness.broker_entry("advertised.listeners").read_only
+    assert harness.broker_entry("listeners").read_only
     assert not harness.broker_entry("max.connections.per.ip").read_only
     with pytest.raises(InvalidConfig, match=r"overrides must be a list of host:limit, not '10\.0\.0\.1'"):
         await harness.configs.alter_broker("1", lambda _: {"max.connections.per.ip.overrides": "10.0.0.1"})

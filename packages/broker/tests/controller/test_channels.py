@@ -8,10 +8,11 @@ import logging
 import pytest
 
 from ottla.broker.controller import channels
-from ottla.broker.controller.channels import Channel, Sender
+from ottla.broker.controller.channels import Channel, Channels, Sender
 from ottla.broker.controller.control_request_batch import ControlRequest
-from ottla.broker.controller.controller_context import LiveBroker
+from ottla.broker.controller.controller_context import Endpoint, LiveBroker
 from ottla.broker.controller.events import ControlResponse
+from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
@@ -140,3 +141,53 @@ async def test_a_request_is_repeated_until_its_broker_knows_who_sends_it(
     assert broker.left == 0
     [line] = [one for one in caplog.records if one.getMessage() == "request refused by broker"]
     assert line.__dict__["error"] == "ClusterAuthorizationFailed"
+
+
+class AtAddress:
+    """A broker at one of its addresses: requests fail while nothing listens there."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.host = endpoint.host
+        self.received: list[ControlRequest] = []
+        self.is_closed = False
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        if self.host == "before":
+            raise ConnectionError("nothing listens")
+        self.received.append(request)
+        return UpdateMetadataResponse()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_the_requests_of_a_broker_with_new_addresses_are_sent_there_and_none_is_lost() -> None:
+    requests = [UpdateMetadataRequest(controller_id=1, controller_epoch=epoch) for epoch in (2, 3)]
+    senders: list[AtAddress] = []
+    done = asyncio.Event()
+
+    def connect(broker: LiveBroker) -> AtAddress:
+        senders.append(AtAddress(broker.endpoints[0]))
+        return senders[-1]
+
+    def replied(broker: LiveBroker, request: ControlRequest, response: ControlResponse) -> None:
+        if request is requests[-1]:
+            done.set()
+
+    before, after = (LiveBroker(2, 1, (Endpoint("PLAINTEXT", host, 9092),)) for host in ("before", "after"))
+    async with asyncio.TaskGroup() as tasks:
+        open_channels = Channels(
+            connect, replied, lambda work, name: tasks.create_task(work, name=name), Metrics()
+        )
+        open_channels.follow({2: before})
+        for request in requests:
+            open_channels.send(before, request)
+        await asyncio.sleep(0)  # the first is under way
+
+        open_channels.follow({2: after})
+
+        async with asyncio.timeout(20):
+            await done.wait()
+        open_channels.close()
+    assert senders[1].received == requests
+    assert [sender.is_closed for sender in senders] == [True, True]

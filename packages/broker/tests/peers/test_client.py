@@ -261,3 +261,18 @@ async def test_brokers_are_found_by_the_metadata_at_each_request() -> None:
         await controller.close()
 
         assert (len(two.seen(ListOffsetsRequest)), len(three.seen(ListOffsetsRequest))) == (1, 1)
+
+
+async def test_connections_come_from_the_address_that_is_advertised_now() -> None:
+    def advertising(host: str) -> BrokerConfig:
+        return BrokerConfig(advertised_listeners=f"PLAINTEXT://{host}:9092")
+
+    async with answering() as broker:
+        peers = Peers(MetadataCache(1), advertising("127.0.0.1"))
+        for host in ("127.0.0.1", "127.0.0.9"):
+            peers.configure(advertising(host))
+            peer = peers.registered(Address(broker.host, broker.port), BOUND_MS)
+            await peer.send(ASKED, ListOffsetsResponse)
+            assert {address for address, _ in broker.clients} == {host}
+            await peer.close()
+            await until(lambda: not broker.open_connections)

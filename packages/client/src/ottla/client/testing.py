@@ -55,6 +55,11 @@ class ScriptedBroker:
         return len(self._writers)
 
     @property
+    def clients(self) -> list[tuple[str, int]]:
+        """The addresses that open connections come from."""
+        return [writer.get_extra_info("peername")[:2] for writer in self._writers]
+
+    @property
     def bootstrap_servers(self) -> str:
         """Its address, as a client's setting."""
         return f"{self.host}:{self.port}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from ottla.zookeeper.session import (
     NoNode,
     Operations,
     Session,
+    SessionExpired,
     SetData,
     Stat,
     ZooKeeperError,
@@ -134,7 +136,8 @@ class Registration:
         self._config = config
         self._environment = environment
         self._broker_id = broker_id
-        self._endpoints = tuple(endpoints)
+        self.endpoints = tuple(endpoints)
+        """Where this broker is: of the present registration, and of those to come."""
         self._files = files
         self._session_file = data_dirs[0] / SESSION_FILE
         # A directory put before the others has no file yet: that of the next one is this broker's, too.
@@ -150,16 +153,43 @@ class Registration:
         bound, session_id = self._session.bound(), self._session.session_id
         node = self._node()
         epoch = await retrying(lambda: self._write(bound, session_id, node))
+        if node.endpoints != self.endpoints:
+            await self._rewrite()
         await self._delete_stale_controllership(bound, session_id)
         self._remember(session_id)
         _log.info("registered", extra={"broker": self._broker_id, "broker_epoch": epoch})
         return epoch
 
+    async def move_to(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Register other endpoints: in the znode of the present session, which keeps its broker epoch."""
+        self.endpoints = endpoints
+        await self._rewrite()
+        where = ", ".join(map(str, endpoints))
+        _log.info("addresses registered", extra={"broker": self._broker_id, "endpoints": where})
+
+    async def _rewrite(self) -> None:
+        """Write the present endpoints; without a znode of this session they come with the next one."""
+        bound, session_id = self._session.bound(), self._session.session_id
+        try:
+            await retrying(lambda: self._write_again(bound, session_id))
+        except SessionExpired:
+            return
+
+    async def _write_again(self, bound: Operations, session_id: int) -> None:
+        while True:
+            node = self._node()
+            stat = await bound.exists(node.path)
+            if stat is None or stat.ephemeral_owner != session_id:
+                return
+            with suppress(NoNode, BadVersion):  # another change of the endpoints was written meanwhile
+                await bound.set(node.path, node.encode(), version=stat.version)
+                return
+
     def _node(self) -> BrokerRegistration:
         protocols = {listener.name: listener.security_protocol for listener in self._config.parsed_listeners}
         return BrokerRegistration(
             self._broker_id,
-            self._endpoints,
+            self.endpoints,
             protocols,
             self._environment.clock.now_ms(),
             rack=self._config.broker_rack,

@@ -119,11 +119,7 @@ def check_broker_config(config: BrokerConfig) -> None:
                 "listeners", f"must be PLAINTEXT: there is no TLS or login here yet, for {listener}"
             )
     listeners = {listener.name for listener in config.parsed_listeners}
-    for listener in config.parsed_advertised_listeners:
-        if listener.name not in listeners:
-            raise ConfigError(
-                "advertised.listeners", f"must name listeners of `listeners`, not {listener.name}"
-            )
+    _check_advertised(config)
     if config.interbroker_listener not in listeners:
         _refuse_interbroker_listener(config, listeners)
     if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
@@ -158,6 +154,23 @@ def check_broker_config(config: BrokerConfig) -> None:
         )
     if config.create_topic_policy_class_name:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
+
+
+def _check_advertised(config: BrokerConfig) -> None:
+    names = {listener.name for listener in config.parsed_listeners}
+    advertised = config.parsed_advertised_listeners
+    for listener in advertised:
+        if listener.name not in names:
+            raise ConfigError(
+                "advertised.listeners", f"must name listeners of `listeners`, not {listener.name}"
+            )
+        if config.advertised_listeners and listener.host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                "advertised.listeners", f"must have hosts that others can reach, not {listener.host}"
+            )
+    own = config.interbroker_listener
+    if own in names and own not in {listener.name for listener in advertised}:
+        raise ConfigError("advertised.listeners", f"must name {own}, the listener of brokers, too")
 
 
 def _rename_aliases(settings: Mapping[str, str], warnings: list[str]) -> dict[str, str]:

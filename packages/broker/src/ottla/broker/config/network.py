@@ -35,7 +35,11 @@ class NetworkSettings:
         "A properties file without this key stands for PLAINTEXT://:9092, as in Kafka.",
     )
     advertised_listeners: str | None = setting(
-        None, "Addresses given to clients, if they differ from listeners."
+        None,
+        "Addresses given to clients and other brokers, if they differ from listeners: NAME://host:port "
+        "separated by commas. A change while the broker runs is registered at once, and every broker's "
+        "metadata follow.",
+        update="per-broker",
     )
     listener_security_protocol_map: str = setting(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",

@@ -71,12 +71,14 @@ class RemoteSender:
 
 
 class Channel:
-    """The queue of requests to one broker, for one of its registrations."""
+    """The queue of requests to one broker, for one of its registrations; its endpoints may change."""
 
     def __init__(self, broker: LiveBroker, sender: Sender, replied: Replied) -> None:
         self.broker = broker
         self.task: asyncio.Task[None] | None = None
         self._sender = sender
+        self._retired: list[Sender] = []
+        """Senders to earlier endpoints."""
         self._replied = replied
         self._queue: asyncio.Queue[ControlRequest] = asyncio.Queue()
         self._failed = ""
@@ -91,6 +93,16 @@ class Channel:
         """Queue a request behind the earlier ones."""
         self._queue.put_nowait(request)
 
+    def move_to(self, broker: LiveBroker, sender: Sender) -> None:
+        """Send the requests of the queue to other endpoints; the one under way is repeated if it fails."""
+        self.broker = broker
+        self._retired.append(self._sender)
+        self._sender = sender
+
+    async def _close_retired(self) -> None:
+        while self._retired:
+            await self._retired.pop().close()
+
     async def run(self) -> None:
         """Send requests until cancelled; the owner cancels when the registration is gone."""
         try:
@@ -102,10 +114,12 @@ class Channel:
                     self._replied(self.broker, request, response)
         finally:
             await self._sender.close()
+            await self._close_retired()
 
     async def _deliver(self, request: ControlRequest) -> ControlResponse | None:
         """Return the response of the broker; None for a request that is dropped."""
         while True:
+            await self._close_retired()
             try:
                 response = await self._sender.send(request)
             except UNENCODABLE as error:
@@ -186,10 +200,13 @@ class Channels:
         self._channels: dict[int, Channel] = {}
 
     def follow(self, live: Mapping[int, LiveBroker]) -> None:
-        """Open channels to new brokers; close those of brokers that left, bounced or changed endpoints."""
+        """Open channels to new brokers, close those of brokers that left or bounced, move the others."""
         for broker_id, channel in list(self._channels.items()):
-            if live.get(broker_id) != channel.broker:
+            broker = live.get(broker_id)
+            if broker is None or broker.epoch != channel.broker.epoch:
                 self._drop(broker_id)
+            elif broker != channel.broker:
+                channel.move_to(broker, self._connect(broker))
         for broker_id, broker in live.items():
             if broker_id not in self._channels:
                 channel = self._channels[broker_id] = Channel(broker, self._connect(broker), self._replied)

@@ -74,13 +74,13 @@ class Store:
     # ---- reading
 
     async def brokers(self, watch: Watch) -> dict[int, LiveBroker]:
-        """The registered brokers; the watch is on the list."""
+        """The registered brokers; the watch is on the list, and on each registration for its endpoints."""
         names = await retrying(lambda: self._zk.children(paths.BROKER_IDS, watch))
-        found = await _all(self._broker(int(name)) for name in names if name.isdigit())
+        found = await _all(self._broker(int(name), watch) for name in names if name.isdigit())
         return {broker.id: broker for broker in found if broker is not None}
 
-    async def _broker(self, broker_id: int) -> LiveBroker | None:
-        read = await self._read(paths.broker(broker_id))
+    async def _broker(self, broker_id: int, watch: Watch) -> LiveBroker | None:
+        read = await self._read(paths.broker(broker_id), watch)
         if read is None:
             return None
         data, stat = read

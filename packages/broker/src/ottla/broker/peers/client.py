@@ -105,7 +105,7 @@ class Peer:
         address: Callable[[], Address],
         client_id: str,
         timeout_ms: int,
-        source_host: str | None = None,
+        source_host: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`address` raises `BrokerNotAvailable` while it is not known; `timeout_ms` bounds each request."""
         self._address = address
@@ -158,7 +158,7 @@ class Peer:
             if connection is not None and connection.is_open and self._connected_to == address:
                 return connection
             await self.close()
-            connection = open_connection(address, self._client_id, self._timeout_ms, self._source_host)
+            connection = open_connection(address, self._client_id, self._timeout_ms, self._source_host())
             self._connection, self._connected_to = connection, address
             await connection.connect()
             return connection
@@ -176,6 +176,10 @@ class Peers:
     def __init__(self, metadata: MetadataCache, config: BrokerConfig) -> None:
         self._metadata = metadata
         self._listener = config.interbroker_listener
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Connect from where this broker is advertised now; connections that are open stay."""
         self._source_host = source_host_of(config)
 
     def broker(self, broker_id: int, purpose: str, timeout_ms: int) -> Peer:
@@ -193,7 +197,7 @@ class Peers:
         return self._peer(lambda: address, f"controller-{self._metadata.broker_id}", timeout_ms)
 
     def _peer(self, address: Callable[[], Address], client_id: str, timeout_ms: int) -> Peer:
-        return Peer(address, client_id, timeout_ms, self._source_host)
+        return Peer(address, client_id, timeout_ms, lambda: self._source_host)
 
     def _controller_address(self) -> Address:
         return self._address_of(self._metadata.controller_id, "No controller is known.")

@@ -279,6 +279,7 @@ class Broker:
         services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
         self.parts.followers.configure(config)
+        self.parts.peers.configure(config)
         services.replication_quotas.configure(config)
         if config.unclean_leader_election_enable:
             services.controller.unclean_election_allowed(None)
@@ -299,18 +300,25 @@ class Broker:
             self.config,
             self.environment,
             broker_id=self.broker_id,
-            endpoints=self._endpoints(),
+            endpoints=self._endpoints(services.config),
             data_dirs=self._data_dirs,
             files=self._files,
         )
+        services.configs.on_broker_change.append(self._advertise)
         control.lasting(services.configs.follow(), "config-changes")
         control.lasting(services.controller.run(), "controller")
         control.lasting(self.parts.alter_partition_requests.run(services.replicas), "isr-proposals")
 
-    def _endpoints(self) -> Iterable[Endpoint]:
-        for listener in self.config.parsed_advertised_listeners:
+    def _endpoints(self, config: BrokerConfig) -> Iterable[Endpoint]:
+        for listener in config.parsed_advertised_listeners:
             bound = self._addresses[listener.name]
             yield Endpoint(listener.name, advertised_host(listener), listener.port or bound[1])
+
+    def _advertise(self, config: BrokerConfig) -> None:
+        """Register the endpoints of `advertised.listeners`, if they have changed."""
+        endpoints = tuple(self._endpoints(config))
+        if endpoints != self._registration.endpoints:
+            self._control.spawn(self._registration.move_to(endpoints), "advertised-listeners")
 
     async def _register(self) -> int:
         try:
