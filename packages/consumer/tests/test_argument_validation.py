@@ -9,8 +9,7 @@ import pytest
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.settings import SettingError, aliases, settings_of
 from ottla.consumer import Consumer, ConsumerConfig, ConsumerRecord, RecordBatch, SyncConsumer
-from ottla.consumer.argument_validation import to_commit
-from ottla.consumer.foreign_names import PRODUCER_SETTINGS
+from ottla.consumer.argument_validation import PRODUCER_SETTINGS, to_commit
 from ottla.protocol.topics import TopicPartition
 
 A = TopicPartition("t", 0)

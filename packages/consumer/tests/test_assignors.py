@@ -21,7 +21,7 @@ from ottla.consumer.assignors import (
     assignors,
     shared_protocol,
 )
-from ottla.consumer.assignors.user_data import decode_sticky, encode_sticky
+from ottla.consumer.assignors.sticky import decode_sticky, encode_sticky
 from ottla.consumer.errors import GroupFailed
 from ottla.consumer.group.leadership import Leadership
 from ottla.protocol.topics import TopicPartition

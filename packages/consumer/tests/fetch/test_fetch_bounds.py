@@ -10,7 +10,7 @@ from ottla.consumer import (
     Consumer,
     TopicPartition,
 )
-from ottla.consumer.fetch.fetch_memory import held_bytes
+from ottla.consumer.fetch.fetcher import held_bytes
 from ottla.protocol.messages.fetch import FetchRequest
 from peers.scripted_topic import BOUND_S, FAST, A, Log, reader, take, waits_for
 

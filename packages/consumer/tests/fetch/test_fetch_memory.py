@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.consumer.fetch.decoding import RecordCursor
-from ottla.consumer.fetch.fetch_memory import copy_leftovers, held_bytes
+from ottla.consumer.fetch.fetcher import copy_leftovers, held_bytes
 from ottla.consumer.fetch.positions import FetchedData
 from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.topics import TopicPartition

@@ -9,11 +9,15 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.fetch.epoch_validation import EpochValidation
 from ottla.consumer.fetch.offset_lookups import OffsetLookups
-from ottla.consumer.fetch.offset_reset import CommittedOffsets, FetchCommitted, OffsetReset
 from ottla.consumer.fetch.position_resolver import PositionResolver
 from ottla.consumer.fetch.positions import Positions
+from ottla.consumer.fetch.resolution_steps import (
+    CommittedOffsets,
+    EpochValidation,
+    FetchCommitted,
+    OffsetReset,
+)
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.protocol.errors import GroupAuthorizationFailed
 from ottla.protocol.topics import TopicPartition

@@ -8,8 +8,8 @@ from ottla.client.testing import ScriptedBroker
 from ottla.consumer import (
     Consumer,
 )
-from ottla.consumer.fetch.epoch_validation import EpochValidation
 from ottla.consumer.fetch.offset_lookups import EpochEnd
+from ottla.consumer.fetch.resolution_steps import EpochValidation
 from peers.scripted_topic import FAST, A, Log, reader, take
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.testing import ScriptedBroker
-from ottla.consumer.group.consumer_protocol import encode_assignment
+from ottla.consumer.group.leadership import encode_assignment
 from ottla.consumer.group.rebalance_events import Phase
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.subscription import subscription

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.consumer.assignors import RangeAssignor
-from ottla.consumer.group.consumer_protocol import encode_assignment
+from ottla.consumer.group.leadership import encode_assignment
 from ottla.consumer.group.rebalance import MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     Adopted,

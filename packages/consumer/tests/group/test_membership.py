@@ -13,7 +13,7 @@ from ottla.client.testing import ScriptedBroker
 from ottla.consumer import Consumer
 from ottla.consumer.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.commits import Commits
-from ottla.consumer.group.consumer_protocol import encode_assignment
+from ottla.consumer.group.leadership import encode_assignment
 from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.subscription import subscription
 from ottla.protocol.api import ApiKey

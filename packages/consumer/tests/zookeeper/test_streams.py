@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.consumer.zookeeper.stream_positions import StreamPositions
-from ottla.consumer.zookeeper.streams import MessageStream
+from ottla.consumer.zookeeper.streams import MessageStream, StreamPositions
 from ottla.consumer.zookeeper.testing import MemoryBrokers
 from ottla.protocol.topics import TopicPartition
 

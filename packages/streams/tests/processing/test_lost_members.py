@@ -17,8 +17,8 @@ from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
 from ottla.client.cluster import Cluster
 from ottla.consumer import ConsumerRecord
-from ottla.consumer.group.consumer_protocol import encode_assignment
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
+from ottla.consumer.group.leadership import encode_assignment
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import (

@@ -5,13 +5,12 @@ from __future__ import annotations
 import string
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ottla.client.commands import cluster_options, load_config, read_time, run
 from ottla.client.commands.record_lines import FIELDS, json_bytes, json_headers, unescape
-from ottla.consumer.cli_range import Range
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -345,3 +344,41 @@ def _checked_template(text: str) -> str:
     if unknown := used - set(FIELDS):
         raise click.UsageError(f"--format knows {', '.join(FIELDS)}, not {', '.join(sorted(unknown))}")
     return template
+
+
+class Range(NamedTuple):
+    """The part of a topic to print; None where it is not limited."""
+
+    tail: int | None
+    since_ms: int | None
+    until_ms: int | None
+
+    def __bool__(self) -> bool:
+        """Return whether anything is limited."""
+        return any(limit is not None for limit in self)
+
+    async def seek(self, consumer: Consumer) -> dict[TopicPartition, int]:
+        """Seek the assigned partitions to the start; return the offsets to stop at, if there are some.
+
+        With only an end the start is the first record.
+        """
+        partitions = consumer.assignment()
+        ends = await consumer.end_offsets(partitions)
+        if self.since_ms is not None:
+            starts = await _at(consumer, self.since_ms, ends)
+        else:
+            starts = await consumer.beginning_offsets(partitions)
+        for partition, first in starts.items():
+            consumer.seek(
+                partition, max(first, ends[partition] - self.tail) if self.tail is not None else first
+            )
+        return {} if self.until_ms is None else await _at(consumer, self.until_ms, ends)
+
+
+async def _at(consumer: Consumer, time_ms: int, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the offset of the first record at or after a time in each partition, or its end."""
+    found = await consumer.offsets_for_times(dict.fromkeys(ends, time_ms))
+    return {
+        partition: end if (at := found.get(partition)) is None else at.offset
+        for partition, end in ends.items()
+    }

@@ -15,6 +15,8 @@ from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.argument_validation import (
     Offset,
     Partition,
+    check_settings,
+    no_such_name,
     to_commit,
     to_offset,
     to_partition,
@@ -26,7 +28,6 @@ from ottla.consumer.errors import ConsumerStopped, NotAssigned
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetAndTimestamp
 from ottla.consumer.fetch.record_delivery import Records
-from ottla.consumer.foreign_names import check_settings, no_such_name
 from ottla.consumer.lifecycle import ConsumerLifecycle
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch

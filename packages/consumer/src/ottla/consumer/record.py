@@ -1,15 +1,18 @@
-"""Records as the consumer delivers them: one by one, or in batches."""
+"""Records as the consumer delivers them, one by one or in batches, and the interceptors that see them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from ottla.consumer._records import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 
-__all__ = ["ConsumerRecord", "RecordBatch"]
+if TYPE_CHECKING:
+    from ottla.client.group_metadata import OffsetAndMetadata
+
+__all__ = ["ConsumerInterceptor", "ConsumerRecord", "RecordBatch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -54,3 +57,17 @@ class RecordBatch(Sequence[ConsumerRecord]):
     def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
     def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
         return self.records[index]
+
+
+class ConsumerInterceptor:
+    """Observes records and commits; every method is optional.
+
+    Methods run on the event loop and must be quick. Exceptions they raise are logged.
+    """
+
+    def on_consume(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord] | None:
+        """Receive records before they are delivered; return others in their place, or None to keep them."""
+        return None
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Receive offsets after they were committed."""

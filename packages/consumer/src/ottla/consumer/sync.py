@@ -16,12 +16,11 @@ from ottla.client.blocking import Call, LoopThread
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import config_from
-from ottla.consumer.argument_validation import Offset, Partition, to_topics
+from ottla.consumer.argument_validation import Offset, Partition, check_settings, no_such_name, to_topics
 from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES
 from ottla.consumer.fetch.offset_lookups import OffsetAndTimestamp
-from ottla.consumer.foreign_names import check_settings, no_such_name
 from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import ConsumerRecord, RecordBatch

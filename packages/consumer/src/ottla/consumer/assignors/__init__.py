@@ -17,10 +17,8 @@ from ottla.consumer.assignors.assignor import (
     TopicRacks,
     shared_protocol,
 )
-from ottla.consumer.assignors.cooperative import CooperativeStickyAssignor
-from ottla.consumer.assignors.range import RangeAssignor
-from ottla.consumer.assignors.roundrobin import RoundRobinAssignor
-from ottla.consumer.assignors.sticky import StickyAssignor
+from ottla.consumer.assignors.stateless import RangeAssignor, RoundRobinAssignor
+from ottla.consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 
 BUILT_IN: Final[dict[str, type[Assignor]]] = {
     "range": RangeAssignor,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.consumer.assignors.assignor import TopicRacks
-from ottla.consumer.assignors.racks import Racks
+from ottla.consumer.assignors.assignor import Racks, TopicRacks
 from ottla.protocol.topics import TopicPartition
 
 Given = dict[str, list[TopicPartition]]

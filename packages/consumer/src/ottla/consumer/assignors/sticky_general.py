@@ -3,20 +3,28 @@
 Members keep partitions of topics that they still read; the others are assigned to the members with the
 fewest. Then partitions are moved from members with more to members with fewer, as long as the balance
 improves.
+
+Some results of the Java client depend on the iteration order of its HashMap: buckets by hash, the keys of a
+bucket in the order of insertion; a resize keeps that order.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from ottla.consumer.assignors.assignor import Assigned, MemberSubscription, TopicRacks
-from ottla.consumer.assignors.partition_movements import PartitionMovements
-from ottla.consumer.assignors.racks import Racks
+from ottla.consumer.assignors.assignor import Assigned, MemberSubscription, Racks, TopicRacks
 from ottla.protocol.topics import TopicPartition
 
 Given = dict[str, list[TopicPartition]]
+
+_Pair = tuple[str, str]
+
+T = TypeVar("T")
+
+FIRST_CAPACITY = 16
 
 
 class _BySize:
@@ -207,3 +215,69 @@ def _imbalance(given: Given) -> int:
     """Return the sum of the differences in size over all pairs of members."""
     sizes = sorted(len(partitions) for partitions in given.values())
     return sum(size * (2 * place - len(sizes) + 1) for place, size in enumerate(sizes))
+
+
+class PartitionMovements:
+    """Prevents members from swapping partitions of one topic, which improves nothing.
+
+    To move one from A to B after another one of the topic moved from B to A, that other one moves back.
+    """
+
+    def __init__(self) -> None:
+        self._pair: dict[TopicPartition, _Pair] = {}
+        self._moved: dict[tuple[str, _Pair], dict[TopicPartition, None]] = defaultdict(dict)
+        self._most: dict[tuple[str, _Pair], int] = defaultdict(int)
+
+    def instead_of(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
+        """Return the partition to move instead of `partition`; usually that one itself."""
+        if partition in self._pair:
+            source = self._pair[partition][0]
+        key = (partition.topic, (target, source))
+        if not self._moved.get(key):
+            return partition
+        return hash_order(self._moved[key], partition_hash, self._most[key])[0]
+
+    def moved(self, partition: TopicPartition, source: str, target: str) -> None:
+        """Record a move; a move back to the original member removes the record."""
+        before = self._pair.pop(partition, None)
+        if before is not None:
+            key = (partition.topic, before)
+            del self._moved[key][partition]
+            if not self._moved[key]:
+                del self._moved[key], self._most[key]
+            source = before[0]
+        if source != target:
+            self._remember(partition, (source, target))
+
+    def _remember(self, partition: TopicPartition, pair: _Pair) -> None:
+        key = (partition.topic, pair)
+        self._pair[partition] = pair
+        self._moved[key][partition] = None
+        self._most[key] = max(self._most[key], len(self._moved[key]))
+
+
+def string_hash(text: str) -> int:
+    """Return `String.hashCode()`, as an unsigned number."""
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value
+
+
+def partition_hash(partition: TopicPartition) -> int:
+    """Return `TopicPartition.hashCode()`, as an unsigned number."""
+    return (31 * (31 + partition.partition) + string_hash(partition.topic)) & 0xFFFFFFFF
+
+
+def hash_order(keys: Iterable[T], hash_of: Callable[[T], int], most: int = 0) -> list[T]:
+    """Return keys, given in the order of insertion, as a HashMap that once held `most` gives them."""
+    listed = list(keys)
+    capacity = FIRST_CAPACITY
+    while max(len(listed), most) > capacity * 3 // 4:
+        capacity *= 2
+
+    def bucket(key: T) -> int:
+        value = hash_of(key)
+        return (value ^ (value >> 16)) & (capacity - 1)
+
+    return sorted(listed, key=bucket)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import ClientError
 from ottla.consumer.fetch.decoding import abortions, raise_unreadable
-from ottla.consumer.fetch.raw_fetched_data import RawFetchedData
-from ottla.consumer.fetch.record_delivery import RecordDelivery
+from ottla.consumer.fetch.record_delivery import RawFetchedData, RecordDelivery
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records.arrow import ArrowColumns, ColumnBuilder
 

@@ -1,11 +1,16 @@
-"""Fetch ahead of the application: one outstanding Fetch request per broker, for all of its partitions."""
+"""Fetch ahead of the application: one outstanding Fetch request per broker, for all of its partitions.
+
+Fetched data are views into the response they arrived in: the whole response stays in memory as long as one
+of its partitions has records left. That memory is counted and bounded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 from uuid import UUID
 
 from ottla.client.cluster import Cluster
@@ -13,8 +18,7 @@ from ottla.client.connection_pool import Pool
 from ottla.client.errors import ClientError, RequestTimeout
 from ottla.client.retry import is_retriable
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.fetch.fetch_memory import copy_leftovers, held_bytes
-from ottla.consumer.fetch.positions import NO_LEADER, PartitionState, Positions
+from ottla.consumer.fetch.positions import NO_LEADER, FetchedData, PartitionState, Positions
 from ottla.consumer.fetch.responses import FetchPoint, FetchPoints, FetchResponseReader
 from ottla.consumer.fetch.session import FetchSession, SessionRequest, Wanted
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
@@ -28,6 +32,7 @@ from ottla.protocol.messages.fetch import (
     ForgottenTopic,
 )
 from ottla.protocol.primitives import ZERO_UUID
+from ottla.protocol.records import Buffer
 from ottla.protocol.topics import TopicPartition
 
 NO_REPLICA = -1
@@ -273,3 +278,34 @@ class Fetcher:
 def fetch_points(states: list[PartitionState]) -> FetchPoints:
     """Return the positions of partitions, to compare with them later."""
     return {state.partition: (state, FetchPoint(state.generation, state.fetch_offset)) for state in states}
+
+
+def held_bytes(buffered: Iterable[FetchedData]) -> int:
+    """Return how many bytes the buffered data keep alive, batches decompressed ahead included."""
+    responses: dict[int, int] = {}
+    extra = 0
+    for fetched in buffered:
+        response = _response(fetched)
+        responses[id(response)] = len(response)
+        extra += fetched.cursor.size_in_bytes - len(fetched.data)
+    return sum(responses.values()) + extra
+
+
+def copy_leftovers(buffered: Iterable[FetchedData]) -> None:
+    """Release responses of which less than half is still needed, by copying the rest.
+
+    At most half of the fetched bytes is ever copied, and only when memory is short.
+    """
+    by_response: dict[int, list[FetchedData]] = defaultdict(list)
+    for fetched in buffered:
+        by_response[id(_response(fetched))].append(fetched)
+    for left in by_response.values():
+        if 2 * sum(len(fetched.data) for fetched in left) < len(_response(left[0])):
+            for fetched in left:
+                fetched.copy()
+
+
+def _response(fetched: FetchedData) -> Buffer:
+    """Return the memory that the data point into."""
+    data = fetched.data
+    return cast("Buffer", data.obj) if isinstance(data, memoryview) else data

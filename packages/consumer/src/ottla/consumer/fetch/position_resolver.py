@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ottla.client.cluster import Cluster
 from ottla.client.environment import chance
 from ottla.client.errors import ClientError
-from ottla.consumer.fetch.position_resolution_step import ResolutionStep, fail, is_transient
 from ottla.consumer.fetch.positions import PartitionState, Positions, snapshot, unchanged
+from ottla.consumer.fetch.resolution_steps import ResolutionStep, fail, is_transient
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.protocol.errors import KafkaError
 

@@ -9,19 +9,21 @@ from typing import Protocol
 from ottla.client.cluster import Cluster
 from ottla.client.interceptors import Interceptors
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.fetch.assigned_partitions import AssignedPartitions
+from ottla.consumer.fetch.assigned_partitions import AssignedPartitions, PositionOperations
 from ottla.consumer.fetch.decoding import RecordDecoder
-from ottla.consumer.fetch.epoch_validation import EpochValidation
 from ottla.consumer.fetch.fetcher import Fetcher
 from ottla.consumer.fetch.leaders import PartitionLeaders
 from ottla.consumer.fetch.offset_lookups import OffsetLookups
-from ottla.consumer.fetch.offset_reset import CommittedOffsets, FetchCommitted, OffsetReset
 from ottla.consumer.fetch.position_resolver import PositionResolver
 from ottla.consumer.fetch.positions import Positions
-from ottla.consumer.fetch.raw_fetched_data import RawFetches
-from ottla.consumer.fetch.record_delivery import RecordDelivery
+from ottla.consumer.fetch.record_delivery import RawFetches, RecordDelivery
+from ottla.consumer.fetch.resolution_steps import (
+    CommittedOffsets,
+    EpochValidation,
+    FetchCommitted,
+    OffsetReset,
+)
 from ottla.consumer.fetch.responses import FetchResponseReader
-from ottla.consumer.fetch.seek_and_position import PositionOperations
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.protocol.messages.metadata import MetadataResponse

@@ -1,4 +1,4 @@
-"""Commit the offsets of a group, automatically or on request, and read them back."""
+"""Commit the offsets of a group, automatically or on request and in that order, and read them back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import TracebackType
+from typing import Self
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, DeadlineExceeded
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
-from ottla.consumer.group.fifo import Fifo, Ticket
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.offset_commit import (
@@ -348,3 +349,46 @@ def _fail(done: asyncio.Future[None], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
         done.exception()  # retrieved: it was logged
+
+
+class Ticket:
+    """A position in the queue: entering it waits until all earlier tickets were released."""
+
+    def __init__(self, before: asyncio.Future[None] | None, released: asyncio.Future[None]) -> None:
+        self._before = before
+        self._released = released
+
+    async def __aenter__(self) -> Self:
+        try:
+            if self._before is not None and not self._before.done():
+                await asyncio.wait([self._before])
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Admit the next ticket, once all earlier ones were released. Idempotent."""
+        if self._before is not None and not self._before.done():
+            self._before.add_done_callback(lambda _: self.release())
+        elif not self._released.done():
+            self._released.set_result(None)
+
+
+class Fifo:
+    """A queue of operations: a ticket is taken when one is requested, and entered when it is awaited."""
+
+    def __init__(self) -> None:
+        self._last: asyncio.Future[None] | None = None
+
+    def take(self) -> Ticket:
+        """Return the next ticket. The caller must enter or release it."""
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ticket = Ticket(self._last, released)
+        self._last = released
+        return ticket

@@ -1,18 +1,27 @@
-"""The work of a group's leader: assign the partitions, and detect that they changed. Pure."""
+"""The work of a group's leader: read subscriptions, assign the partitions, detect that they changed. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from ottla.consumer.assignors import Assignor, MemberSubscription, TopicRacks
 from ottla.consumer.errors import GroupFailed
-from ottla.consumer.group.consumer_protocol import decode_subscription, encode_assignment
 from ottla.consumer.group.rebalance_events import Joined, MemberSettings
+from ottla.protocol.group_payloads import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition
 
 Given = Mapping[str, Sequence[TopicPartition]]
+
+SUBSCRIPTION_VERSION = 3
+# Later versions of the assignment have no further fields, and every client reads version 0.
+ASSIGNMENT_VERSION = 0
 
 
 class Leadership:
@@ -100,3 +109,50 @@ def _check(name: str, given: Given) -> None:
                 raise GroupFailed(
                     f"the assignor {name!r} gave {partition} to {owner[partition]} and to {member_id}"
                 )
+
+
+def encode_subscription(member: MemberSubscription) -> bytes:
+    """Encode a member's subscription for its leader; equal subscriptions give equal bytes."""
+    return ConsumerProtocolSubscription(
+        topics=sorted(member.topics),
+        user_data=member.user_data,
+        owned_partitions=_by_topic(member.owned),
+        generation_id=member.generation,
+        rack_id=member.rack,
+    ).to_bytes(SUBSCRIPTION_VERSION)
+
+
+def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscription:
+    """Decode a member's subscription. Raises MalformedMessage."""
+    read = ConsumerProtocolSubscription.from_bytes(data)
+    return MemberSubscription(
+        topics=tuple(dict.fromkeys(read.topics)),
+        user_data=read.user_data,
+        owned=_partitions(read.owned_partitions),
+        generation=read.generation_id,
+        rack=read.rack_id,
+        instance_id=instance_id,
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """Encode the assignment of a member."""
+    return ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions)).to_bytes(ASSIGNMENT_VERSION)
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Decode the assignment of a member; no bytes mean no partitions. Raises MalformedMessage."""
+    if not data:
+        return ()
+    return _partitions(ConsumerProtocolAssignment.from_bytes(data).assigned_partitions)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(partitions):
+        topics[topic].append(index)
+    return [TopicPartitions(topic=topic, partitions=indexes) for topic, indexes in topics.items()]
+
+
+def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions)

@@ -23,7 +23,7 @@ from ottla.consumer.assignors import RebalanceProtocol, assignors
 from ottla.consumer.errors import Fenced
 from ottla.consumer.group.commits import AutoCommit
 from ottla.consumer.group.config import GroupConfig
-from ottla.consumer.group.coordinator_connection import CoordinatorConnection
+from ottla.consumer.group.coordinator_connection import CoordinatorConnection, GroupRequests
 from ottla.consumer.group.rebalance import NO_GENERATION, MemberStateMachine
 from ottla.consumer.group.rebalance_events import (
     AWAITED_PHASES,
@@ -52,7 +52,6 @@ from ottla.consumer.group.rebalance_events import (
     TimePassed,
     TopicsFound,
 )
-from ottla.consumer.group.requests import GroupRequests
 from ottla.consumer.group.session import Session
 from ottla.consumer.group.subscription_metadata import SubscriptionMetadata
 from ottla.consumer.listener import tell

@@ -31,9 +31,7 @@ from ottla.consumer.assignors import (
     shared_protocol,
 )
 from ottla.consumer.errors import Fenced, GroupFailed, coordinator_error
-from ottla.consumer.group.consumer_protocol import decode_assignment, encode_subscription
-from ottla.consumer.group.intent import Intent
-from ottla.consumer.group.leadership import Leadership, leadership_in
+from ottla.consumer.group.leadership import Leadership, decode_assignment, encode_subscription, leadership_in
 from ottla.consumer.group.rebalance_events import (
     HEARTBEAT_PHASES,
     JOIN_PHASES,
@@ -46,6 +44,7 @@ from ottla.consumer.group.rebalance_events import (
     ForgetCoordinator,
     Heartbeat,
     HeartbeatAnswered,
+    Intent,
     Join,
     Joined,
     Leave,

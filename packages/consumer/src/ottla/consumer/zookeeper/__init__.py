@@ -4,6 +4,7 @@ Apache Kafka removed it in version 2.0. It serves groups that still have such me
 their offsets. New applications use `ottla.consumer.Consumer` with a `group_id`.
 """
 
+from ottla.consumer.zookeeper.assignment import Blacklist, TopicFilter, Whitelist
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.connector import ZookeeperConsumerConnector
 from ottla.consumer.zookeeper.errors import (
@@ -14,7 +15,6 @@ from ottla.consumer.zookeeper.errors import (
     NoBrokers,
     PartitionsOwned,
 )
-from ottla.consumer.zookeeper.filters import Blacklist, TopicFilter, Whitelist
 from ottla.consumer.zookeeper.streams import MessageStream
 
 __all__ = [

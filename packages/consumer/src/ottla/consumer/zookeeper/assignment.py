@@ -1,14 +1,14 @@
-"""Assign partitions to threads: every member computes the same from the group's znodes. Pure."""
+"""Assign partitions to threads, by topic filters: every member computes the same from the znodes. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from ottla.consumer.zookeeper.filters import FILTERS
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 from ottla.zookeeper.znodes import ConsumerRegistration
 
 Ownership = dict[TopicPartition, "ThreadId"]
@@ -102,3 +102,51 @@ def java_hash(text: str) -> int:
     for character in text.encode():  # topic names are ASCII
         value = (31 * value + character) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@dataclass(frozen=True)
+class TopicFilter:
+    """A regular expression over whole topic names; `,` means `|` in it, spaces and quotes are dropped."""
+
+    expression: str
+    regex: str = field(init=False)
+    pattern: ClassVar[str]
+    """The word for this kind of filter in the group's znodes."""
+
+    def __post_init__(self) -> None:
+        regex = self.expression.strip().replace(",", "|").replace(" ", "").strip("\"'")
+        try:
+            re.compile(regex)
+        except re.error as error:
+            raise ValueError(f"{regex!r} is not a regular expression: {error}") from error
+        object.__setattr__(self, "regex", regex)
+
+    def allows(self, topic: str, *, exclude_internal: bool = True) -> bool:
+        """Return whether a topic matches; Kafka's internal topics do not, unless included."""
+        if exclude_internal and topic in INTERNAL_TOPICS:
+            return False
+        return self._accepts(re.fullmatch(self.regex, topic) is not None)
+
+    def _accepts(self, matches: bool) -> bool:
+        raise NotImplementedError
+
+
+class Whitelist(TopicFilter):
+    """Matches the topics whose names match the expression."""
+
+    pattern = "white_list"
+
+    def _accepts(self, matches: bool) -> bool:
+        return matches
+
+
+class Blacklist(TopicFilter):
+    """Matches the topics whose names do not match the expression."""
+
+    pattern = "black_list"
+
+    def _accepts(self, matches: bool) -> bool:
+        return not matches
+
+
+FILTERS: dict[str, type[TopicFilter]] = {kind.pattern: kind for kind in (Whitelist, Blacklist)}

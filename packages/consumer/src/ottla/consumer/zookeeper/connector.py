@@ -13,13 +13,12 @@ from ottla.client.context_manager_task import ContextTask
 from ottla.client.environment import now_ms, unique_suffix
 from ottla.client.settings import config_from
 from ottla.consumer.errors import ConsumerClosed
+from ottla.consumer.zookeeper.assignment import TopicFilter
 from ottla.consumer.zookeeper.brokers import ClusterBrokers
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.errors import MessageStreamsExist
-from ottla.consumer.zookeeper.filters import TopicFilter
 from ottla.consumer.zookeeper.membership import GroupMembership, OpenBrokers, Streams
-from ottla.consumer.zookeeper.stream_positions import StreamPositions
-from ottla.consumer.zookeeper.streams import MessageStream
+from ottla.consumer.zookeeper.streams import MessageStream, StreamPositions
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.session import Session
 from ottla.zookeeper.znodes import ConsumerRegistration

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from ottla.client.config import Address
-from ottla.consumer.zookeeper.assignment import GroupView, streams_of
+from ottla.consumer.zookeeper.assignment import FILTERS, GroupView, streams_of
 from ottla.consumer.zookeeper.errors import ConsumerIdInUse, PartitionsOwned
-from ottla.consumer.zookeeper.filters import FILTERS
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import Create, NodeExists, NoNode, Operations, Watch

@@ -12,15 +12,12 @@ from ottla.client.config import Address
 from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.consumer.listener import tell
-from ottla.consumer.zookeeper.assignment import ASSIGNMENTS, Ownership, ThreadId
-from ottla.consumer.zookeeper.brokers import Brokers
+from ottla.consumer.zookeeper.assignment import ASSIGNMENTS, FILTERS, Ownership, ThreadId
+from ottla.consumer.zookeeper.brokers import Brokers, OffsetStorage, StreamCommits
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.errors import ConsumerRebalanceFailed, NoBrokers, PartitionsOwned
-from ottla.consumer.zookeeper.filters import FILTERS
 from ottla.consumer.zookeeper.group_znodes import GroupZnodes
-from ottla.consumer.zookeeper.offsets import OffsetStorage, StreamCommits
-from ottla.consumer.zookeeper.stream_positions import UNKNOWN, Offsets, StreamPositions
-from ottla.consumer.zookeeper.streams import MessageStream, Reader
+from ottla.consumer.zookeeper.streams import UNKNOWN, MessageStream, Offsets, Reader, StreamPositions
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.errors import SessionExpired, ZooKeeperError

@@ -1,7 +1,7 @@
-"""The range assignor: split each topic into ranges, one per member, the first ones longer by one.
+"""The assignors that keep nothing between rebalances: range and round-robin.
 
-Topics with the same number of partitions are split alike, so that a member gets the same partition numbers of
-each: equal keys stay together. Members get partitions of their racks if neither the balance nor this
+Range splits topics with the same number of partitions alike, so that a member gets the same partition numbers
+of each: equal keys stay together. Members get partitions of their racks if neither the balance nor this
 co-partitioning suffers (KIP-881).
 """
 
@@ -117,3 +117,30 @@ def _assign_alike(shares: list[_Share], partitions: int, given: Given) -> None:
             share.give(member_id, [index], given)
         if not any(share.room(member_id) for share in shares):
             remaining.remove(member_id)
+
+
+class RoundRobinAssignor:
+    """Deals the partitions of all topics out; a member that does not read a topic is passed over."""
+
+    name = "roundrobin"
+    protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
+
+    def user_data(self, topics: frozenset[str], last: Assigned | None) -> bytes | None:
+        """Return nothing: members need not be known for this."""
+        return None
+
+    def assign(
+        self, topics: TopicRacks, members: Mapping[str, MemberSubscription]
+    ) -> dict[str, list[TopicPartition]]:
+        """Return each member's partitions."""
+        given: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
+        turns = sorted(members, key=lambda member_id: members[member_id].order(member_id))
+        turn = 0
+        for topic in sorted(topics):
+            readers = {member_id for member_id in turns if topic in members[member_id].topics}
+            for index in range(len(topics[topic]) if readers else 0):
+                while turns[turn] not in readers:
+                    turn = (turn + 1) % len(turns)
+                given[turns[turn]].append(TopicPartition(topic, index))
+                turn = (turn + 1) % len(turns)
+        return given
