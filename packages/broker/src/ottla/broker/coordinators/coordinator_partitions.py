@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from operator import mul
+from typing import Any, Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_state import CoordinatorState
 
@@ -52,11 +53,24 @@ class CoordinatorPartitions(Generic[S]):
         return any(not partition.loaded for partition in self)
 
 
+_HASHED_TOGETHER: Final = 64
+_POWERS: Final = [pow(31, power, 1 << 32) for power in reversed(range(_HASHED_TOGETHER))]
+_SHIFT: Final = pow(31, _HASHED_TOGETHER, 1 << 32)
+
+
 def java_string_hash(text: str) -> int:
-    """Return Java's `String.hashCode`: signed 32 bits over UTF-16 code units."""
-    value = 0
-    for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
-        value = (31 * value + unit) & 0xFFFFFFFF
+    """Return Java's `String.hashCode`: signed 32 bits over UTF-16 code units.
+
+    Units are summed by 64, as an id may have 32,767.
+    """
+    encoded = text.encode("utf-16-le", "surrogatepass")
+    units = struct.unpack(f"<{len(encoded) // 2}H", encoded)
+    first = len(units) % _HASHED_TOGETHER
+    value: int = sum(map(mul, units[:first], _POWERS[_HASHED_TOGETHER - first :]))
+    for start in range(first, len(units), _HASHED_TOGETHER):
+        together = sum(map(mul, units[start : start + _HASHED_TOGETHER], _POWERS))
+        value = (value * _SHIFT + together) & 0xFFFFFFFF
+    value &= 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 
