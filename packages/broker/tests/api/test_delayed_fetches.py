@@ -171,3 +171,31 @@ async def test_beyond_the_limit_the_oldest_gets_what_there_is(plane: DataPlane) 
         one.cancel()
     await asyncio.gather(*fetches[2:], return_exceptions=True)
     assert len(plane.services.delayed_fetches) == 0
+
+
+async def test_a_fetch_watches_a_partition_once_however_often_it_names_it(plane: DataPlane) -> None:
+    partitions = [FetchPartition(partition=0, partition_max_bytes=1000)] * 5_000
+    request = FetchRequest(
+        max_wait_ms=FOR_EVER_MS, min_bytes=200, topics=[FetchTopic(topic="t", partitions=partitions)]
+    )
+    context = plane.context(ApiKey.FETCH, 12)
+
+    async def result() -> FetchAnswer:
+        answer = fetch.handle(plane.services, request, context)
+        assert isinstance(answer, Awaitable)
+        return await answer
+
+    waits = asyncio.create_task(result())
+    partition = next(iter(plane.replicas))
+    turns = 0
+    async with asyncio.timeout(BOUND_S):
+        while not len(plane.services.delayed_fetches):
+            turns += 1
+            await asyncio.sleep(0)
+
+    assert len(partition.watchers) == 1
+    partition.append(batch_of(b"a"), required_acks=1, now_ms=0)
+    async with asyncio.timeout(BOUND_S):
+        answer = await waits
+    [(_, answered)] = answer.topics
+    assert [found.size > 0 for found in answered] == [True] * 5_000

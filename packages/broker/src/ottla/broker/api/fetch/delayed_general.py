@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.fetch.reading import FetchTerms, PartitionReads
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.api.fetch.sessions import FetchContext
     from ottla.broker.replication.replicas import HostedPartition
     from ottla.protocol.messages.fetch import FetchRequest
+    from ottla.protocol.topics import TopicPartition
 
 
 def is_enough(request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]) -> bool:
@@ -70,7 +72,7 @@ async def _until_enough(terms: FetchTerms, request: FetchRequest, reads: _Watche
 class _WatchedReads:
     """The partitions of one request, each watched before it is read, so that no change is missed.
 
-    Partitions are named by their place in the request.
+    What is read is named by its place in the request, which may name a partition many times.
     """
 
     def __init__(self, terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> None:
@@ -79,11 +81,13 @@ class _WatchedReads:
         self._min_bytes = request.min_bytes
         self._wanted = fetch.wanted
         self._wake: Callable[[], object] = lambda: None
-        self._watched: dict[int, tuple[HostedPartition, Callable[[], None]]] = {}
-        self._changed: dict[int, None] = {}
+        self._places: dict[TopicPartition, dict[int, None]] = {}
+        """The places of each partition that were read."""
+        self._watched: dict[TopicPartition, tuple[HostedPartition, Callable[[], None]]] = {}
+        self._changed: dict[TopicPartition, None] = {}
         """Changed since they were read."""
         self._had_records: list[int] = []
-        """Had records, but not enough: all others have none, or have changed."""
+        """Places that had records, but not enough: all others have none, or have changed."""
 
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Call `wake` whenever a partition changes, and now if one has changed already."""
@@ -97,7 +101,8 @@ class _WatchedReads:
 
     async def read_changed(self, *, keep: bool) -> bool:
         """Read the changed partitions; return whether that is enough. Too little is dropped unless `keep`."""
-        again = sorted({*self._changed, *self._had_records})
+        changed = chain.from_iterable(self._places[partition] for partition in self._changed)
+        again = sorted({*changed, *self._had_records})
         self._changed.clear()
         return await self._read(again, keep=keep)
 
@@ -113,7 +118,9 @@ class _WatchedReads:
     def _reading(self, places: Iterable[int]) -> Generator[None, None, bool]:
         reads, is_answer = PartitionReads(self._terms), False
         for place in places:
-            self._watch(place)
+            partition = self._wanted[place].topic_partition
+            self._watch(partition)
+            self._places.setdefault(partition, {})[place] = None
             result = reads.read(self._wanted[place])
             if place < len(self.results):
                 self.results[place] = result
@@ -127,17 +134,17 @@ class _WatchedReads:
 
     # ---- watching
 
-    def _watch(self, place: int) -> None:
-        hosted = self._terms.services.replicas.hosted(self._wanted[place].topic_partition)
+    def _watch(self, partition: TopicPartition) -> None:
+        hosted = self._terms.services.replicas.hosted(partition)
         if hosted is None:
             return
-        known = self._watched.get(place)
+        known = self._watched.get(partition)
         if known is None or known[0] is not hosted:
-            known = self._watched[place] = (hosted, partial(self._note, place))
+            known = self._watched[partition] = (hosted, partial(self._note, partition))
         hosted.watchers[known[1]] = None
 
-    def _note(self, place: int) -> None:
-        self._changed[place] = None
+    def _note(self, partition: TopicPartition) -> None:
+        self._changed[partition] = None
         self._wake()
 
     def unwatch(self) -> None:
