@@ -40,7 +40,7 @@ async def handle(
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
-            for name, partitions in results.items()
+            async for name, partitions in context.paced(results.items())
         ]
     )
 

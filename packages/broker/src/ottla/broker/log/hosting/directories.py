@@ -228,16 +228,20 @@ class LogDirectories:
 
     def named(self, path: str) -> LogDirectory:
         """The directory with this path. Raises `LogDirNotFound`, and `KafkaStorageError` if it is offline."""
-        try:
-            wanted = Path(path).resolve()
-        except (OSError, ValueError):  # no path at all: a zero byte, a loop of links
-            raise LogDirNotFound(f"{path!r} is not in log.dirs") from None
-        found = next((directory for directory in self._all if directory.path == wanted), None)
+        found = self._find(path)
+        if found is None:
+            try:
+                found = self._find(str(Path(path).resolve()))
+            except (OSError, ValueError):  # no path at all: a zero byte, a loop of links
+                raise LogDirNotFound(f"{path!r} is not in log.dirs") from None
         if found is None:
             raise LogDirNotFound(f"{path} is not in log.dirs")
         if found.offline is not None:
             raise KafkaStorageError(f"{path} is offline")
         return found
+
+    def _find(self, path: str) -> LogDirectory | None:
+        return next((directory for directory in self._all if str(directory.path) == path), None)
 
     def prefer(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
         """Create the log of this partition in a directory, if it is created; bounded, the oldest go first."""
