@@ -1,4 +1,4 @@
-"""Programs in Go and JavaScript with a library from the network, fetched once and cached.
+"""Programs in Go, JavaScript and Python with a library from the network, fetched once and cached.
 
 Where the tool is missing, or the library cannot be fetched, the test that needs it is skipped and says why.
 """
@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -45,6 +46,47 @@ def node_modules(package: str) -> Path:
         _fetch(package, new, "npm", "install", *quiet, "--prefix", ".", package)
         (new / "node_modules").rename(found)
     return found
+
+
+def python_environment(*requirements: str, python: str = "") -> Path:
+    """Install packages from PyPI into an environment of their own; return its interpreter.
+
+    `python` is the version that the packages need, such as `3.10`; otherwise it is the one of the tests.
+    """
+    interpreter = _interpreter(python) if python else sys.executable
+    folder = _folder("python", " ".join((interpreter, *requirements)).encode())
+    found, new = folder / "environment", folder / "new"
+    if not found.exists():
+        shutil.rmtree(new, ignore_errors=True)
+        _run(folder, interpreter, "-m", "venv", str(new))
+        quiet = ("--quiet", "--disable-pip-version-check", "--only-binary=:all:")
+        _fetch(
+            " ".join(requirements),
+            new,
+            str(new / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            *quiet,
+            *requirements,
+        )
+        new.rename(found)
+    return found / "bin" / "python"
+
+
+def _interpreter(version: str) -> str:
+    """Return a Python of a version, from the path or from pyenv. Skips the test if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [f"python{version}", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
+    for candidate in candidates:
+        asked = [candidate, "-c", "import sys, venv; print(sys.executable)"]  # pyenv's shims may refuse
+        try:
+            return subprocess.run(
+                asked, capture_output=True, check=True, text=True, timeout=60
+            ).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            continue
+    pytest.skip(f"needs Python {version} (Debian: python{version}-venv, or pyenv)")
 
 
 def _need(tool: str, debian: str) -> None:
