@@ -35,6 +35,7 @@ cdef struct Body:
     const unsigned char *start
     const unsigned char *end
     int32_t count
+    int32_t last_delta
     int64_t base_offset
     int64_t base_timestamp
     int attributes
@@ -60,7 +61,6 @@ cdef inline Py_ssize_t plain_at(const unsigned char *p, Py_ssize_t available, Bo
     It is neither compressed nor of a transaction, and has records.
     """
     cdef Py_ssize_t size
-    cdef int32_t delta
     if available < HEADER_SIZE or p[MAGIC_AT] != 2:
         return 0
     size = entry_size(p)
@@ -68,8 +68,8 @@ cdef inline Py_ssize_t plain_at(const unsigned char *p, Py_ssize_t available, Bo
     if size < HEADER_SIZE or size > available or body.attributes & (CODEC_MASK | TRANSACTIONAL | CONTROL):
         return 0
     body.count = get32(p + RECORD_COUNT_AT)
-    delta = get32(p + LAST_OFFSET_DELTA_AT)
-    if body.count <= 0 or delta < 0 or <int64_t> body.count > <int64_t> delta + 1:
+    body.last_delta = get32(p + LAST_OFFSET_DELTA_AT)
+    if body.count <= 0 or body.last_delta < 0 or <int64_t> body.count > <int64_t> body.last_delta + 1:
         return 0
     if <int64_t> body.count * MIN_RECORD_SIZE > size - HEADER_SIZE:
         return 0

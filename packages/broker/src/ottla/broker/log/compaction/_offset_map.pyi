@@ -28,7 +28,8 @@ class OffsetMap:
     def add(self, batch: Buffer, from_offset: int, *, max_decompressed_bytes: int) -> bool:
         """Put the keys of a sound v2 batch from an offset on; False when the map is full before its end.
 
-        Raises CorruptRecords, and DecompressedTooLarge.
+        Raises UnreadableRecords, then none of its keys is in, DecompressedTooLarge, and
+        UnsupportedCompressionType.
         """
     def add_plain(self, batches: Buffer, from_offset: int) -> int:
         """Put the keys of plain batches as `add` does, many at a time and without the GIL.
@@ -56,5 +57,5 @@ def retained(
     Kept are records above `latest_offset`, and those that are the newest of their key: a tombstone only until
     the batch's delete horizon, which is `horizon_ms` from here on if it had none (KIP-534). `marked` keeps
     all records, and sets the horizon of a marker whose transaction has none left. Offsets, times and codec
-    stay. Raises CorruptRecords, DecompressedTooLarge, and UnsupportedCompressionType.
+    stay. Raises UnreadableRecords, DecompressedTooLarge, and UnsupportedCompressionType.
     """

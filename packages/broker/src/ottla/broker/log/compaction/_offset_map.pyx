@@ -39,7 +39,8 @@ from ottla.protocol.records._batch cimport (
 from ottla.protocol.records._codec cimport seal
 from ottla.protocol.records._record cimport RawRecord, parse_record
 
-from ottla.protocol.records import Codec, CorruptRecords, compress, decompress
+from ottla.protocol.records import Codec, UnreadableRecords, compress
+from ottla.protocol.records.compression import decompress_as_readers_do
 
 cdef extern from "sip_hash.h" nogil:
     ctypedef struct ottla_hash128:
@@ -145,22 +146,23 @@ cdef class OffsetMap:
         finally:
             PyBuffer_Release(&view)
         if state == MALFORMED:
-            raise CorruptRecords(f"the batch at offset {body.base_offset} has a malformed record")
+            raise _unreadable(&body)
         return state == WHOLE
 
     cdef int _add(self, Body *body, int64_t from_offset) noexcept nogil:
+        """Put the keys of a batch; none of a malformed one: records without a reader supersede nothing."""
         cdef const unsigned char *p = body.start
         cdef int32_t i
         cdef RawRecord r
+        if not _is_whole(body):
+            return MALFORMED
         for i in range(body.count):
             p = parse_record(p, body.end, &r)
-            if p is NULL:
-                return MALFORMED
             if r.key_size < 0 or body.base_offset + r.offset_delta < from_offset:
                 continue
             if not self._put(r.key, r.key_size, body.base_offset + r.offset_delta):
                 return MAP_FULL
-        return WHOLE if p is body.end else MALFORMED
+        return WHOLE
 
     def add_plain(self, batches, int64_t from_offset):
         cdef Py_buffer view
@@ -194,22 +196,40 @@ cdef class OffsetMap:
         return r.value_size >= 0 or keeps_tombstones
 
 
+cdef bint _is_whole(Body *body) noexcept nogil:
+    """Whether the records can be read, fill the batch and have rising offsets in it."""
+    cdef const unsigned char *p = body.start
+    cdef int32_t i, delta = -1
+    cdef RawRecord r
+    for i in range(body.count):
+        p = parse_record(p, body.end, &r)
+        if p is NULL or r.offset_delta <= delta:
+            return False
+        delta = r.offset_delta
+    return p is body.end and delta <= body.last_delta
+
+
+cdef object _unreadable(Body *body):
+    return UnreadableRecords(f"the batch at offset {body.base_offset} has records that cannot be read")
+
+
 cdef object _open(const unsigned char *p, Py_ssize_t size, Body *body, Py_ssize_t limit):
     """Find the records of a batch; returns what keeps their bytes alive."""
     cdef object plain = None
     body.attributes = get16(p + ATTRIBUTES_AT)
     body.count = get32(p + RECORD_COUNT_AT)
+    body.last_delta = get32(p + LAST_OFFSET_DELTA_AT)
     body.base_offset = get64(p)
     body.base_timestamp = get64(p + BASE_TIMESTAMP_AT)
     body.start = p + HEADER_SIZE
     body.end = p + size
     if body.attributes & CODEC_MASK and body.count:
         packed = PyMemoryView_FromMemory(<char *> body.start, size - HEADER_SIZE, PyBUF_READ)
-        plain = decompress(body.attributes & CODEC_MASK, packed, max_bytes=limit)
+        plain = decompress_as_readers_do(body.attributes & CODEC_MASK, packed, max_bytes=limit)
         body.start = <const unsigned char *> PyByteArray_AS_STRING(plain)
         body.end = body.start + PyByteArray_GET_SIZE(plain)
     if body.count < 0 or <int64_t> body.count * MIN_RECORD_SIZE > body.end - body.start:
-        raise CorruptRecords(f"{body.end - body.start} bytes cannot hold {body.count} records")
+        raise UnreadableRecords(f"{body.end - body.start} bytes cannot hold {body.count} records")
     return plain
 
 
@@ -224,10 +244,10 @@ cdef void _choose(
     choice.has_tombstone = False
     choice.newest = -1
     choice.state = MALFORMED
+    if not _is_whole(body):
+        return
     for i in range(body.count):
         p = parse_record(p, body.end, &r)
-        if p is NULL:
-            return
         kept[i] = all_of_them or keys.is_kept(&r, body.base_offset + r.offset_delta, keeps_tombstones)
         if kept[i]:
             choice.kept += 1
@@ -235,8 +255,7 @@ cdef void _choose(
                 choice.has_tombstone = True
             if body.base_timestamp + r.timestamp_delta > choice.newest:
                 choice.newest = body.base_timestamp + r.timestamp_delta
-    if p is body.end:
-        choice.state = WHOLE
+    choice.state = WHOLE
 
 
 cdef Py_ssize_t _copy(Body *body, const unsigned char *kept, int64_t shift, unsigned char *out) noexcept nogil:
@@ -289,7 +308,7 @@ def retained(batch, OffsetMap keys, int64_t now_ms, int64_t horizon_ms, *, bint 
             with nogil:
                 _choose(&body, keys, marked, keeps_tombstones, kept, &choice)
         if choice.state == MALFORMED:
-            raise CorruptRecords(f"the batch at offset {body.base_offset} has a malformed record")
+            raise _unreadable(&body)
         sets_horizon = (choice.has_tombstone or marked) and not has_horizon
         if choice.kept == 0:
             return None

@@ -116,13 +116,14 @@ cdef class PlainCopy:
         cdef bint has_horizon = body.attributes & DELETE_HORIZON
         cdef bint keeps_tombstones = not has_horizon or self._now_ms < body.base_timestamp
         cdef int64_t newest = -1
-        cdef int32_t i, kept = 0
+        cdef int32_t i, kept = 0, delta = -1
         cdef RawRecord r
         for i in range(body.count):
             record = p
             p = parse_record(p, body.end, &r)
-            if p is NULL:
+            if p is NULL or r.offset_delta <= delta:
                 return False
+            delta = r.offset_delta
             if not self._keys.is_kept(&r, body.base_offset + r.offset_delta, keeps_tombstones):
                 continue
             if r.value_size < 0 and not has_horizon:
@@ -132,7 +133,7 @@ cdef class PlainCopy:
             kept += 1
             if body.base_timestamp + r.timestamp_delta > newest:
                 newest = body.base_timestamp + r.timestamp_delta
-        if p is not body.end:
+        if p is not body.end or delta > body.last_delta:
             return False
         if not kept and get64(batch + PRODUCER_ID_AT) >= 0 and self._is_last(batch):
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,7 @@ from ottla.broker.log.compaction.offset_map import OffsetMap, slots_for
 from ottla.broker.log.compaction.segment_cleaning import MapTooSmall
 from ottla.broker.log.files.file_system import RUN_OUT
 from ottla.broker.log.segments.segments import SegmentsChanged
+from ottla.broker.runtime.limited_warnings import LimitedWarnings
 from ottla.broker.runtime.threads import MOST_CLEANER_THREADS, CleanerThreads
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
@@ -40,7 +41,8 @@ _SMALLEST_READ_BYTES: Final = 16 << 10
 class Cleaner:
     """Cleans the logs of a registry: `run` as long as the broker serves, or `clean_next` once.
 
-    A partition that cannot be cleaned, because a segment is damaged, is left alone until the next start.
+    A partition that cannot be cleaned, because a segment is damaged, is left alone until the next start. A
+    batch whose checksum is right and whose records cannot be read stays as it is.
     """
 
     def __init__(self, logs: LogRegistry, metrics: Metrics | None = None) -> None:
@@ -52,6 +54,9 @@ class Cleaner:
         self._busy: set[TopicPartition] = set()
         self._paused_until_ms: dict[TopicPartition, float] = {}
         self._uncleanable: dict[TopicPartition, Log] = {}
+        self._unreadable: dict[TopicPartition, tuple[Log, int]] = {}
+        """The last batch of each log that was named because its records cannot be read."""
+        self._warnings = LimitedWarnings(_log, self._clock.monotonic_ms)
         self._woken = asyncio.Event()
         self.figures = CleanerFigures()
         paths = [directory.path for directory in logs.log_directories]
@@ -138,6 +143,11 @@ class Cleaner:
         kept = {
             partition: log for partition, log in self._uncleanable.items() if self._logs.get(partition) is log
         }
+        self._unreadable = {
+            partition: named
+            for partition, named in self._unreadable.items()
+            if self._logs.get(partition) is named[0]
+        }
         if len(kept) != len(self._uncleanable):
             self._uncleanable = kept
             self._count_uncleanable()
@@ -168,6 +178,7 @@ class Cleaner:
         except (CorruptStorage, KafkaError, MemoryError, ValueError) as error:
             self._leave_alone(log, str(error))
         else:
+            self._name_unreadable(log, cleaned.unreadable)
             await self._settle(log)
             self._report(log, dirty, cleaned, keys, took_ms())
 
@@ -250,6 +261,18 @@ class Cleaner:
         self.figures.uncleanable = counted
 
     # ---- reports
+
+    def _name_unreadable(self, log: Log, found: Mapping[int, str]) -> None:
+        """Warn once of each batch that no cleaning can read, in few lines however many there are."""
+        partition = log.topic_partition
+        _, named_up_to = self._unreadable.get(partition, (log, -1))
+        for offset in sorted(offset for offset in found if offset > named_up_to):
+            self._warnings.warn(
+                f"{partition} {offset}",
+                "a batch is not compacted: its records cannot be read",
+                extra={"partition": str(partition), "offset": offset, "reason": found[offset]},
+            )
+            self._unreadable[partition] = log, offset
 
     def _report(self, log: Log, dirty: DirtyRange, cleaned: Cleaned, keys: OffsetMap, took_ms: float) -> None:
         before, after = dirty.clean_bytes + dirty.dirty_bytes, cleaned.counts.bytes_written

@@ -7,7 +7,7 @@ and raises `CleaningStopped`; `SegmentsChanged` when retention has taken segment
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -60,6 +60,8 @@ class Cleaned:
 
     end_offset: int
     counts: CleaningCounts
+    unreadable: Mapping[int, str]
+    """Batches that were left as they are, because their records cannot be read: base offset and reason."""
 
 
 class Cleaning:
@@ -105,7 +107,7 @@ class Cleaning:
             await self._clean_group(group, [copies[segment] for segment in group], on_thread)
         self._pace.check()
         self._log.apply(Compacted(end_offset))
-        return Cleaned(end_offset, self._pass.counts)
+        return Cleaned(end_offset, self._pass.counts, self._pass.unreadable)
 
     def _with_ends(self) -> list[tuple[Segment, int]]:
         ends = [*(segment.base_offset for segment in self._old[1:]), self._dirty.first_uncleanable]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER_SIZE,
     BatchBuilder,
     Buffer,
     Record,
+    UnreadableRecords,
     crc32c,
     legacy,
     magic_at,
@@ -46,10 +48,9 @@ def kept_of_legacy(
 ) -> Buffer | None:
     """Return the kept part of a message of format 0 or 1, or of a compressed set of them; None if nothing is.
 
-    Raises CorruptRecords, and DecompressedTooLarge.
+    Raises as `records_of_legacy`.
     """
-    stored = legacy.read_entry(entry)
-    records = list(legacy.records_of(stored, max_decompressed_bytes=max_decompressed_bytes))
+    stored, records = records_of_legacy(entry, max_decompressed_bytes)
     kept = [record for record in records if _is_kept(record, keys, keeps_tombstones)]
     if not kept:
         return None
@@ -59,6 +60,20 @@ def kept_of_legacy(
         legacy.LegacyRecord(record.offset, record.timestamp_ms, record.key, record.value) for record in kept
     ]
     return legacy.encode_set(messages, stored.magic, codec=stored.codec, timestamp_type=stored.timestamp_type)
+
+
+def records_of_legacy(
+    entry: memoryview, max_decompressed_bytes: int
+) -> tuple[legacy.LegacyEntry, list[Record]]:
+    """Return a message of format 0 or 1 with its records.
+
+    Raises CorruptRecords where its checksum is wrong, and UnreadableRecords where its contents are.
+    """
+    stored = legacy.read_entry(entry)
+    try:
+        return stored, list(legacy.records_of(stored, max_decompressed_bytes=max_decompressed_bytes))
+    except KafkaError as error:
+        raise UnreadableRecords(str(error)) from None
 
 
 def _is_kept(record: Record, keys: OffsetMap, keeps_tombstones: bool) -> bool:

@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log.compaction.cleaned_transactions import CleanedTransactions
 from ottla.broker.log.compaction.cleaning_pace import Pace
-from ottla.broker.log.compaction.emptied_batches import emptied, kept_of_legacy
+from ottla.broker.log.compaction.emptied_batches import emptied, kept_of_legacy, records_of_legacy
 from ottla.broker.log.compaction.offset_map import OffsetMap, PlainCopy, retained
-from ottla.protocol.errors import KafkaError
-from ottla.protocol.records import DEFAULT_MAX_DECOMPRESSED_BYTES, BatchHeader, Buffer, legacy, magic_at
+from ottla.protocol.errors import KafkaError, UnsupportedCompressionType
+from ottla.protocol.records import (
+    BATCH_HEADER_SIZE,
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    BatchHeader,
+    Buffer,
+    DecompressedTooLarge,
+    UnreadableRecords,
+    legacy,
+    magic_at,
+    read_header,
+)
 from ottla.protocol.records import validate_batch as validated
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.indexes import AbortedTransaction
@@ -27,6 +37,14 @@ if TYPE_CHECKING:
     from ottla.broker.log.segments.segment import Segment
 
 MAX_OPENED_BYTES: Final = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+
+UNREADABLE: Final = (UnreadableRecords, DecompressedTooLarge, UnsupportedCompressionType)
+"""Errors of a batch that has the checksum it was written with: it stays as it is, and supersedes nothing.
+
+A wrong checksum is damage, and ends the pass: the bytes may be another batch's, and other replicas have them.
+"""
+MOST_NOTED: Final = 100
 
 
 class MapTooSmall(RuntimeError):
@@ -68,6 +86,8 @@ class CleaningPass:
     def __init__(self, facts: CleaningFacts, keys: OffsetMap, pace: Pace) -> None:
         self.keys = keys
         self.counts = CleaningCounts()
+        self.unreadable: dict[int, str] = {}
+        """The first batches whose records cannot be read, by base offset, each with the reason."""
         self._facts = facts
         self._pace = pace
         self._transactions = CleanedTransactions(facts.aborted)
@@ -105,25 +125,37 @@ class CleaningPass:
         return self.keys.add_plain(entries, self._facts.first_dirty)
 
     def _index_entry(self, entry: memoryview, transactions: CleanedTransactions) -> bool:
+        try:
+            is_whole = self._index_readable(entry, transactions)
+        except UNREADABLE as error:
+            self._note_unreadable(entry, error)
+            is_whole = True
+        if is_whole:
+            self._reached(_last_offset(entry))
+        return is_whole
+
+    def _index_readable(self, entry: memoryview, transactions: CleanedTransactions) -> bool:
         if magic_at(entry) != 2:
             return self._index_legacy(entry)
         header = validated(entry)
         if header.is_control:
             transactions.is_empty_at(header, entry)
-        elif not transactions.is_aborted(header):
-            first = self._facts.first_dirty
-            if not self.keys.add(entry, first, max_decompressed_bytes=MAX_OPENED_BYTES):
-                return False
-        self._reached(header.last_offset)
-        return True
+            return True
+        if transactions.is_aborted(header):
+            return True
+        return self.keys.add(entry, self._facts.first_dirty, max_decompressed_bytes=MAX_OPENED_BYTES)
 
     def _index_legacy(self, entry: memoryview) -> bool:
-        for record in legacy.iter_records(entry, max_decompressed_bytes=MAX_OPENED_BYTES):
-            wanted = record.key is not None and record.offset >= self._facts.first_dirty
-            if wanted and not self.keys.put(record.key or b"", record.offset):
-                return False
-        self._reached(legacy.read_entry(entry, check_crc=False).offset)
-        return True
+        _, records = records_of_legacy(entry, MAX_OPENED_BYTES)
+        return all(
+            self.keys.put(record.key, record.offset)
+            for record in records
+            if record.key is not None and record.offset >= self._facts.first_dirty
+        )
+
+    def _note_unreadable(self, entry: memoryview, error: KafkaError) -> None:
+        if len(self.unreadable) < MOST_NOTED:
+            self.unreadable[int.from_bytes(entry[:8], "big")] = str(error)
 
     def _reached(self, last_offset: int) -> None:
         if last_offset >= self._facts.first_dirty:
@@ -146,7 +178,7 @@ class CleaningPass:
             for position, entry in self._entries(segment, self._copying(copy, cleaned, last_end)):
                 is_last = position + len(entry) == last_end
                 with _Located(position):
-                    kept = self._kept(entry, keeps_legacy)
+                    kept = self._kept_or_unreadable(entry, keeps_legacy)
                 if kept is None and is_last:
                     kept = emptied(entry)
                 if kept is not entry:
@@ -166,6 +198,14 @@ class CleaningPass:
 
         return consume
 
+    def _kept_or_unreadable(self, entry: memoryview, keeps_legacy: bool) -> Buffer | None:
+        """Return the kept part of an entry, all of it where its records cannot be read."""
+        try:
+            return self._kept(entry, keeps_legacy)
+        except UNREADABLE as error:
+            self._note_unreadable(entry, error)
+            return entry
+
     def _kept(self, entry: memoryview, keeps_legacy: bool) -> Buffer | None:
         """Return the kept part of an entry, None if it is dropped."""
         if magic_at(entry) != 2:
@@ -173,7 +213,7 @@ class CleaningPass:
         header = validated(entry)
         is_empty, marked = self._is_dropped(header, entry)
         kept = None
-        if not is_empty and (header.record_count or marked):
+        if not is_empty and (header.record_count or marked or len(entry) > BATCH_HEADER_SIZE):
             kept = self._retained(header, entry, marked)
         if kept is None and self._is_last_of_producer(header):
             kept = emptied(entry)
@@ -223,6 +263,12 @@ class CleaningPass:
             yield from iter_unconsumed(read, 0, segment.size, consume, chunk_bytes=self._facts.io_bytes)
         finally:
             segment.close()
+
+
+def _last_offset(entry: memoryview) -> int:
+    if magic_at(entry) == 2:
+        return read_header(entry).last_offset
+    return legacy.read_entry(entry, check_crc=False).offset
 
 
 class _Located:
