@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from ottla.consumer.zookeeper import ZookeeperConsumerConfig, ZookeeperConsumerC
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.testing import Background
-from peers.crafted_batches import crafted_batches, serve_crafted
+from peers.crafted_batches import FIRST_OFFSET, crafted_batches, serve_crafted
 
 CORPUS = crafted_batches()
 TOPIC = "crafted"
@@ -273,3 +274,18 @@ def _consume(serving: Serving, *options: str) -> Result:
 
 def _to(serving: Serving) -> dict[str, Any]:
     return {"bootstrap_servers": serving.bootstrap_servers, **FIRST}
+
+
+def test_a_comparison_of_replicas_names_each_batch_that_cannot_be_read(serving: Serving) -> None:
+    servers = ["--bootstrap-server", serving.bootstrap_servers]
+    done = CliRunner().invoke(main, ["replica", "verify", "--topic", TOPIC, "--json", *servers])
+
+    assert done.exit_code == 0, done.output
+    wrong = []
+    for row in json.loads(done.stdout):
+        crafted = CORPUS[row["partition"]]
+        is_readable_by_all = crafted.is_legal and "behind-frame" not in crafted.kind
+        named = [reason.partition(": ")[0] for reason in row["unreadable"]]
+        if row["batches"] != 3 or named != ([] if is_readable_by_all else [str(FIRST_OFFSET)]):
+            wrong.append(f"{crafted.name}: {row}")
+    assert not wrong, "\n".join(wrong)

@@ -148,6 +148,9 @@ def test_batches_are_compared_as_far_as_all_replicas_have_them() -> None:
 
 def test_the_first_difference_of_two_replicas_is_named() -> None:
     same = StoredBatch(0, 4, 7)
+    unreadable = StoredBatch(0, 4, 7, "record 2 of 5 is malformed")
+    named = compare({1: [unreadable, StoredBatch(5, 5, 8)], 3: [same, StoredBatch(5, 5, 8)]}, 0, 9)
+    assert (named.difference, named.unreadable) == (None, (unreadable,))
 
     damaged = compare({1: [same, StoredBatch(5, 5, 8)], 3: [same, StoredBatch(5, 5, 10)]}, 0, 9)
     shifted = compare({1: [same], 3: [StoredBatch(0, 3, 7)]}, 0, 9)

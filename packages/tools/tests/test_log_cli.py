@@ -11,6 +11,7 @@ from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.testing import append, idempotent, log_in
 from ottla.protocol.records import ControlType, end_transaction_marker
 from ottla.tools.log_cli import log as command
+from peers.crafted_batches import FIRST_OFFSET, CraftedBatch, crafted_batches
 
 
 @pytest.fixture
@@ -129,3 +130,29 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "broker.pid is not a file of a data directory" in result.output
+
+
+@pytest.mark.parametrize("options", [["--verify"], ["--records"], ["--verify", "--records"]])
+def test_batches_that_cannot_be_read_are_named_and_the_others_are_shown(
+    tmp_path: Path, options: list[str]
+) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    for crafted in crafted_batches():
+        path.write_bytes(crafted.in_the_middle())
+
+        result = run(*options, "--json", path)
+
+        rows = [json.loads(line) for line in result.output.splitlines() if line[0] == "{"]
+        batches = [row for row in rows if "size" in row]
+        assert [row["base_offset"] for row in batches] == [0, FIRST_OFFSET, crafted.offsets_behind[0]]
+        faults = [row["fault"] for row in rows if "fault" in row]
+        assert len(faults) == (0 if is_readable_by_all(crafted) else 1), crafted.name
+        assert all(f"offset {FIRST_OFFSET} cannot be read: " in fault for fault in faults), crafted.name
+        assert result.exit_code == (1 if faults else 0)
+        if "--records" in options:
+            assert [row["offset"] for row in rows[-2:]] == list(crafted.offsets_behind), crafted.name
+
+
+def is_readable_by_all(crafted: CraftedBatch) -> bool:
+    """Whether readers of every language get the records: only Java's pass over bytes behind a frame."""
+    return crafted.is_legal and "behind-frame" not in crafted.kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.admin.offsets import EARLIEST, LATEST
@@ -19,7 +19,7 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ottla.protocol.records import crc32c, magic_at, read_header, split_batches
+from ottla.protocol.records import crc32c, magic_at, read_header, split_batches, why_unreadable
 from ottla.protocol.topics import TopicPartition, by_topic
 
 ANY_REPLICA: Final = -2
@@ -50,6 +50,8 @@ class StoredBatch:
     base_offset: int
     last_offset: int
     checksum: int
+    unreadable: str | None = field(default=None, compare=False)
+    """Why its records cannot be read; looked for on one replica only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Verified:
     end: int
     batches: int
     difference: str | None = None
+    unreadable: tuple[StoredBatch, ...] = ()
+    """The compared batches whose records no consumer can read."""
 
 
 class Replicas:
@@ -97,20 +101,24 @@ class Replicas:
         found = await self._compare(partition, there, start, end)
         silent = [f"replica {replica} does not answer" for replica in state.replicas if replica not in there]
         difference = "; ".join(filter(None, (found.difference, *silent))) or None
-        return Verified(partition, state.replicas, start, found.next_offset, found.batches, difference)
+        return Verified(
+            partition, state.replicas, start, found.next_offset, found.batches, difference, found.unreadable
+        )
 
     async def _compare(self, partition: TopicPartition, brokers: Sequence[int], start: int, end: int) -> Step:
         """Compare the committed batches of some replicas up to the first difference."""
         offset, count = start, 0
+        unreadable: tuple[StoredBatch, ...] = ()
         while offset < end:
             try:
                 step = compare(await self._read(partition, brokers, offset), offset, end)
             except (ClientError, KafkaError) as error:
                 step = Step(offset, 0, str(error))
             offset, count = step.next_offset, count + step.batches
+            unreadable += step.unreadable
             if step.difference is not None or step.batches == 0:
-                return Step(offset, count, step.difference)
-        return Step(offset, count)
+                return Step(offset, count, step.difference, unreadable)
+        return Step(offset, count, unreadable=unreadable)
 
     async def _offsets(
         self, partitions: Mapping[TopicPartition, Partition], which: int
@@ -162,7 +170,10 @@ class Replicas:
                 }
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-        return {broker: list(_batches(read.result())) for broker, read in reads.items()}
+        opened = next(iter(reads), None)
+        return {
+            broker: list(_batches(read.result(), opens=broker == opened)) for broker, read in reads.items()
+        }
 
     async def _fetch(self, broker: int, partition: TopicPartition, offset: int) -> bytes | memoryview:
         wanted = FetchPartition(
@@ -187,11 +198,18 @@ class Replicas:
         return found.records or b""
 
 
-def _batches(data: bytes | memoryview) -> Iterator[StoredBatch]:
+def _batches(data: bytes | memoryview, *, opens: bool) -> Iterator[StoredBatch]:
     for entry in split_batches(data, torn_tail=True):
         base = int.from_bytes(entry[:8], "big")
         last = read_header(entry).last_offset if magic_at(entry) == 2 else base
-        yield StoredBatch(base, last, crc32c(entry))
+        yield StoredBatch(base, last, crc32c(entry), _why_unreadable(entry) if opens else None)
+
+
+def _why_unreadable(entry: memoryview) -> str | None:
+    try:
+        return why_unreadable(entry)
+    except KafkaError as error:  # all replicas have the wrong checksum, or the comparison finds the one
+        return str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +219,7 @@ class Step:
     next_offset: int
     batches: int
     difference: str | None = None
+    unreadable: tuple[StoredBatch, ...] = ()
 
 
 def compare(read: Mapping[int, Sequence[StoredBatch]], offset: int, end: int) -> Step:
@@ -209,15 +228,19 @@ def compare(read: Mapping[int, Sequence[StoredBatch]], offset: int, end: int) ->
     Batches from `end` on are left: a replica may not have them yet.
     """
     compared = 0
+    unreadable: list[StoredBatch] = []
     for batches in zip(*read.values(), strict=False):
         if batches[0].base_offset >= end:
             break
         first = batches[0]
         for broker, batch in zip(read, batches, strict=True):
             if batch != first:
-                return Step(offset, compared, _difference(next(iter(read)), first, broker, batch))
+                difference = _difference(next(iter(read)), first, broker, batch)
+                return Step(offset, compared, difference, tuple(unreadable))
         compared, offset = compared + 1, first.last_offset + 1
-    return Step(offset, compared)
+        if first.unreadable is not None:
+            unreadable.append(first)
+    return Step(offset, compared, unreadable=tuple(unreadable))
 
 
 def _difference(one: int, batch: StoredBatch, other: int, differs: StoredBatch) -> str:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
 from ottla.broker.log.files.file_system import DiskFiles
-from ottla.broker.log.segments.scan import check_entries
 from ottla.client.commands import printable
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BatchHeader,
+    Codec,
     EndTransactionMarker,
     iter_records,
     read_end_transaction_marker,
     read_header,
+    why_unreadable,
 )
 from ottla.protocol.storage import CorruptStorage, checkpoints
 from ottla.protocol.storage.indexes import decode_aborted_transactions, offset_entry_at, time_entry_at
@@ -66,7 +68,9 @@ Examples:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--records", is_flag=True, help="Print the records of every batch too.")
 @click.option(
-    "--verify", is_flag=True, help="Check checksums, and indexes against their log. Exit 1 on a fault."
+    "--verify",
+    is_flag=True,
+    help="Check checksums, records, and indexes against their log. Exit 1 on a fault.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 def dump(paths: tuple[Path, ...], *, records: bool, verify: bool, as_json: bool) -> None:
@@ -198,21 +202,38 @@ def _shown(data: bytes | None) -> str | None:
 
 def _log_rows(path: Path, options: Options) -> Iterator[dict[str, Any]]:
     file = DiskFiles().open(path)
-    if options.verify:
-        entries: Iterator[tuple[int, memoryview]] = (
-            (entry.position, entry.data) for entry in check_entries(file, 0, file.size())
-        )
-    else:
-        entries = iter_stored(lambda at, size: file.pread(size, at), 0, file.size())
     expected = -1
-    for position, data in entries:
+    for position, data in iter_stored(lambda at, size: file.pread(size, at), 0, file.size()):
+        reason = _why_unreadable(position, data, options)
         row = _entry_row(position, data)
-        if row.get("last_offset", 0) < expected:
+        if reason is not None:
+            row["fault"] = f"the records at offset {_first_offset(data)} cannot be read: {reason}"
+        elif row["last_offset"] < expected:
             row["fault"] = f"offset {row['last_offset']} follows {expected - 1}"
-        expected = int(row.get("last_offset", row.get("offset", 0))) + 1
+        expected = int(row["last_offset"]) + 1
         yield row
         if options.records:
-            yield from _record_rows(data)
+            with suppress(KafkaError):  # the batch's row names the fault
+                yield from _record_rows(data)
+
+
+def _why_unreadable(position: int, data: memoryview, options: Options) -> str | None:
+    """Why the records of an entry cannot be read, if that is looked for.
+
+    Raises CorruptStorage where the checksum has to be right and is not: what follows may be no entry.
+    """
+    if not (options.verify or options.records):
+        return None
+    try:
+        return why_unreadable(data)
+    except KafkaError as error:
+        if options.verify:
+            raise CorruptStorage(str(error), position) from None
+        return str(error)
+
+
+def _first_offset(data: memoryview) -> int:
+    return int.from_bytes(data[:8], "big", signed=True)
 
 
 def _entry_row(position: int, data: memoryview) -> dict[str, Any]:
@@ -232,7 +253,7 @@ def _entry_row(position: int, data: memoryview) -> dict[str, Any]:
         "last_offset": header.last_offset,
         "count": header.record_count,
         "epoch": header.partition_leader_epoch,
-        "codec": header.codec.name.lower(),
+        "codec": _codec_name(header.attributes & 7),
         "max_timestamp": header.max_timestamp,
         "producer": header.producer_id,
         "p.epoch": header.producer_epoch,
@@ -240,6 +261,10 @@ def _entry_row(position: int, data: memoryview) -> dict[str, Any]:
         "what": _what(header, data),
         "crc": f"{header.crc:08x}",
     }
+
+
+def _codec_name(number: int) -> str:
+    return Codec(number).name.lower() if number <= max(Codec) else str(number)
 
 
 def _what(header: BatchHeader, data: memoryview) -> str:

@@ -40,7 +40,8 @@ def verify(topics: tuple[str, ...], as_json: bool, bootstrap_server: str, proper
 
     Compared is what all replicas have, from the latest log start to the least log end. A replica that does
     not answer is a difference, and the others are compared without it. Replicas of compacted topics differ
-    after each has compacted by itself; that is no fault.
+    after each has compacted by itself; that is no fault. A batch whose records cannot be read is named by its
+    offset: all replicas have it, and consumers stop there.
 
     \b
     Examples:
@@ -61,10 +62,15 @@ def verify(topics: tuple[str, ...], as_json: bool, bootstrap_server: str, proper
             verified.end,
             verified.batches,
             verified.difference or "equal",
+            [f"{batch.base_offset}: {batch.unreadable}" for batch in verified.unreadable],
         )
         for verified in found
     ]
-    show(("topic", "partition", "replicas", "from", "to", "batches", "result"), rows, as_json=as_json)
+    show(
+        ("topic", "partition", "replicas", "from", "to", "batches", "result", "unreadable"),
+        rows,
+        as_json=as_json,
+    )
     if any(verified.difference is not None for verified in found):
         raise click.exceptions.Exit(1)
 

@@ -8,6 +8,7 @@ place (`assign_offsets`); records are opened only where they must be (`iter_reco
 
 from collections.abc import Iterator
 
+from ottla.protocol.errors import KafkaError, UnsupportedCompressionType
 from ottla.protocol.records import legacy as _legacy
 from ottla.protocol.records._codec import (
     BatchBuilder,
@@ -91,6 +92,7 @@ __all__ = [
     "split_batches",
     "validate_batch",
     "validate_batches",
+    "why_unreadable",
 ]
 
 BATCH_HEADER_SIZE = 61
@@ -123,6 +125,33 @@ def scan_in_blocks(batch: Buffer, *, dense: bool = False) -> RecordScan:
     for block in decompressed_blocks(read_header(batch).codec, memoryview(batch)[BATCH_HEADER_SIZE:]):
         scanner.feed(block)
     return scanner.finish()
+
+
+def why_unreadable(
+    entry: Buffer, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+) -> str | None:
+    """Return why the records of one entry of any magic cannot be read, None if they can.
+
+    Raises CorruptRecords where the checksum is wrong: the bytes are not those that were written.
+    """
+    if magic_at(entry) != 2:
+        return _why_unreadable_legacy(entry, max_decompressed_bytes)
+    try:
+        validate_batch(entry)
+        scan_records(entry, max_decompressed_bytes=max_decompressed_bytes)
+    except (UnreadableRecords, UnsupportedCompressionType, DecompressedTooLarge) as error:
+        return str(error)
+    return None
+
+
+def _why_unreadable_legacy(entry: Buffer, max_decompressed_bytes: int) -> str | None:
+    message = _legacy.read_entry(entry)
+    try:
+        for _ in _legacy.records_of(message, max_decompressed_bytes=max_decompressed_bytes):
+            pass
+    except KafkaError as error:
+        return str(error)
+    return None
 
 
 def _iter_entries(entries: list[memoryview], max_decompressed_bytes: int) -> Iterator[Record]:
