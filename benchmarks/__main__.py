@@ -22,6 +22,8 @@ IN_ORDER = (
     "transactions_compared",
     "broker_network",
     "replicated_broker",
+    "replication",
+    "many_partitions",
     "startup",
     "broker_end_to_end",
     "producer_sdk",

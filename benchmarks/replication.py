@@ -66,25 +66,25 @@ def _settings(zookeeper: ZooKeeper, kind: str, node: int) -> Mapping[str, str]:
 
 
 @contextmanager
-def clusters(folder: Path) -> Iterator[list[Cluster]]:
-    """Start both clusters, on one ZooKeeper."""
+def clusters(folder: Path, only: str | None = None) -> Iterator[list[Cluster]]:
+    """Start both clusters, or `only` "ottla" or "kafka", on one ZooKeeper."""
     with ExitStack() as stack:
         zookeeper = stack.enter_context(ZooKeeper(folder / "zookeeper"))
-        ours = [BrokerProcess(folder / f"o{one}", _settings(zookeeper, "ottla", one)) for one in _NODES]
+        ours = [BrokerProcess(folder / f"o{node}", _settings(zookeeper, "ottla", node)) for node in _NODES]
         theirs = [
             ApacheKafka(
-                folder / f"k{one}", _settings(zookeeper, "kafka", one), zookeeper=zookeeper, heap="512m"
+                folder / f"k{node}", _settings(zookeeper, "kafka", node), zookeeper=zookeeper, heap="512m"
             )
-            for one in _NODES
+            for node in _NODES
         ]
+        kinds: dict[str, list[BrokerProcess] | list[ApacheKafka]] = {"ottla": ours, "kafka 3.9": theirs}
+        started = {name: brokers for name, brokers in kinds.items() if name.startswith(only or "")}
         with ThreadPoolExecutor(3) as pool:
-            list(pool.map(stack.enter_context, ours))
-            list(pool.map(stack.enter_context, theirs))
+            for brokers in started.values():
+                list(pool.map(stack.enter_context, brokers))
         yield [
-            Cluster("ottla", [Contender("", one.bootstrap_servers, one.pid, one.data_dir) for one in ours]),
-            Cluster(
-                "kafka 3.9", [Contender("", one.bootstrap_servers, one.pid, one.data_dir) for one in theirs]
-            ),
+            Cluster(name, [Contender("", one.bootstrap_servers, one.pid, one.data_dir) for one in brokers])
+            for name, brokers in started.items()
         ]
 
 

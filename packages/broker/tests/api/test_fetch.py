@@ -281,6 +281,22 @@ async def test_a_session_carries_only_changes(plane: DataPlane) -> None:
     ]
 
 
+async def test_a_partition_that_is_named_twice_is_answered_once_as_it_was_named_last(
+    plane: DataPlane,
+) -> None:
+    await plane.lead()
+    append(plane, b"a")
+    append(plane, b"b")
+    request = request_of(0)
+    request.topics.append(request_of(1).topics[0])
+
+    answer = await fetched(plane, request)
+
+    assert [[values_of(partition) for partition in partitions] for _, partitions in answer.topics] == [
+        [[b"b"]]
+    ]
+
+
 async def test_a_wrong_session_is_refused(plane: DataPlane) -> None:
     unknown = await fetched(plane, FetchRequest(session_id=5, session_epoch=1))
 

@@ -46,6 +46,7 @@ class HostedPartition(PartitionAppends):
         isr_changed: Callable[[IsrChanged], None],
     ) -> None:
         super().__init__(topic_partition, log, core)
+        log.start_moved = self.wake
         self._propose_isr = propose_isr
         self._isr_changed = isr_changed
         self._waits = 0
@@ -170,11 +171,13 @@ class HostedPartition(PartitionAppends):
     def log_truncated(self) -> None:
         """Pass the bounds of a log that was just truncated to the core, before anything else runs."""
         self.core.truncated(self.log.log_start_offset, self.log.log_end_offset)
+        self.wake()
 
     def replace_log(self, log: Log) -> None:
         """Go on with a log that holds the same records, in another directory."""
         self.core.log_replaced(log)
         self.set_log(log)
+        log.start_moved = self.wake
         self.wake()
 
     # ---- roles
@@ -210,6 +213,7 @@ class HostedPartition(PartitionAppends):
                     self._propose_isr(self.topic_partition, effect)
                 case IsrChanged():
                     self._isr_changed(effect)
+                    self.wake()
                 case LeadershipEnded():
                     self._fail_waits()
 

@@ -33,6 +33,12 @@ class Progress:
         self.log_end_offset, self.log_start_offset = offset, log_start_offset
         self.leader_end_at_last_fetch, self.last_fetch_ms = leader_end, now_ms
 
+    def asked_for_end(self, now_ms: int) -> None:
+        """Record that its fetches have gone on until `now_ms`, at the leader's end, which had not moved."""
+        if self.log_end_offset == self.leader_end_at_last_fetch != UNKNOWN_OFFSET:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+            self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
+
     def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
         """Return whether it has all records, or had them less than `max_lag_ms` ago."""
         return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms

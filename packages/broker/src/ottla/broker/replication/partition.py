@@ -281,6 +281,16 @@ class Partition:
         progress.fetched(offset, log_start_offset, self.log_end_offset, now_ms)
         return [*self._propose_expansion(replica), *self._advance(now_ms)]
 
+    def asked_for_end(self, replica: int, now_ms: int) -> None:
+        """A follower that lacked nothing went on fetching until `now_ms`, before anything changed here.
+
+        Its session names no partition without news. While the log end, the high watermark and the ISR stand
+        still, and it is in the ISR, such a fetch changes nothing but this time.
+        """
+        progress = self.followers.get(replica)
+        if progress is not None:
+            progress.asked_for_end(now_ms)
+
     def shrink(self, now_ms: int) -> list[Effect]:
         """Propose an ISR without the followers that have lagged for too long."""
         if self.role is not Role.LEADER or self.proposal is not None:

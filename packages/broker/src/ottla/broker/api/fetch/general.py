@@ -9,8 +9,13 @@ from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.api.current_leaders import FIRST_FETCH, IS_ELSEWHERE, CurrentLeaders
-from ottla.broker.api.fetch.delayed_general import is_enough, read_when_enough
-from ottla.broker.api.fetch.reading import FetchTerms, Needs, is_throttled, read_all, reading
+from ottla.broker.api.fetch.delayed_general import (
+    WatchedReads,
+    is_enough,
+    read_when_enough,
+    wait_for_enough,
+)
+from ottla.broker.api.fetch.reading import FetchTerms, Needs, Reads, is_throttled, read_all, reading
 from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchAnswer, FetchedPartition, failed
 from ottla.broker.api.fetch.sessions import FetchContext, Key, RequestedPartition
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
@@ -45,13 +50,12 @@ def handle(
     if context.is_long or may_be_refused(services, request, context):
         return _in_steps(services, request, context)
     terms = FetchTerms(services, request, context)
-    wanted = [
-        _wanted(*named, partition)
-        for topic in request.topics
-        for named in (_name(terms, topic),)
-        for partition in topic.partitions
-    ]
-    return _served(terms, request, wanted)
+    wanted: dict[Key, RequestedPartition] = {}
+    for topic in request.topics:
+        named = _name(terms, topic)
+        for partition in topic.partitions:
+            _want(wanted, *named, partition)
+    return _served(terms, request, list(wanted.values()))
 
 
 async def _in_steps(services: Needs, request: FetchRequest, context: RequestContext) -> FetchAnswer:
@@ -59,12 +63,12 @@ async def _in_steps(services: Needs, request: FetchRequest, context: RequestCont
     if refusal is not None:
         return await _refused(request, refusal, context)
     terms = FetchTerms(services, request, context)
-    wanted = [
-        _wanted(*_name(terms, topic), partition)
-        for topic in request.topics
-        async for partition in context.paced(topic.partitions)
-    ]
-    answer = _served(terms, request, wanted)
+    wanted: dict[Key, RequestedPartition] = {}
+    for topic in request.topics:
+        named = _name(terms, topic)
+        async for partition in context.paced(topic.partitions):
+            _want(wanted, *named, partition)
+    answer = _served(terms, request, list(wanted.values()))
     return await answer if isinstance(answer, Awaitable) else answer
 
 
@@ -86,8 +90,11 @@ def _name(terms: FetchTerms, topic: FetchTopic) -> tuple[str, UUID | None]:
     return terms.services.metadata.topic_name(topic.topic_id) or "", topic.topic_id
 
 
-def _wanted(topic: str, topic_id: UUID | None, partition: FetchPartition) -> RequestedPartition:
-    return RequestedPartition(
+def _want(
+    wanted: dict[Key, RequestedPartition], topic: str, topic_id: UUID | None, partition: FetchPartition
+) -> None:
+    """Ask for a partition; one that is named again is asked for as it was named last, as Kafka does it."""
+    requested = RequestedPartition(
         TopicPartition(topic, partition.partition),
         partition.fetch_offset,
         partition.partition_max_bytes,
@@ -95,7 +102,9 @@ def _wanted(topic: str, topic_id: UUID | None, partition: FetchPartition) -> Req
         partition.last_fetched_epoch,
         partition.log_start_offset,
         topic_id,
+        place=len(wanted),
     )
+    wanted[requested.key] = requested
 
 
 def _served(
@@ -108,12 +117,29 @@ def _served(
     _count_requests(terms.services, fetch)
     if len(fetch.wanted) > LONG:
         return _long_answer(terms, request, fetch)
-    results = at_once(reading(terms, fetch.wanted))
-    if not is_enough(request, fetch, results):
+    if fetch.session is not None:
+        return _session_answer(terms, request, fetch)
+    reads = at_once(reading(terms, fetch.wanted))
+    if not is_enough(request, fetch, (result for _, result in reads)):
         return _delayed_answer(terms, request, fetch)
-    if terms.magic < 2 or any(result.is_cold for result in results):
-        return _prepared_answer(terms, request, fetch, results)
-    return at_once(_answering(terms, fetch, results))
+    return _answer_of(terms, request, fetch, reads)
+
+
+def _session_answer(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext
+) -> FetchAnswer | Awaitable[FetchAnswer]:
+    reads = WatchedReads(terms, request, fetch)
+    if reads.read_now() or request.max_wait_ms <= 0:
+        return _answer_of(terms, request, fetch, reads.results())
+    return _delayed_session_answer(terms, request, fetch, reads)
+
+
+def _answer_of(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, reads: Reads
+) -> FetchAnswer | Awaitable[FetchAnswer]:
+    if terms.magic < 2 or any(result.is_cold for _, result in reads):
+        return _prepared_answer(terms, request, fetch, reads)
+    return at_once(_answering(terms, fetch, reads))
 
 
 def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartition]) -> FetchContext:
@@ -126,7 +152,9 @@ def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartit
         forgotten,
         privileged=terms.is_follower,
         by_id=terms.by_id,
+        replica=terms.replica,
         now_ms=services.environment.clock.monotonic_ms(),
+        wall_ms=services.environment.clock.now_ms(),
     )
     if terms.by_id:
         for requested in fetch.wanted:
@@ -146,27 +174,35 @@ def _keys(terms: FetchTerms, topic: ForgottenTopic) -> list[Key]:
 async def _long_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
     if request.max_wait_ms > 0:
         answer = await _delayed_answer(terms, request, fetch)
-    else:
+    elif fetch.session is None:
         answer = await _prepared_answer(terms, request, fetch, await read_all(terms, fetch.wanted))
+    else:
+        reads = WatchedReads(terms, request, fetch)
+        await reads.read_all(keep=True)
+        answer = await _prepared_answer(terms, request, fetch, reads.results())
     await terms.context.turn.drop(fetch.wanted)
     return answer
 
 
 async def _delayed_answer(terms: FetchTerms, request: FetchRequest, fetch: FetchContext) -> FetchAnswer:
-    results = await read_when_enough(terms, request, fetch)
-    return await _prepared_answer(terms, request, fetch, results)
+    return await _prepared_answer(terms, request, fetch, await read_when_enough(terms, request, fetch))
 
 
-def _answering(
-    terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]
-) -> Generator[None, None, FetchAnswer]:
+async def _delayed_session_answer(
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, reads: WatchedReads
+) -> FetchAnswer:
+    return await _prepared_answer(terms, request, fetch, await wait_for_enough(terms, request, reads))
+
+
+def _answering(terms: FetchTerms, fetch: FetchContext, reads: Reads) -> Generator[None, None, FetchAnswer]:
     answer = FetchAnswer(session_id=fetch.session_id)
     carried = []
     last_topic: str | UUID | None = None
     leaders = CurrentLeaders(terms.services, terms.context.session.listener_name)
-    for wanted, result in zip(fetch.wanted, results, strict=True):
+    for wanted, result in reads:
         yield
         if not fetch.must_respond(wanted, result):
+            fetch.unchanged(wanted, result)
             continue
         carried.append((wanted, result))
         topic = wanted.topic_partition.topic
@@ -205,48 +241,48 @@ def _count_replicated(terms: FetchTerms, wanted: RequestedPartition, result: Fet
 
 
 async def _prepared_answer(
-    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, reads: Reads
 ) -> FetchAnswer:
     """Respond after work on a thread: cold records are read from the disk, old formats are converted."""
     if terms.magic < 2:
-        results = await _convert_enough(terms, request, fetch, results)
+        reads = await _convert_enough(terms, request, fetch, reads)
     else:
         await warm(
             result.records
-            for result in results
+            for _, result in reads
             if result.is_cold and result.records is not None and not isinstance(result.records, bytes)
         )
-    steps = _answering(terms, fetch, results)
-    return at_once(steps) if len(results) <= LONG else await terms.context.turn.run(steps)
+    steps = _answering(terms, fetch, reads)
+    return at_once(steps) if len(reads) <= LONG else await terms.context.turn.run(steps)
 
 
 async def _convert_enough(
-    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, results: list[FetchedPartition]
-) -> list[FetchedPartition]:
+    terms: FetchTerms, request: FetchRequest, fetch: FetchContext, reads: Reads
+) -> Reads:
     """Convert the batches that were read; if no record is left, wait once more for later ones.
 
     Markers of transactions and batches that compaction has emptied do not exist in older formats. A client
     behind the last record would ask for them again and again without a pause.
     """
-    size = sum(result.size for result in results)
-    await _convert_all(terms, fetch, results)
-    nothing_left = size > 0 and not any(result.size or result.is_answer for result in results)
+    size = sum(result.size for _, result in reads)
+    await _convert_all(terms, reads)
+    nothing_left = size > 0 and not any(result.size or result.is_answer for _, result in reads)
     if not nothing_left or request.max_wait_ms <= 0:
-        return results
+        return reads
     request.min_bytes = size + 1
-    results = await read_when_enough(terms, request, fetch)
-    await _convert_all(terms, fetch, results)
-    return results
+    reads = await read_when_enough(terms, request, fetch)
+    await _convert_all(terms, reads)
+    return reads
 
 
-async def _convert_all(terms: FetchTerms, fetch: FetchContext, results: list[FetchedPartition]) -> None:
+async def _convert_all(terms: FetchTerms, reads: Reads) -> None:
     """Convert the records for a client that knows older formats only, on a thread, one by one.
 
     When the converted records exceed what one answer may hold in memory, the partitions behind have none: the
     client asks for them again.
     """
     converted_bytes = 0
-    for wanted, result in zip(fetch.wanted, results, strict=True):
+    for wanted, result in reads:
         records = result.records
         if records is None or isinstance(records, bytes):
             continue
@@ -275,4 +311,4 @@ def _convert(records: Slice, magic: int, first_offset: int) -> bytes:
 
 
 def _count_requests(services: Needs, fetch: FetchContext) -> None:
-    services.topic_metrics.all_topics.fetch_requests.mark(len(fetch.wanted))
+    services.topic_metrics.all_topics.fetch_requests.mark(fetch.count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchedPartition
 from ottla.broker.replication.read_replicas import check_readable
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from ottla.protocol.topics import TopicPartition
 
 _log = logging.getLogger(__name__)
+
+Reads: TypeAlias = "list[tuple[RequestedPartition, FetchedPartition]]"
+"""Partitions in the order of a request, and what was read of each."""
 
 READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
@@ -133,18 +136,16 @@ class PartitionReads:
         return result
 
 
-def reading(
-    terms: FetchTerms, wanted: list[RequestedPartition]
-) -> Generator[None, None, list[FetchedPartition]]:
+def reading(terms: FetchTerms, wanted: list[RequestedPartition]) -> Generator[None, None, Reads]:
     """Read every partition, in order, within the request's limit; one in each step."""
     reads, results = PartitionReads(terms), []
     for requested in wanted:
-        results.append(reads.read(requested))
+        results.append((requested, reads.read(requested)))
         yield
     return results
 
 
-async def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> list[FetchedPartition]:
+async def read_all(terms: FetchTerms, wanted: list[RequestedPartition]) -> Reads:
     """Read every partition; a long list is read as the event loop has time."""
     steps = reading(terms, wanted)
     return at_once(steps) if len(wanted) <= LONG else await terms.context.turn.run(steps)
@@ -222,6 +223,7 @@ def _read(
     if terms.is_follower and _is_held_up(terms, partition):
         return result
     up_to = _visible_end(terms, partition)
+    result.is_settled = wanted.fetch_offset >= up_to and _is_at_rest(terms, partition)
     if wanted.fetch_offset < up_to and (max_bytes > 0 or at_least_one):
         records = partition.read(wanted.fetch_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
         if records.length:
@@ -230,6 +232,18 @@ def _read(
             if result.aborted is not None:
                 result.aborted = _aborted(partition, wanted.fetch_offset, records.end_offset)
     return result
+
+
+def _is_at_rest(terms: FetchTerms, partition: HostedPartition) -> bool:
+    """Whether nothing that a reader hears of a partition changes by time or by other reads alone.
+
+    A consumer with a rack is sent to the follower that has most; how far those are wakes no watcher. Each
+    fetch of a follower may propose it for the ISR, or move a high watermark that waits for another one.
+    """
+    if not terms.is_follower:
+        return not terms.rack
+    core = partition.core
+    return terms.replica in core.isr and partition.high_watermark == partition.log.log_end_offset
 
 
 def _is_held_up(terms: FetchTerms, partition: HostedPartition) -> bool:

@@ -47,6 +47,8 @@ class FetchedPartition:
     records: bytes | Slice | None = None
     is_cold: bool = False
     """Whether the records have to be read from the disk before they are sent."""
+    is_settled: bool = False
+    """Whether another read says the same until a change wakes the partition's watchers."""
 
     @property
     def size(self) -> int:

@@ -118,6 +118,8 @@ class LogState:
         self._report_failure = failed
         self.watermark = HighWatermark(recovered.log_start_offset)
         """The cell that replication writes (`replication.partition.Partition`)."""
+        self.start_moved: Callable[[], object] = _do_nothing
+        """Called when the log's start has moved; the partition that hosts the log sets it."""
         self.directory = directory
         self.segments = Segments(files, directory, recovered.segments, open_segments)
         self.log_start_offset = recovered.log_start_offset
@@ -253,6 +255,7 @@ class LogState:
     def _start_at(self, offset: int) -> None:
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset)
+        self.start_moved()
 
     def _rolled(self, outcome: Rolled) -> None:
         self.unsynced.segment_sealed(outcome.sealed)
@@ -352,6 +355,10 @@ def early_roll_ms(config: LogConfig, chance: random.Random) -> int:
     if config.compact:  # records of the active segment are not compacted
         early_ms += max(0, config.segment_ms - config.max_compaction_lag_ms)
     return early_ms
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _no_write(data: bytes | bytearray | memoryview, position: int) -> None:
