@@ -342,6 +342,36 @@ async def test_checkpoints_of_high_watermarks_are_written_one_at_a_time_and_the_
     assert read_high_watermarks(DiskFiles(), [plane.logs.root]) == {T0: 3}
 
 
+class CheckpointCount(DiskFiles):
+    """Counts the checkpoints of high watermarks that were written."""
+
+    written = 0
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.written += target.name == "replication-offset-checkpoint"
+
+
+async def test_a_checkpoint_of_high_watermarks_is_written_when_one_has_changed(tmp_path: Path) -> None:
+    files = CheckpointCount()
+    plane = DataPlane(tmp_path, files=files)
+    await role(plane, lead_request())
+    partition = plane.replicas.leader(T0)
+    for _ in range(3):
+        await plane.replicas.checkpoint_high_watermarks()
+    assert files.written == 1
+
+    partition.append(batch_of(b"a"), required_acks=1, now_ms=1)
+    await plane.replicas.checkpoint_high_watermarks()
+    assert files.written == 1, "it is not committed"
+    partition.fetched(2, 1, 0, now_ms=plane.environment.clock.now_ms())
+    for _ in range(2):
+        await plane.replicas.checkpoint_high_watermarks()
+
+    assert files.written == 2
+    assert read_high_watermarks(files, [plane.logs.root]) == {T0: 1}
+
+
 async def test_a_damaged_checkpoint_is_ignored(plane: DataPlane) -> None:
     (plane.logs.root / "replication-offset-checkpoint").write_bytes(b"0\n1\nnonsense\n")
 

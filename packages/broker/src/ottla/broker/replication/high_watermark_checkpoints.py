@@ -46,6 +46,8 @@ class HighWatermarkCheckpoints:
         self._lock = Lock()
         self._begun = 0
         self._written = 0
+        self._content: dict[Path, Mapping[TopicPartition, int]] = {}
+        """The content of the files that were written."""
 
     def begin(self) -> int:
         """The number of a content that is read now, for `write`; called where the content is read."""
@@ -53,11 +55,15 @@ class HighWatermarkCheckpoints:
         return self._begun
 
     def write(self, number: int, by_directory: Mapping[Path, Mapping[TopicPartition, int]]) -> None:
-        """Replace each directory's file atomically, unless a newer content was written. Blocks."""
+        """Replace atomically each file whose content has changed, unless a newer one was written. Blocks."""
         with self._lock:
             if number < self._written:
                 return
             for directory, offsets in by_directory.items():
+                if self._content.get(directory) == offsets:
+                    continue
+                self._content.pop(directory, None)  # unknown, until it is written
                 content = encode_offset_checkpoint(offsets)
                 write_atomically(self._files, directory / HIGH_WATERMARKS_FILE, content)
+                self._content[directory] = offsets
             self._written = number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -465,14 +466,17 @@ class Replicas:
         by_directory: dict[Path, dict[TopicPartition, int]] = {
             directory: {} for directory in self._logs.directories()
         }
+        # By name: the hash of a new path costs more than all else, and there are thousands of partitions.
+        by_name = {str(directory): offsets for directory, offsets in by_directory.items()}
         for topic_partition, partition in self._hosted.items():
-            directory = partition.log.directory.parent
-            if directory in by_directory:
-                by_directory[directory][topic_partition] = partition.high_watermark
+            offsets = by_name.get(os.path.dirname(partition.log.directory))
+            if offsets is not None:
+                offsets[topic_partition] = partition.core.watermark.offset
         for topic_partition, high_watermark in self._saved.items():
             found = self._logs.get(topic_partition)
-            if found is not None and found.directory.parent in by_directory:
-                by_directory[found.directory.parent][topic_partition] = high_watermark
+            offsets = by_name.get(os.path.dirname(found.directory)) if found is not None else None
+            if offsets is not None:
+                offsets[topic_partition] = high_watermark
         return by_directory
 
     async def checkpoint_high_watermarks(self) -> None:
