@@ -173,10 +173,10 @@ async def test_beyond_the_limit_the_oldest_gets_what_there_is(plane: DataPlane) 
     assert len(plane.services.delayed_fetches) == 0
 
 
-async def test_a_fetch_watches_a_partition_once_however_often_it_names_it(plane: DataPlane) -> None:
+async def test_a_fetch_reads_and_watches_a_partition_once_however_often_it_names_it(plane: DataPlane) -> None:
     partitions = [FetchPartition(partition=0, partition_max_bytes=1000)] * 5_000
     request = FetchRequest(
-        max_wait_ms=FOR_EVER_MS, min_bytes=200, topics=[FetchTopic(topic="t", partitions=partitions)]
+        max_wait_ms=FOR_EVER_MS, min_bytes=1, topics=[FetchTopic(topic="t", partitions=partitions)]
     )
     context = plane.context(ApiKey.FETCH, 12)
 
@@ -198,4 +198,4 @@ async def test_a_fetch_watches_a_partition_once_however_often_it_names_it(plane:
     async with asyncio.timeout(BOUND_S):
         answer = await waits
     [(_, answered)] = answer.topics
-    assert [found.size > 0 for found in answered] == [True] * 5_000
+    assert [found.size > 0 for found in answered] == [True]
