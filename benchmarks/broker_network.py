@@ -4,7 +4,7 @@ The floor appends the same batches to new files, and answers with the same batch
 segment, as many bytes at the same positions, over sockets with buffers of Kafka's default size. The load
 comes from a C program, so that the client is never the limit. The unit is the CPU time of the broker's
 process per request; within a round the contenders run one after another. Point it at any broker with
-`--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if it is installed, Apache Kafka 3.9.
+`--broker HOST:PORT --pid PID`; otherwise it starts Ottla and, if it is installed, Apache Kafka 4.4.
 """
 
 from __future__ import annotations

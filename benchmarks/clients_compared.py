@@ -141,7 +141,7 @@ def run_on(loop: str, coroutine: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def broker(kind: str) -> Iterator[Contender]:
-    """Run the broker that all clients talk to: ours, or Apache Kafka 3.9."""
+    """Run the broker that all clients talk to: ours, or Apache Kafka 4.4."""
     start: dict[str, Callable[..., AbstractContextManager[Contender]]] = {
         "ottla": ottla,
         "kafka": apache_kafka,

@@ -1,4 +1,4 @@
-"""Compaction of a topic, and produce latencies meanwhile, on a running broker: Ottla and Apache Kafka 3.9.
+"""Compaction of a topic, and produce latencies meanwhile, on a running broker: Ottla and Apache Kafka 4.4.
 
 Run `python benchmarks/compaction_compared.py [--quick]`. A topic is filled without compaction, then gets
 `cleanup.policy=compact`; the time runs until the broker's cleaner-offset-checkpoint has reached its active
@@ -30,7 +30,7 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from contenders import Contender, apache_kafka, kafka_is_here, ottla, show, touch_free_memory
+from contenders import KAFKA, Contender, apache_kafka, kafka_is_here, ottla, show, touch_free_memory
 from ottla.admin import Admin
 from ottla.admin.configs import TOPIC
 from paced_producer import latencies_ms
@@ -269,7 +269,7 @@ def report(title: str, rounds: list[list[Figures]]) -> None:
         ratios = [(a / b if name in _BEST_IS_MORE else b / a) if a and b else 1.0 for a, b in pairs]
         figures = (statistics.median(each) for each in (ours, theirs, ratios))
         rows.append((name, *(f"{one:.2f}" for one in figures)))
-    show(title, rows, ("", "ottla", "kafka 3.9", "ahead by"))
+    show(title, rows, ("", "ottla", KAFKA, "ahead by"))
 
 
 def main() -> None:

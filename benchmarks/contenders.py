@@ -14,9 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from ottla.broker.testing import BrokerProcess
-from peers.apache_kafka import ApacheKafka
+from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
 
+KAFKA = "kafka 4.4"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _SETTINGS = {"num.partitions": "1", "log.retention.check.interval.ms": "86400000"}
 
@@ -29,6 +30,8 @@ class Contender:
     bootstrap_servers: str
     pid: int
     data_dir: Path
+    started_in_s: float = 0.0
+    """How long it took until it served."""
 
     @property
     def port(self) -> int:
@@ -59,15 +62,21 @@ def as_installed(folder: Path) -> dict[str, str]:
 @contextmanager
 def ottla(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Contender]:
     """An Ottla broker on its embedded coordinator."""
+    begun = time.perf_counter()
     with BrokerProcess(folder / "ottla", {**_SETTINGS, **(settings or {})}) as broker:
-        yield Contender("ottla", broker.bootstrap_servers, broker.pid, broker.data_dir)
+        took_s = time.perf_counter() - begun
+        yield Contender("ottla", broker.bootstrap_servers, broker.pid, broker.data_dir, took_s)
 
 
 @contextmanager
 def apache_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Contender]:
-    """Apache Kafka 3.9 in ZooKeeper mode."""
-    with ApacheKafka(folder / "kafka", {**_SETTINGS, **(settings or {})}) as broker:
-        yield Contender("kafka 3.9", broker.bootstrap_servers, broker.pid, broker.data_dir / "data")
+    """Apache Kafka 4.4, one node that is broker and controller; its log directory is formatted before."""
+    kafka = KraftKafka(folder / "kafka", {**_SETTINGS, **(settings or {})}, heap="1g")
+    kafka.format()
+    begun = time.perf_counter()
+    with kafka as broker:
+        took_s = time.perf_counter() - begun
+        yield Contender(KAFKA, broker.bootstrap_servers, broker.pid, broker.data_dir / "data", took_s)
 
 
 def kafka_is_here() -> bool:

@@ -45,7 +45,7 @@ from ottla.protocol.messages.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from peers.apache_kafka import ApacheKafka
+from peers.kraft_kafka import KraftKafka
 
 _BOUND_S = 180.0
 # Of the samples of two minutes, 1,200, the largest but one at most.
@@ -285,7 +285,7 @@ def _broker(name: str, folder: Path) -> Iterator[Contender]:
         with BrokerProcess(folder, {**_SETTINGS, "metrics.port": str(metrics_port)}) as broker:
             yield Contender(broker.port, broker.restart, partial(loop_stall_ms, metrics_port))
         return
-    with ApacheKafka(folder, _SETTINGS) as kafka:
+    with KraftKafka(folder, _SETTINGS, heap="1g") as kafka:
         yield Contender(kafka.port, kafka.restart)
 
 

@@ -1,4 +1,4 @@
-"""Transactions of one producer on a broker: Ottla beside Apache Kafka 3.9, with the same clients.
+"""Transactions of one producer on a broker: Ottla beside Apache Kafka 4.4, with the same clients.
 
 Run `python benchmarks/transactions_compared.py [--quick] [--clients confluent ottla]`. Each transaction
 begins, sends its records one by one, and commits. Each turn takes some seconds, on a topic of its own;
@@ -22,7 +22,7 @@ from typing import Final
 
 from confluent_kafka import Producer as ConfluentProducer
 
-from contenders import Contender, apache_kafka, kafka_is_here, ottla, quiet, show
+from contenders import KAFKA, Contender, apache_kafka, kafka_is_here, ottla, quiet, show
 from ottla.admin import Admin
 from ottla.producer import Producer
 
@@ -154,7 +154,7 @@ def report(title: str, rounds: list[list[Figures]]) -> None:
         ratios = [(a / b if name in _BEST_IS_MORE else b / a) if a and b else 1.0 for a, b in pairs]
         figures = (statistics.median(each) for each in (ours, theirs, ratios))
         rows.append((name, *(f"{one:,.2f}" for one in figures)))
-    show(title, rows, ("", "ottla", "kafka 3.9", "ahead by"))
+    show(title, rows, ("", "ottla", KAFKA, "ahead by"))
 
 
 def run_rounds(both: list[Contender], args: argparse.Namespace) -> dict[str, list[list[Figures]]]:

@@ -1,25 +1,27 @@
-"""Apache Kafka 4.1 in KRaft mode, from Maven: one process that is broker and controller."""
+"""Apache Kafka 4.4 in KRaft mode, from Maven: one process that is broker and controller."""
 
 from __future__ import annotations
 
 import base64
 import subprocess
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from peers.apache_kafka import Listener, listener_settings
+from peers.apache_kafka import Listener, brokers_known_to, listener_settings
 from peers.maven import kafka_4_server
 from peers.processes import Process, free_port
 
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _FORMAT_TIMEOUT_S = 120
+_START_TIMEOUT_S = 120.0
 
 
 class KraftKafka:
-    """One Kafka 4.1 node with a fresh log directory, ready when entered.
+    """One Kafka 4.4 node with a fresh log directory, ready when entered.
 
     `listeners` are there beside PLAINTEXT, by name. Nodes with one `cluster_id` are one cluster, if settings
     make all but one of them brokers of that one's controller.
@@ -55,19 +57,39 @@ class KraftKafka:
         assert self._process is not None, "the broker is not running"
         return self._process.pid
 
-    def start(self) -> Self:
+    def format(self) -> Path:
+        """Write the properties and give a new node its log directory, which `start` does too."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         properties = self.data_dir / "server.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
         if not (self.data_dir / "data").exists():
             self._format(properties)
+        return properties
+
+    def start(self) -> Self:
+        properties = self.format()
         command = [
             "java", f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", _QUIET,
             "-cp", kafka_4_server(), "kafka.Kafka", str(properties),
         ]  # fmt: skip
         self._process = Process(command, self.data_dir / "kafka.out").start()
-        self._process.wait_for_port(self.port, 120)
+        self._wait_until_it_serves(self._process)
         return self
+
+    def restart(self) -> None:
+        """Stop the broker cleanly and start it again on the same port."""
+        assert self._process is not None, "the broker is not running"
+        self._process.stop(timeout_s=60)
+        self._process.start()
+        self._wait_until_it_serves(self._process)
+
+    def _wait_until_it_serves(self, process: Process) -> None:
+        process.wait_for_port(self.port, _START_TIMEOUT_S)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not brokers_known_to(self.port):  # the controller has not admitted it yet
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the broker knows of no broker:\n{process.last_words()}")
+            time.sleep(0.05)
 
     def _format(self, properties: Path) -> None:
         quorum = ["--standalone"] if self._is_controller else ["--no-initial-controllers"]

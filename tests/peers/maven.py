@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 KAFKA_3 = "3.9.1"
-KAFKA_4 = "4.1.0"
+KAFKA_4 = "4.4.0"
 RESOLVE_TIMEOUT_S = 900
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -67,7 +67,7 @@ def kafka_3_server() -> str:
 
 
 def kafka_4_server() -> str:
-    """Class path of Apache Kafka 4.1, which needs no ZooKeeper."""
+    """Class path of Apache Kafka 4.4, which needs no ZooKeeper."""
     return classpath(f"org.apache.kafka:kafka_2.13:{KAFKA_4}", "org.slf4j:slf4j-simple:1.7.36")
 
 
