@@ -11,8 +11,8 @@ from ottla.broker.groups.offsets.partition_state import GroupsState
 from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions import markers
+from ottla.broker.transactions.coordinator import Expiration
 from ottla.broker.transactions.events import Reason, TransactionState
-from ottla.broker.transactions.expiration import Expiration
 from ottla.broker.transactions.hosted_transactions import HostedTransactions
 from ottla.broker.transactions.marker_queue import Verdict
 from ottla.broker.transactions.marker_sender import MarkerSender

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 
 log = logging.getLogger("limited")
 

@@ -13,8 +13,7 @@ from ottla.broker.peers import IncompatibleBroker
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.events import Producer
-from ottla.broker.transactions.verification import Verification
-from ottla.broker.transactions.verification_requests import VerificationRequests
+from ottla.broker.transactions.verification import Verification, VerificationRequests
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

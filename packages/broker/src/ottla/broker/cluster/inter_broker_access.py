@@ -15,7 +15,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.config.listeners import parse_networks
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
 from ottla.zookeeper.session import NoNode

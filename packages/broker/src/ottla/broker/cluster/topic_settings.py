@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from ottla.broker.cluster.large_assignments import for_bytes
+from ottla.broker.config import ConfigError, parse_topic_overrides
 from ottla.broker.config.topic import is_own_topic_key
 from ottla.broker.runtime.frozen_classes import frozen
+from ottla.protocol.errors import InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import Create, NodeExists, NoNode, SetData
@@ -24,11 +26,24 @@ from ottla.zookeeper.znodes import ConfigChange, ConfigEntity, OttlaTopicSetting
 if TYPE_CHECKING:
     from ottla.zookeeper.session import Operation, Session
 
+
 _log = logging.getLogger(__name__)
 
 TOPICS: Final = "topics"
 MISSING: Final = -1
 """The version of a znode that does not exist."""
+
+
+def checked_overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Check the settings of a topic; raises InvalidConfig for the first invalid one."""
+    if missing := [name for name, value in configs.items() if value is None]:
+        raise InvalidConfig(f"Null value not supported for topic configs: {', '.join(missing)}")
+    overrides = {name: value for name, value in configs.items() if value is not None}
+    try:
+        parse_topic_overrides(overrides)
+    except ConfigError as error:
+        raise InvalidConfig(str(error)) from None
+    return overrides
 
 
 @frozen

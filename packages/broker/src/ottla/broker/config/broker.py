@@ -13,8 +13,7 @@ from ottla.broker.config.compression import (
     ZSTD_LEVEL,
     gzip_level,
 )
-from ottla.broker.config.network import NetworkSettings
-from ottla.broker.config.request_limits import RequestLimits
+from ottla.broker.config.network import NetworkSettings, RequestLimits
 from ottla.broker.config.transactions import TransactionSettings
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import ssl
 
-    from ottla.broker.runtime.limited_warnings import LimitedWarnings
+    from ottla.broker.runtime.log_lines import LimitedWarnings
 
 PAUSE_S: Final = 1.0
 MAX_AT_ONCE: Final = 32

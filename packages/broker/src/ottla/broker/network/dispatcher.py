@@ -15,7 +15,7 @@ from ottla.broker.peers.client import beyond_level
 from ottla.broker.requests.access import RequestAccess
 from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import Disconnected, LoopBudget
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError

@@ -24,7 +24,7 @@ from ottla.broker.network.request_times import RequestTimes
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.shared import Shared
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import StepQueue
 
 if TYPE_CHECKING:

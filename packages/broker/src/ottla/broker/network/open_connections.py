@@ -16,7 +16,7 @@ from ottla.broker.network.connection_quotas import (
     is_loopback,
     parse_overrides,
 )
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig

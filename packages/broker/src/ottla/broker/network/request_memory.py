@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from ottla.broker.network.frame_progress import STUCK_AFTER_S, FrameProgress, Receiver
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 
 if TYPE_CHECKING:
     from ottla.broker.network.frames import ReceiveBuffer

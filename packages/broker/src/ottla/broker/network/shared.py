@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.request_queue import RequestQueue
     from ottla.broker.network.request_times import RequestTimes
     from ottla.broker.network.session import Session
-    from ottla.broker.runtime.limited_warnings import LimitedWarnings
+    from ottla.broker.runtime.log_lines import LimitedWarnings
     from ottla.broker.runtime.loop_budget import StepQueue
 
 

@@ -27,7 +27,7 @@ from ottla.broker.replication.follower_rules import (
     TruncateTo,
     backoff_ms,
 )
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, error_for
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse

@@ -280,7 +280,7 @@ def _say_ready(address: str, broker_id: int, ready_fd: int | None) -> None:
 
 
 def _set_up_logging(level: str) -> None:
-    from ottla.broker.runtime.logging_format import set_up_logging
+    from ottla.broker.runtime.log_lines import set_up_logging
 
     set_up_logging(level)
 

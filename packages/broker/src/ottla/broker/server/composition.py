@@ -36,8 +36,7 @@ from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.destinations import MarkerDestinations
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.broker.transactions.verification import Verification
-from ottla.broker.transactions.verification_requests import RemoteCoordinators
+from ottla.broker.transactions.verification import RemoteCoordinators, Verification
 from ottla.protocol.records import Codec
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import SLICE, Turn
 from ottla.broker.transactions.completion_waits import CompletionWaits
 from ottla.broker.transactions.events import (
