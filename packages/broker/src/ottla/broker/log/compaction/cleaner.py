@@ -20,7 +20,7 @@ from ottla.broker.log.compaction.offset_map import OffsetMap, slots_for
 from ottla.broker.log.compaction.segment_cleaning import MapTooSmall
 from ottla.broker.log.files.file_system import RUN_OUT
 from ottla.broker.log.segments.segments import SegmentsChanged
-from ottla.broker.runtime.limited_warnings import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.threads import MOST_CLEANER_THREADS, CleanerThreads
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.storage import CorruptStorage
