@@ -55,6 +55,14 @@ def test_levels_are_the_codecs_own() -> None:
         assert decompress(codec, small) == decompress(codec, large) == plain
 
 
+def test_levels_of_zstd_that_take_much_memory_are_for_small_data() -> None:
+    far, near = (random.Random(seed).randbytes(50_000) for seed in range(2))
+    large = far + near * 180 + far  # the window of level 19 does not reach back to the beginning
+
+    assert len(compress(Codec.ZSTD, large, level=22)) == len(compress(Codec.ZSTD, large, level=19))
+    assert len(cramjam.zstd.compress(large, level=22)) < len(compress(Codec.ZSTD, large, level=22))
+
+
 def test_codecs_that_do_not_exist_are_refused() -> None:
     for codec, magic in ((5, 2), (7, 1), (Codec.ZSTD, 1), (Codec.ZSTD, 0)):
         with pytest.raises(UnsupportedCompressionType):

@@ -155,6 +155,51 @@ async def test_two_batches_are_opened_at_a_time_and_other_producers_do_not_wait(
     assert most[0] == threads.RECORD_THREADS
 
 
+class HeldThreads(threads.RecordThreads):
+    """Threads on which the work for one batch does not end before `go_on` is set."""
+
+    def __init__(self, held: bytes) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self._held = held
+
+    async def run(self, work: Any, *arguments: Any, **named: Any) -> Any:
+        return await super().run(self._done, work, *arguments, **named)
+
+    async def run_long(self, work: Any, *arguments: Any, **named: Any) -> Any:
+        return await super().run_long(self._done, work, *arguments, **named)
+
+    def _done(self, work: Any, *arguments: Any, **named: Any) -> Any:
+        done = work(*arguments, **named)
+        if bytes(arguments[0]) == self._held:
+            self.go_on.wait(BOUND_S)
+        return done
+
+
+@pytest.mark.parametrize(
+    "level",
+    [{"compression_zstd_level": "22"}, {"compression_type": "gzip", "compression_gzip_level": "9"}],
+    ids=str,
+)
+async def test_batches_that_compress_slowly_hold_up_no_others(
+    plane: DataPlane, level: dict[str, Any]
+) -> None:
+    await plane.lead("packed", **{"compression_type": "zstd"} | level)
+    slow = bomb(Codec.SNAPPY, 5)
+    held = plane.services.record_threads = HeldThreads(slow)
+    bombs = [asyncio.ensure_future(answer_to(plane, slow, "packed")) for _ in range(6)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    plane.session.ordering = Ordering()  # another connection
+    assert (await answer_to(plane, batch_of(bytes(10_000)), "packed")).error_code == ErrorCode.NONE
+    assert not any(answer.done() for answer in bombs)
+
+    held.go_on.set()
+    assert [answer.error_code for answer in await asyncio.gather(*bombs)] == [ErrorCode.NONE] * 6
+    held.close()
+
+
 class CountedThreads(threads.RecordThreads):
     runs = 0
 

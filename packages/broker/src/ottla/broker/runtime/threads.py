@@ -4,6 +4,7 @@
 |---|---|---|
 | `io` | `num.io.threads` | flushes, deletions, truncations, reads that miss the page cache, checkpoints |
 | `records` | `RECORD_THREADS` | compressed or old batches of clients, opened and checked |
+| `long-records` | one | batches of clients that take long to compress with their topic's codec and level |
 | `log-cleaner` | `log.cleaner.threads`, at most `MOST_CLEANER_THREADS` | compaction |
 | `log-recovery` | `num.recovery.threads.per.data.dir` of each directory | logs after a crash, at start |
 | `log-closing` | the same number | snapshots and indexes of closed logs, at the end |
@@ -54,20 +55,28 @@ class RecordThreads:
 
     A batch of a few kilobytes may become 32 MiB when it is opened, and as much again when it is written in
     another format. Two at a time bound that memory to 128 MiB, and leave the threads of cold reads to other
-    requests.
+    requests. Compression at a high level may take a minute for 32 MiB, and 90 MiB for its own tables: such
+    batches wait in line for a third thread, and no others wait for them.
     """
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(RECORD_THREADS, "records")
+        self._long = ThreadPoolExecutor(1, "long-records")
 
     async def run(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Return what `work` returns on one of the threads."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: work(*arguments, **named))
 
+    async def run_long(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Return what `work` returns on the thread for what takes long."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._long, lambda: work(*arguments, **named))
+
     def close(self) -> None:
         """Take no more work; work that waits is dropped."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._long.shutdown(wait=False, cancel_futures=True)
 
 
 class CleanerThreads:

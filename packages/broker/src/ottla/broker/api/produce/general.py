@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from ottla.broker.api.current_leaders import tell_producer
@@ -16,7 +16,15 @@ from ottla.broker.api.produce.delayed import (
     when_safe,
 )
 from ottla.broker.api.produce.verification import Verified, Verifier, verified_now, verify
-from ottla.broker.log.append.batch_preparation import convert, must_be_opened, needs_conversion, opened
+from ottla.broker.log.append.batch_preparation import (
+    TakesLong,
+    convert,
+    must_be_opened,
+    needs_conversion,
+    opened,
+    quick_bytes,
+)
+from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.append.record_checks import MOST_UNFOLDED, is_packed
 from ottla.broker.requests.context import CloseConnection, Ordering, RequestContext
 from ottla.broker.runtime.loop_budget import at_once
@@ -223,14 +231,29 @@ async def _open_all(services: Needs, request: ProduceRequest, context: RequestCo
 
 
 async def _open_one(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bytes:
+    config, threads = services.replicas.leader(topic_partition).log.config, services.record_threads
+    try:
+        return await _open_on(threads.run, quick_bytes(config), services, topic_partition, records)
+    except TakesLong:
+        return await _open_on(threads.run_long, MAX_OPENED_BYTES, services, topic_partition, records)
+
+
+async def _open_on(
+    run: Callable[..., Awaitable[bytes]],
+    most_bytes: int,
+    services: Needs,
+    topic_partition: TopicPartition,
+    records: bytes | memoryview,
+) -> bytes:
     config = services.replicas.leader(topic_partition).log.config
     now_ms = services.environment.clock.now_ms()
     if not needs_conversion(records):
-        return await services.record_threads.run(opened, records, config, now_ms)
-    converted = await services.record_threads.run(convert, records, now_ms, config)
+        return await run(opened, records, config, now_ms, most_bytes)
+    converted = await run(convert, records, now_ms, config, most_bytes)
+    finished = await run(opened, converted, config, now_ms)
     services.topic_metrics.of(topic_partition.topic).produce_conversions.mark()
     services.topic_metrics.all_topics.produce_conversions.mark()
-    return await services.record_threads.run(opened, converted, config, now_ms)
+    return finished
 
 
 def _appended(
