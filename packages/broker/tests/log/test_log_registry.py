@@ -14,6 +14,7 @@ import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.log.files.fake_files import MemoryFiles
+from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.log.hosting.directories import LogDirectoryRefused, checked_paths
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
@@ -174,6 +175,52 @@ async def test_a_pending_deletion_is_finished_after_a_restart(tmp_path: Path) ->
     await LogPasses(logs).delete_due(0)
 
     assert logs.get(PARTITION) is None
+    assert not names(tmp_path)
+    await stopped(logs)
+
+
+class SlowDisk(DiskFiles):
+    """Deletes a file only when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.deleted: list[Path] = []
+
+    def unlink(self, path: Path) -> None:
+        self._wait()
+        super().unlink(path)
+        self.deleted.append(path)
+
+    def remove_tree(self, path: Path) -> None:
+        self._wait()
+        super().remove_tree(path)
+        self.deleted.append(path)
+
+    def _wait(self) -> None:
+        self.begun.set()
+        self.go_on.wait(60)
+
+
+async def test_a_stop_waits_for_the_file_that_is_being_deleted_and_leaves_the_others(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    logs = LogRegistry(BrokerConfig(log_dirs=(str(tmp_path),)), Environment(), Metrics(), files=disk)
+    await logs.lock()
+    logs.identify(3, "cluster")
+    await logs.open()
+    append(logs.create(PARTITION), b"value")
+    logs.delete(PARTITION)
+    deleting = asyncio.ensure_future(LogPasses(logs).delete_due(1 << 60))
+    await asyncio.to_thread(disk.begun.wait, 60)
+
+    deleting.cancel()
+    asyncio.get_running_loop().call_later(0.3, disk.go_on.set)
+    await stopped(logs)
+    at_the_end = list(disk.deleted)
+
+    assert len(at_the_end) == 1
+    logs = await started([tmp_path])
+    await LogPasses(logs).delete_due(0)
     assert not names(tmp_path)
     await stopped(logs)
 

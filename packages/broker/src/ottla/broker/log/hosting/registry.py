@@ -188,6 +188,7 @@ class LogRegistry:
         the next start resumes its operations.
         """
         self._is_closing = True
+        await self.deletions.stop()
         logs = [
             (directory, [*directory.logs.values(), *directory.futures.values()])
             for directory in self.log_directories.online()
