@@ -17,7 +17,6 @@ from ottla.broker.metrics.snapshot import (
     take_snapshot,
 )
 from ottla.broker.runtime.loop_budget import METRICS_MS, LoopBudget, Turn
-from ottla.client import page_server
 
 FAMILY = ("kafka.server", "ReplicaManager")
 
@@ -222,34 +221,3 @@ async def test_a_page_of_thousands_of_metrics_never_keeps_the_loop_for_long() ->
     (family,) = text_string_to_metric_families(page.decode())
     assert len(family.samples) == 4_000
     assert page.count(b"# TYPE") == page.count(b"# HELP") == 1
-
-
-async def test_clients_that_ask_slowly_keep_no_thread_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_server, "READ_TIMEOUT_S", 0.2)
-    metrics = Metrics()
-    metrics.gauge(*FAMILY, "LeaderCount", lambda: 1)
-
-    async with running(metrics) as pages, prometheus_endpoint(pages, "127.0.0.1", 0) as port:
-        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(page_server.THREADS)]
-        for _, writer in slow:
-            writer.write(b"GET /metrics HT")
-        assert "leadercount 1.0" in await asyncio.to_thread(scrape, port)
-        for reader, writer in slow:
-            assert b" 200 " not in await reader.read()
-            writer.close()
-            await writer.wait_closed()
-
-
-async def test_connections_that_wait_for_a_thread_are_bounded() -> None:
-    bound = page_server.THREADS + page_server.WAITING
-    async with running(Metrics()) as pages, prometheus_endpoint(pages, "127.0.0.1", 0) as port:
-        links = [await asyncio.open_connection("127.0.0.1", port) for _ in range(bound + 5)]
-        ends = {asyncio.ensure_future(reader.read()) for reader, _ in links}
-        closed: set[asyncio.Future[bytes]] = set()
-        async with asyncio.timeout(60):
-            while len(closed) < 5:
-                closed, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-
-        for _, writer in links:
-            writer.close()
-        await asyncio.gather(*ends, *(writer.wait_closed() for _, writer in links), return_exceptions=True)

@@ -1,7 +1,12 @@
-"""An HTTP server for a process's pages, with a bound on threads and on the time a client takes to ask."""
+"""An HTTP server for a process's pages, with a bound on connections and on the time that a client takes.
+
+It has an event loop on a thread of its own: a client that asks slowly, or does not read its page, holds no
+thread. Pages are made on a few threads, so that `answer` may wait for the process's own loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import logging
 import socket
@@ -9,15 +14,18 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 _log = logging.getLogger(__name__)
 
 THREADS: Final = 4
-WAITING: Final = 16
-"""Connections that may wait for a thread; one more is closed."""
-READ_TIMEOUT_S: Final = 5.0
+"""Pages that are made at a time."""
+CONNECTIONS: Final = 64
+"""Connections at a time; one more takes the place of the oldest."""
+CLIENT_TIMEOUT_S: Final = 5.0
+"""How long a client may take to ask, and to read its page."""
+STOP_TIMEOUT_S: Final = 5.0
+_MOST_HEAD_BYTES: Final = 16 << 10
 
 
 class Page(NamedTuple):
@@ -29,116 +37,128 @@ class Page(NamedTuple):
 
 
 class PageServer:
-    """Serves what `answer` returns for the path of each GET, on at most four threads.
+    """Serves what `answer` returns for the path of each GET, made on at most four threads.
 
     An `answer` that raises becomes a 500 without details, and one line of the log.
     """
 
-    def __init__(self, host: str, port: int, answer: Callable[[str], Page], name: str) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        answer: Callable[[str], Page],
+        name: str,
+        *,
+        client_timeout_s: float = CLIENT_TIMEOUT_S,
+    ) -> None:
         """Bind the address; port 0 takes a free one. Raises OSError when it cannot be bound.
 
         `name` is that of its threads, and what its log lines say is served.
         """
-        self._server = _Server(host, port, answer, name)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name=name)
+        self._answer = answer
+        self._name = name
+        self._client_timeout_s = client_timeout_s
+        self._socket = _bound(host, port)
+        self._connections: dict[asyncio.StreamWriter, None] = {}
+        self._threads = ThreadPoolExecutor(THREADS, name)
+        self._loop = asyncio.SelectorEventLoop()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
 
     @property
     def host(self) -> str:
         """The bound address."""
-        return str(self._server.server_address[0])
+        return str(self._socket.getsockname()[0])
 
     @property
     def port(self) -> int:
         """The bound port."""
-        return int(self._server.server_port)
+        return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
         """Serve from now on."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and end the threads; blocks until the server has noticed, half a second at most."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.threads.shutdown(wait=False, cancel_futures=True)
-        self._thread.join(timeout=5)
+        """Stop, and end the threads; connections are closed."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(STOP_TIMEOUT_S)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
+    # ---- on its own loop
 
-class _Server(HTTPServer):
-    def __init__(self, host: str, port: int, answer: Callable[[str], Page], name: str) -> None:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        self.address_family = found[0]
-        self.answer = answer
-        self.name = name
-        self.threads = ThreadPoolExecutor(THREADS, name)
-        self._places = threading.BoundedSemaphore(THREADS + WAITING)
-        super().__init__((host, port), _Handler)
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
-    def server_bind(self) -> None:
-        # HTTPServer's own asks for the host's name, which can take seconds where no name server answers.
-        super(HTTPServer, self).server_bind()
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._connected, sock=self._socket, limit=_MOST_HEAD_BYTES)
+        async with server:
+            await self._stopping.wait()
+        for writer in list(self._connections):
+            writer.transport.abort()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread, or close it when too many wait."""
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        self.threads.submit(self._serve, request, client_address)
-
-    def _serve(self, request: Any, client_address: Any) -> None:
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= CONNECTIONS:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.transport.abort()
+        self._connections[writer] = None
         try:
-            self.finish_request(request, client_address)
-        except OSError as error:
-            facts = {"server": self.name, "client": client_address, "reason": str(error)}
+            await self._answer_one(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            facts = {"server": self._name, "client": writer.get_extra_info("peername"), "reason": str(error)}
             _log.debug("a page is not sent", extra=facts)
-        except Exception:
-            _log.exception("a page is not served", extra={"server": self.name, "client": client_address})
         finally:
-            self._places.release()
-            self.shutdown_request(request)
+            self._connections.pop(writer, None)
+            writer.transport.abort()
 
+    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(self._client_timeout_s):
+            head = await reader.readuntil(b"\r\n\r\n")
+        answer = await self._loop.run_in_executor(self._threads, self._made, head)
+        async with asyncio.timeout(self._client_timeout_s):
+            writer.write(answer)
+            writer.close()
+            await writer.wait_closed()  # everything is sent
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = READ_TIMEOUT_S
-    """For each read and write; `handle_one_request` bounds all reads of a request together."""
+    # ---- on one of the threads
 
-    def handle_one_request(self) -> None:
-        """Read a request within `READ_TIMEOUT_S`, however slowly its bytes come, and answer it."""
-        # The end of the input ends a read that waits, also one that gets a byte every second.
-        ends = threading.Timer(READ_TIMEOUT_S, self._end_input)
-        ends.daemon = True
-        ends.start()
+    def _made(self, head: bytes) -> bytes:
+        request, *fields = head.decode("latin-1").split("\r\n")
+        method, _, rest = request.partition(" ")
+        if method != "GET":
+            return _http(HTTPStatus.NOT_IMPLEMENTED, "text/plain", b"only GET is served\n")
+        path = rest.partition(" ")[0].partition("?")[0]
         try:
-            super().handle_one_request()
-        finally:
-            ends.cancel()
-        self.close_connection = True
-
-    def _end_input(self) -> None:
-        try:
-            self.connection.shutdown(socket.SHUT_RD)
-        except OSError:
-            return  # it is closed already
-
-    def do_GET(self) -> None:
-        """Answer with the page of the path, compressed for clients that accept it."""
-        try:
-            page = self.server.answer(self.path.partition("?")[0])
+            page = self._answer(path)
         except Exception as error:
-            _log.warning("a page of %s could not be made: %s", self.server.name, error)
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the page could not be made")
-            return
-        body = page.body
-        self.send_response(page.status)
-        self.send_header("Content-Type", page.content_type)
-        if "gzip" in (self.headers.get("Accept-Encoding") or ""):
-            body = gzip.compress(body, compresslevel=1)
-            self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            _log.warning("a page of %s could not be made: %s", self._name, error)
+            return _http(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", b"the page could not be made\n")
+        if any(field.lower().startswith("accept-encoding:") and "gzip" in field for field in fields):
+            body = gzip.compress(page.body, compresslevel=1)
+            return _http(page.status, page.content_type, body, "Content-Encoding: gzip\r\n")
+        return _http(page.status, page.content_type, page.body)
 
-    def log_message(self, format: str, *values: Any) -> None:  # noqa: A002 - the name it has there
-        """Log nothing: a page is asked for every second."""
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    plug = socket.socket(family, kind, protocol)
+    try:
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        plug.bind(address)
+        plug.listen(CONNECTIONS)
+    except OSError:
+        plug.close()
+        raise
+    return plug
+
+
+def _http(status: HTTPStatus, content_type: str, body: bytes, more_fields: str = "") -> bytes:
+    head = (
+        f"HTTP/1.0 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n{more_fields}"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + body
