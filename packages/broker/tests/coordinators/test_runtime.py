@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.coordinators.internal_topic_log import build_batch
@@ -45,6 +47,27 @@ async def moment() -> None:
 
 
 # ---- loading
+
+
+def test_loads_that_fail_for_one_reason_are_logged_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @in_virtual_time
+    async def fail_for_a_minute() -> None:
+        store = a_store()
+        put(store, Transition(KEY, "Ongoing"))
+        for number in ALL:
+            store.append_batch(number, build_batch([TransitionCodec().encode(Transition(KEY, "Ongoing"))], 0))
+        store.led.clear()
+        async with a_ledger(store) as ledger:
+            ledger.elect(*ALL)
+            await asyncio.sleep(60)
+
+    fail_for_a_minute()
+
+    lines = [vars(record) for record in caplog.records if "not loaded" in record.getMessage()]
+    assert 2 <= len(lines) <= 7
+    assert lines[1]["more_not_logged"] > 1
 
 
 @in_virtual_time

@@ -24,7 +24,13 @@ from ottla.broker.replication.partition import Assignment
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.runtime.loop_budget import LoopBudget
-from ottla.protocol.errors import ErrorCode, FencedLeaderEpoch, KafkaError, RequestTimedOut
+from ottla.protocol.errors import (
+    ErrorCode,
+    FencedLeaderEpoch,
+    KafkaError,
+    NotEnoughReplicas,
+    RequestTimedOut,
+)
 from ottla.protocol.topics import TopicPartition
 
 PARTITIONS = 4
@@ -78,6 +84,16 @@ async def test_a_read_that_waits_for_its_replicas_in_vain_says_so(tmp_path: Path
     store.append(0, [TransitionCodec().encode(Transition(KEY, "Ongoing"))], 0, leader_epoch=3)
 
     with pytest.raises(RequestTimedOut):
+        assert [chunk async for chunk in store.read(0, 3)]
+    plane.logs.close()
+
+
+async def test_a_read_says_how_many_replicas_its_records_wait_for(tmp_path: Path) -> None:
+    plane = DataPlane(tmp_path)
+    await plane.lead(LEDGER_TOPIC, 0, leader_epoch=3, isr=(1,), replicas=(1, 2), min_insync_replicas="2")
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1, commit_wait_ms=60_000)
+
+    with pytest.raises(NotEnoughReplicas, match=r"1 in-sync replica\(s\), min.insync.replicas is 2"):
         assert [chunk async for chunk in store.read(0, 3)]
     plane.logs.close()
 

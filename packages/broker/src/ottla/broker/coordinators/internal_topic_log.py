@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from ottla.broker.coordinators.coordinator_state import KeyValue
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.state.producer_state import NOT_REQUIRED, VerificationGuard
-from ottla.protocol.errors import RequestTimedOut
+from ottla.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, RequestTimedOut
 from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.topics import TopicPartition
 
@@ -185,4 +185,14 @@ class ReplicatedStore:
             async with asyncio.timeout(self._commit_wait_ms / 1000):
                 await leader.replicated(end)
         except TimeoutError as error:
-            raise RequestTimedOut from error
+            raise RequestTimedOut(
+                f"its last records are not in all in-sync replicas after {self._commit_wait_ms} ms"
+            ) from error
+        except (
+            NotEnoughReplicasAfterAppend
+        ) as error:  # nothing is appended: records of an earlier leader wait
+            core = leader.core
+            raise NotEnoughReplicas(
+                f"{len(core.isr)} in-sync replica(s), min.insync.replicas is {core.effective_min_isr}: "
+                "its last records are not committed before more replicas have them"
+            ) from error

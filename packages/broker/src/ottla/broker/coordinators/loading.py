@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, S
 from ottla.broker.coordinators.coordinator_state import CoordinatorState, RecordCodec
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.records import (
@@ -23,7 +24,8 @@ from ottla.protocol.records import (
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
-    from ottla.broker.runtime.loop_budget import LoopBudget, Turn
+    from ottla.broker.runtime.environment import Environment
+    from ottla.broker.runtime.loop_budget import Turn
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +53,13 @@ class StateLoader(Generic[S, R]):
         store: CoordinatorStore,
         codec: RecordCodec[R],
         new_state: Callable[[int], S],
-        budget: LoopBudget,
+        environment: Environment,
     ) -> None:
         self._store = store
         self._codec = codec
         self._new_state = new_state
-        self._budget = budget
+        self._budget = environment.budget
+        self._failures = LimitedWarnings(log, environment.clock.monotonic_ms)
 
     async def load_until_complete(
         self, partition: CoordinatorPartition[S], is_wanted: Callable[[], bool]
@@ -66,11 +69,13 @@ class StateLoader(Generic[S, R]):
             try:
                 loaded = await self.load(partition.number, partition.leader_epoch)
             except KafkaError as error:
-                # Most often the leadership has ended, or goes on in a newer epoch.
-                log.warning(
-                    "coordinator state not loaded",
+                # Most often the leadership has ended, or goes on in a newer epoch. All partitions of the
+                # topic may fail, twice a second.
+                self._failures.warn(
+                    error.code.name,
+                    "coordinator state not loaded, repeated",
                     extra={"topic": self._store.topic, "partition": partition.number,
-                           "error": error.code.name},
+                           "error": error.code.name, "reason": str(error)},
                 )  # fmt: skip
                 await asyncio.sleep(RETRY_MS / 1000)
             except Exception:

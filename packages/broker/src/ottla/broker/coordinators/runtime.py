@@ -68,7 +68,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._ready = ready
         self._clock = environment.clock
         self._tasks = tasks
-        self._loader = StateLoader(store, codec, new_state, environment.budget)
+        self._loader = StateLoader(store, codec, new_state, environment)
 
     def start(self) -> None:
         """Answer requests from now on, and load what was elected before. `tasks` must be entered."""
