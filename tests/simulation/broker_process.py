@@ -171,7 +171,11 @@ class _Defects(logging.Handler):
 
 
 def _open(
-    address: peers.Address, client_id: str, timeout_ms: int, source_host: str | None
+    address: peers.Address,
+    client_id: str,
+    timeout_ms: int,
+    source_host: str | None,
+    receive_buffer_bytes: int,
 ) -> SimulatedConnection:
     return SimulatedConnection(Address(*address), client_config(client_id, timeout_ms))
 

@@ -217,3 +217,4 @@ def test_a_key_that_no_module_reads_is_documented_as_without_effect() -> None:
         says_so = key.doc.startswith(("No effect yet: ", "Accepted for compatibility", "Not supported"))
         assert is_read or says_so, f"{key.name} has no effect, and its documentation does not say so"
         assert not (is_read and key.doc.startswith("No effect yet")), f"{key.name} has an effect by now"
+        assert key.doc != "Accepted for compatibility.", f"{key.name} has no effect, and does not say why"

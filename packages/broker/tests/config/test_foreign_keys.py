@@ -21,10 +21,13 @@ NOT_THERE = "there is no TLS, login or access control here yet"
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("replica.socket.receive.buffer.bytes", "1000", "it has no effect"),
         ("num.network.threads", "3", "one event loop serves the network"),
         ("offsets.commit.required.acks", "-1", "commits wait for all replicas"),
-        ("fetch.purgatory.purge.interval.requests", "7", "it is accepted for compatibility"),
+        (
+            "fetch.purgatory.purge.interval.requests",
+            "7",
+            "a request that waits leaves its queue as it ends, so nothing is purged",
+        ),
         ("quota.window.num", "11", "quotas are not supported"),
         ("remote.log.storage.system.enable", "true", "logs are not kept in remote storage"),
         ("listener.name.inside.max.connections", "7", "settings of single listeners are not supported"),

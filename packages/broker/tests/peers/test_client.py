@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -276,3 +277,22 @@ async def test_connections_come_from_the_address_that_is_advertised_now() -> Non
             assert {address for address, _ in broker.clients} == {host}
             await peer.close()
             await until(lambda: not broker.open_connections)
+
+
+async def test_a_connection_has_the_receive_buffer_that_is_asked_for() -> None:
+    async with answering() as broker:
+        peer = Peer(
+            lambda: Address(broker.host, broker.port),
+            "broker-1-fetcher",
+            BOUND_MS,
+            receive_buffer_bytes=30_000,
+        )
+        await peer.send(ASKED, ListOffsetsResponse)
+        assert peer._connection is not None
+        assert peer._connection._wire is not None
+        assert peer._connection._wire._transport is not None
+        opened = peer._connection._wire._transport.get_extra_info("socket")
+        size = opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        await peer.close()
+
+    assert size in (30_000, 60_000)  # Linux reports twice the size

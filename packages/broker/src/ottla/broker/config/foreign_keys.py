@@ -138,9 +138,7 @@ def _reason_in(doc: str) -> str | None:
     if doc.startswith("No effect yet: "):
         return "it has no effect"
     if doc.startswith("Accepted for compatibility"):
-        return (
-            doc.partition("compatibility")[2].lstrip(":; ").rstrip(".") or "it is accepted for compatibility"
-        )
+        return doc.partition("compatibility")[2].lstrip(":; ").rstrip(".")
     return None
 
 

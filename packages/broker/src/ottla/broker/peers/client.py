@@ -61,6 +61,9 @@ class IncompatibleBroker(ConnectionError):
 
 # ---- connections
 
+SYSTEM_BUFFER: Final = -1
+"""The size of a socket's buffer that is left to the system."""
+
 
 class Address(NamedTuple):
     """Where the listener of another broker is, for other brokers."""
@@ -69,14 +72,22 @@ class Address(NamedTuple):
     port: int
 
 
-def open_connection(address: Address, client_id: str, timeout_ms: int, source_host: str | None) -> Connection:
+def open_connection(
+    address: Address,
+    client_id: str,
+    timeout_ms: int,
+    source_host: str | None,
+    receive_buffer_bytes: int = SYSTEM_BUFFER,
+) -> Connection:
     """Return a connection to another broker, not connected yet: the place of the settings of its security."""
     # Imported with the second broker: one alone needs no client.
     from ottla.client.config import Address as ClientAddress
     from ottla.client.config import ClientConfig
     from ottla.client.connection import Connection
 
-    config = ClientConfig(client_id=client_id, request_timeout_ms=timeout_ms)
+    config = ClientConfig(
+        client_id=client_id, request_timeout_ms=timeout_ms, receive_buffer_bytes=receive_buffer_bytes
+    )
     return Connection(ClientAddress(*address), config, source_host=source_host)
 
 
@@ -106,12 +117,14 @@ class Peer:
         client_id: str,
         timeout_ms: int,
         source_host: Callable[[], str | None] = lambda: None,
+        receive_buffer_bytes: int = SYSTEM_BUFFER,
     ) -> None:
         """`address` raises `BrokerNotAvailable` while it is not known; `timeout_ms` bounds each request."""
         self._address = address
         self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._source_host = source_host
+        self._receive_buffer_bytes = receive_buffer_bytes
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
         self._connecting = asyncio.Lock()
@@ -158,7 +171,9 @@ class Peer:
             if connection is not None and connection.is_open and self._connected_to == address:
                 return connection
             await self.close()
-            connection = open_connection(address, self._client_id, self._timeout_ms, self._source_host())
+            connection = open_connection(
+                address, self._client_id, self._timeout_ms, self._source_host(), self._receive_buffer_bytes
+            )
             self._connection, self._connected_to = connection, address
             await connection.connect()
             return connection
@@ -182,10 +197,12 @@ class Peers:
         """Connect from where this broker is advertised now; connections that are open stay."""
         self._source_host = source_host_of(config)
 
-    def broker(self, broker_id: int, purpose: str, timeout_ms: int) -> Peer:
+    def broker(
+        self, broker_id: int, purpose: str, timeout_ms: int, receive_buffer_bytes: int = SYSTEM_BUFFER
+    ) -> Peer:
         """Return a broker, to be found by the metadata at each request."""
         client_id = f"broker-{self._metadata.broker_id}-{purpose}"
-        return self._peer(lambda: self._address_of(broker_id), client_id, timeout_ms)
+        return self._peer(lambda: self._address_of(broker_id), client_id, timeout_ms, receive_buffer_bytes)
 
     def controller(self, timeout_ms: int) -> Peer:
         """Return the broker that is the controller at each request."""
@@ -196,8 +213,14 @@ class Peers:
         """Return a broker for requests of this broker as the controller, which knows addresses first."""
         return self._peer(lambda: address, f"controller-{self._metadata.broker_id}", timeout_ms)
 
-    def _peer(self, address: Callable[[], Address], client_id: str, timeout_ms: int) -> Peer:
-        return Peer(address, client_id, timeout_ms, lambda: self._source_host)
+    def _peer(
+        self,
+        address: Callable[[], Address],
+        client_id: str,
+        timeout_ms: int,
+        receive_buffer_bytes: int = SYSTEM_BUFFER,
+    ) -> Peer:
+        return Peer(address, client_id, timeout_ms, lambda: self._source_host, receive_buffer_bytes)
 
     def _controller_address(self) -> Address:
         return self._address_of(self._metadata.controller_id, "No controller is known.")

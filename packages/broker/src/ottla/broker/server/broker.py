@@ -185,6 +185,7 @@ class Broker:
                 session_timeout_ms=self.config.zookeeper_session_timeout_ms,
                 connection_timeout_ms=self.config.zookeeper_connection_timeout_ms
                 or self.config.zookeeper_session_timeout_ms,
+                max_in_flight=self.config.zookeeper_max_in_flight_requests,
                 credentials=credentials,
                 took_ms=self.metrics.histogram(
                     "kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"

@@ -131,7 +131,10 @@ class Composition:
             config=self.config,
             environment=self.environment,
             connect=partial(
-                peers.broker, purpose="fetcher", timeout_ms=self.config.replica_socket_timeout_ms
+                peers.broker,
+                purpose="fetcher",
+                timeout_ms=self.config.replica_socket_timeout_ms,
+                receive_buffer_bytes=self.config.replica_socket_receive_buffer_bytes,
             ),
             metrics=self.metrics,
             quota=quotas.follower,
