@@ -148,6 +148,16 @@ class BrokerConfig(NetworkSettings, RequestLimits, TransactionSettings):
         None,
         "The data directories, separated by commas; a new partition is created in the one with the fewest.",
     )
+    log_dir_full_backoff_ms: int = setting(
+        5_000,
+        "How long a full log directory has to have room before its replicas copy and lead again; twice as "
+        "long each time it fills up again within ten minutes.",
+        at_least(0),
+        ottla_only=True,
+    )
+    log_dir_full_backoff_max_ms: int = setting(
+        300_000, "The longest such time.", at_least(0), ottla_only=True
+    )
     log_segment_bytes: int = setting(
         1_073_741_824, "Size at which a log rolls to a new segment.", at_least(14), update=_CLUSTER
     )

@@ -63,6 +63,7 @@ class Flushing:
         if not plan.may_be_repeated(error):
             self._log.fail(error)
             return
+        self._log.note_no_room(error)
         log.warning(
             "log not flushed, tried again",
             extra={"partition": str(self._log.topic_partition), "reason": str(error)},

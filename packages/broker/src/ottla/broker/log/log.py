@@ -46,6 +46,7 @@ class Log(LogState):
         *,
         chance: random.Random,
         failed: Callable[[OSError], None],
+        full: Callable[[OSError], None],
         write_lowered: Callable[[], None],
         open_segments: OpenSegments,
     ) -> None:
@@ -57,6 +58,7 @@ class Log(LogState):
             recovered,
             chance=chance,
             failed=failed,
+            full=full,
             write_lowered=write_lowered,
             open_segments=open_segments,
         )

@@ -124,6 +124,7 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     },
     ("kafka.log", "LogManager", ()): {
         "OfflineLogDirectoryCount": ("gauge", "Data directories that have failed."),
+        "FullLogDirectoryCount": ("gauge", "Data directories without room for records."),
     },
     ("kafka.network", "RequestChannel", ()): {
         "RequestQueueSize": ("gauge", "Requests that were read and wait for their handler."),

@@ -16,7 +16,7 @@ from ottla.broker.log.append.rules import (
 )
 from ottla.broker.log.segments.rolling import roll
 from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET
-from ottla.broker.log.state.outcomes import EpochBegun
+from ottla.broker.log.state.outcomes import EpochBegun, EpochsTruncated
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.records import BatchHeader, assign_offsets
 
@@ -70,10 +70,16 @@ def append_as_leader(
 def append_as_follower(log: LogState, batches: Buffer, now_ms: int) -> Appended:
     """Append batches from the leader's log, with its offsets and epochs; see `Log.append_as_follower`."""
     new = replicated_batches(batches, log.log_start_offset, log.log_end_offset)
+    latest = log.leader_epochs.latest
     for header in new.headers:
         if header.partition_leader_epoch != log.log_end.leader_epoch:
             _begin_epoch(log, header.partition_leader_epoch, header.base_offset)
-    _place(log, batches, new.next_offset, *new.largest, now_ms)
+    try:
+        _place(log, batches, new.next_offset, *new.largest, now_ms)
+    except KafkaStorageError:
+        if log.leader_epochs.latest != latest:
+            _end_epochs(log)
+        raise
     for header in new.headers:
         if header.producer_id >= 0:
             _note_producer(log, batches, header, header.base_offset)
@@ -116,6 +122,14 @@ def _bytes_of(batches: Buffer, header: BatchHeader) -> memoryview:
 def _begin_epoch(log: LogState, leader_epoch: int, start_offset: int) -> None:
     try:
         log.apply(EpochBegun(leader_epoch, start_offset))
+    except OSError as error:
+        raise log.storage_error(error) from error
+
+
+def _end_epochs(log: LogState) -> None:
+    """Drop the epochs that begin at the log end: no batch of theirs is in the log."""
+    try:
+        log.apply(EpochsTruncated(log.log_end_offset))
     except OSError as error:
         raise log.storage_error(error) from error
 

@@ -140,12 +140,16 @@ class MemoryFiles:
         """Changing operations so far."""
         self.sync_error: OSError | None = None
         """Raised by every `sync` while it is set."""
+        self.is_full = False
+        """Whether nothing finds room, however much was free before."""
         self._locked: set[Path] = set()
 
     # ---- space and power
 
     def take(self, size: int) -> int:
         """Use up space; returns the bytes that found none."""
+        if self.is_full:
+            return size
         if self._free is None:
             return 0
         missing = max(0, size - self._free)
@@ -280,7 +284,8 @@ class MemoryFiles:
         directory.pending.clear()
 
     def space(self, path: Path) -> tuple[int, int]:
-        return (1 << 40, 1 << 40 if self._free is None else self._free)
+        free = 1 << 40 if self._free is None else self._free
+        return (1 << 40, 0 if self.is_full else free)
 
     def lock(self, path: Path) -> Lock | None:
         if path in self._locked:

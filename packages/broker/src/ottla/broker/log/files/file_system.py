@@ -31,6 +31,9 @@ use.
 From `sync` they are as final as any other error: the kernel forgets the pages that it did not write.
 """
 
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Those of them that say that the volume is full."""
+
 
 class Lock(Protocol):
     """A held lock file."""

@@ -39,6 +39,15 @@ MAX_PREFERRED: Final = 10_000
 """Partitions whose directory is remembered before they are created."""
 
 
+LEAST_ROOM_BYTES: Final = 1 << 30
+LEAST_ROOM_PART: Final = 0.05
+"""A full directory has room again from that much on, or from that part of a smaller volume on."""
+PROBE_FILE: Final = ".room"
+PROBE_BYTES: Final = 1 << 20
+CALM_MS: Final = 600_000
+"""A directory that had room for this long is not taken for one that fills up again and again."""
+
+
 class LogDirectoryRefused(RuntimeError):
     """The log directories cannot be used; the message is one line that says what to do."""
 
@@ -65,6 +74,43 @@ class DirectoryDescription:
     usable_bytes: int = -1
 
 
+@dataclass(slots=True)
+class DirectoryRoom:
+    """Whether a log directory is full: from a write that found no room, until it has had room for a while.
+
+    Pure. A directory that fills up again soon has to have room for twice as long the next time: retention may
+    free a segment, which the next minute takes, and leaderships should not come and go with it.
+    """
+
+    is_full: bool = False
+    backoff_ms: float = 0.0
+    """How long it has to have room before it is no longer full."""
+    _changed_ms: float = float("-inf")
+    _room_since_ms: float | None = None
+
+    def write_failed(self, now_ms: float, first_backoff_ms: float, max_backoff_ms: float) -> bool:
+        """A write found no room; returns whether the directory is full from now on and was not before."""
+        self._room_since_ms = None
+        if self.is_full:
+            return False
+        is_soon = now_ms - self._changed_ms < CALM_MS
+        self.backoff_ms = min(2 * self.backoff_ms, max_backoff_ms) if is_soon else first_backoff_ms
+        self.is_full, self._changed_ms = True, now_ms
+        return True
+
+    def looked(self, has_room: bool, now_ms: float) -> bool:
+        """The volume was asked; returns whether the directory has room from now on and had none before."""
+        if not self.is_full or not has_room:
+            self._room_since_ms = None
+            return False
+        if self._room_since_ms is None:
+            self._room_since_ms = now_ms
+        if now_ms - self._room_since_ms < self.backoff_ms:
+            return False
+        self.is_full, self._changed_ms = False, now_ms
+        return True
+
+
 @dataclass(slots=True, eq=False)
 class LogDirectory:
     """One of `log.dirs`, with the logs in it."""
@@ -79,6 +125,7 @@ class LogDirectory:
     """Whether the last broker closed all its logs before it stopped."""
     offline: OSError | None = None
     """Why the directory cannot be used any more."""
+    room: DirectoryRoom = field(default_factory=DirectoryRoom)
     meta: MetaProperties | None = None
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     """The content of the checkpoint file."""
@@ -176,8 +223,31 @@ class LogDirectory:
         if topic_partition in self.cleaner_offsets:
             self.write_cleaner_offsets()
 
+    # ---- room
+
+    def has_room(self) -> bool:
+        """Return whether the volume has a part of its space free, and gives some of it. Blocks.
+
+        Quotas, and space that the system reserves, show only where space is taken.
+        """
+        try:
+            total_bytes, usable_bytes = self.files.space(self.path)
+            if usable_bytes < min(LEAST_ROOM_BYTES, LEAST_ROOM_PART * total_bytes):
+                return False
+            probe = self.path / PROBE_FILE
+            try:
+                self.files.open(probe, create=True).reserve(0, PROBE_BYTES)
+            finally:
+                self.files.unlink(probe)
+        except OSError:
+            return False
+        return True
+
     def describe(self) -> DirectoryDescription:
-        """Describe the directory and its logs. Asks the system for free space, nothing else."""
+        """Describe the directory and its logs. Asks the system for free space, nothing else.
+
+        A full directory has no usable bytes, although the volume may have some.
+        """
         if self.offline is not None:
             return DirectoryDescription(self.path, self.offline, [])
         sizes = [
@@ -186,7 +256,9 @@ class LogDirectory:
             for tp, log in logs.items()
         ]
         try:
-            return DirectoryDescription(self.path, None, sizes, *self.files.space(self.path))
+            total_bytes, usable_bytes = self.files.space(self.path)
+            usable_bytes = 0 if self.room.is_full else usable_bytes
+            return DirectoryDescription(self.path, None, sizes, total_bytes, usable_bytes)
         except OSError as error:
             return DirectoryDescription(self.path, error, [])
 
@@ -215,6 +287,11 @@ class LogDirectories:
     def all_offline(self) -> bool:
         """Whether none can be used."""
         return all(directory.offline for directory in self._all)
+
+    @property
+    def full_count(self) -> int:
+        """How many have no room."""
+        return sum(1 for directory in self.online() if directory.room.is_full)
 
     @property
     def offline_count(self) -> int:
@@ -251,7 +328,7 @@ class LogDirectories:
             del self._preferred[next(iter(self._preferred))]
 
     def for_new_log(self, topic_partition: TopicPartition | None = None) -> LogDirectory:
-        """The preferred directory of a partition, or the one with the fewest logs.
+        """The preferred directory of a partition, or the one with the fewest logs of those with room.
 
         Raises `KafkaStorageError` when all are offline.
         """
@@ -261,7 +338,7 @@ class LogDirectories:
         preferred = self._preferred.pop(topic_partition, None) if topic_partition else None
         if preferred is not None and preferred.offline is None:
             return preferred
-        return min(online, key=lambda directory: len(directory.logs))
+        return min(online, key=lambda directory: (directory.room.is_full, len(directory.logs)))
 
     # ---- locks
 

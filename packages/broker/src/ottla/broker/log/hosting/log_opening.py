@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.broker.log.files.file_system import NO_SPACE
 from ottla.broker.log.recovery import cut_bytes
 from ottla.broker.log.recovery.recovery import open_log
 from ottla.protocol.errors import KafkaStorageError
@@ -52,6 +54,7 @@ class LogOpener:
         open_segments: OpenSegments,
         directory_failed: Callable[[LogDirectory, OSError], None],
         failure_of: Callable[[LogDirectory], Callable[[OSError], None]],
+        directory_full: Callable[[LogDirectory, OSError], None],
     ) -> None:
         self._files = files
         self._environment = environment
@@ -61,6 +64,8 @@ class LogOpener:
         """Takes a directory offline; for the event loop."""
         self._failure_of = failure_of
         """Returns what a log of a directory calls when its files fail; threads call it, too."""
+        self._directory_full = directory_full
+        """Notes that a write found no room; threads call it, too."""
 
     # ---- logs that are there
 
@@ -85,7 +90,9 @@ class LogOpener:
     def open(
         self, directory: LogDirectory, found: FoundLog, log_config: Callable[[str], LogConfig]
     ) -> Log | None:
-        """Open a log, after a crash recover and flush it; None if it cannot be flushed. Blocks.
+        """Open a log, after a crash recover and flush it; None if its disk fails. Blocks.
+
+        Without room for the flush it is served, and recovered once more at the next start.
 
         `log_config` gives a topic's configuration. Raises OSError.
         """
@@ -103,6 +110,7 @@ class LogOpener:
             cleaned_offset=None if is_future else directory.cleaner_offsets.get(topic_partition),
             chance=self._environment.random,
             failed=self._failure_of(directory),
+            full=partial(self._directory_full, directory),
             write_lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )
@@ -110,7 +118,8 @@ class LogOpener:
             try:
                 opened.flush()
             except KafkaStorageError:
-                return None
+                if opened.offline is not None:
+                    return None
         opened.flushing.flushed_ms = self._environment.clock.now_ms()
         self._delete_cut_bytes(directory, opened)
         return opened
@@ -132,14 +141,18 @@ class LogOpener:
     ) -> Log:
         """Create an empty log at `path` in a directory.
 
-        Raises `KafkaStorageError`, and leaves no file at `path` then.
+        Raises `KafkaStorageError`, and leaves no file at `path` then; what was there before stays.
         """
+        if self._files.exists(path):
+            raise KafkaStorageError(f"{path} is in the way: it holds a log that was not opened")
         try:
             self._check_exists(directory)
             directory.forget_deleted(topic_partition)
             return self._open_new(directory, path, topic_partition, topic_id, config)
         except OSError as error:
             self._remove_begun(path)
+            if error.errno in NO_SPACE:
+                self._directory_full(directory, error)
             raise KafkaStorageError(f"no log can be created in {directory.path}: {error}") from error
 
     def _check_exists(self, directory: LogDirectory) -> None:
@@ -170,6 +183,7 @@ class LogOpener:
             is_new=True,
             chance=self._environment.random,
             failed=self._failure_of(directory),
+            full=partial(self._directory_full, directory),
             write_lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )

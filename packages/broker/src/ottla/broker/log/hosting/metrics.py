@@ -24,10 +24,11 @@ class LogMetrics:
     def __init__(self, metrics: Metrics | None) -> None:
         self._metrics = metrics
 
-    def add_offline_directories(self, count: Callable[[], int]) -> None:
-        """Show how many log directories are offline."""
+    def add_directories(self, offline: Callable[[], int], full: Callable[[], int]) -> None:
+        """Show how many log directories are offline, and how many have no room."""
         if self._metrics is not None:
-            self._metrics.gauge("kafka.log", "LogManager", "OfflineLogDirectoryCount", count)
+            self._metrics.gauge("kafka.log", "LogManager", "OfflineLogDirectoryCount", offline)
+            self._metrics.gauge("kafka.log", "LogManager", "FullLogDirectoryCount", full)
 
     def add(self, log: Log) -> None:
         """Show the size and the bounds of one log."""

@@ -69,12 +69,20 @@ class LogRegistry:
         self._logs: dict[TopicPartition, Log] = {}
         open_segments = OpenSegments(config.max_open_segment_files, self._logs.__len__)
         self._opener = LogOpener(
-            self.files, environment, self.deletions, open_segments, self.directory_failed, self._failure_of
+            self.files,
+            environment,
+            self.deletions,
+            open_segments,
+            self.directory_failed,
+            self._failure_of,
+            self._no_room,
         )
         self.room = PartitionRoom(environment.clock.monotonic_ms)
         self._is_closing = False
         self.on_directory_failed: list[Callable[[list[TopicPartition]], None]] = []
         """Called on the loop with the partitions that a failed directory held."""
+        self.on_room_changed: list[Callable[[Path, bool], None]] = []
+        """Called on the loop with a directory, and whether it is full."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def configure(self, config: BrokerConfig) -> None:
@@ -114,7 +122,8 @@ class LogRegistry:
         self._loop = asyncio.get_running_loop()
         defaults = LogConfig.from_broker(self.config)
         await asyncio.to_thread(self._open_all, log_config or (lambda _: defaults))
-        self._gauges.add_offline_directories(lambda: self.log_directories.offline_count)
+        directories = self.log_directories
+        self._gauges.add_directories(lambda: directories.offline_count, lambda: directories.full_count)
         for log in self:
             self._gauges.add(log)
 
@@ -393,6 +402,34 @@ class LogRegistry:
             )
         else:
             self.directory_failed(directory, error)
+
+    # ---- full directories
+
+    def _no_room(self, directory: LogDirectory, error: OSError) -> None:
+        """Note that a write found no room; also for threads."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._directory_full, directory, error)
+
+    def _directory_full(self, directory: LogDirectory, error: OSError) -> None:
+        config, now_ms = self.config, self.environment.clock.monotonic_ms()
+        least_ms, most_ms = config.log_dir_full_backoff_ms, config.log_dir_full_backoff_max_ms
+        if directory.offline is None and directory.room.write_failed(now_ms, least_ms, most_ms):
+            facts = {"log_dir": str(directory.path), "partitions": len(directory.logs), "reason": str(error)}
+            _log.error("log directory full", extra=facts)
+            self._room_changed(directory)
+
+    async def look_for_room(self) -> None:
+        """Ask the volumes of full directories for room, on a thread; call it every second or so."""
+        for directory in self.log_directories.online():
+            if directory.room.is_full:
+                has_room = await asyncio.to_thread(directory.has_room)
+                if directory.room.looked(has_room, self.environment.clock.monotonic_ms()):
+                    _log.info("log directory has room again", extra={"log_dir": str(directory.path)})
+                    self._room_changed(directory)
+
+    def _room_changed(self, directory: LogDirectory) -> None:
+        for listener in self.on_room_changed:
+            listener(directory.path, directory.room.is_full)
 
 
 def _forget_deleted(directories: list[LogDirectory], topic_partitions: list[TopicPartition]) -> None:

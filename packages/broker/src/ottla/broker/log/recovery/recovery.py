@@ -70,6 +70,7 @@ def open_log(
     is_new: bool = False,
     chance: random.Random | None = None,
     failed: Callable[[OSError], None] = _ignore,
+    full: Callable[[OSError], None] = _ignore,
     write_lowered: Callable[[], None] = _nothing,
     open_segments: OpenSegments | None = None,
 ) -> Log:
@@ -97,6 +98,7 @@ def open_log(
         ),
         chance=chance or random.Random(0),
         failed=failed,
+        full=full,
         write_lowered=write_lowered,
         open_segments=open_segments or OpenSegments(),
     )

@@ -14,7 +14,7 @@ from ottla.broker.config import LogConfig
 from ottla.broker.log.append.log_end import LogEnd
 from ottla.broker.log.append.rules import AppendRules
 from ottla.broker.log.compaction.replacement import ReplacementPlan
-from ottla.broker.log.files.file_system import RUN_OUT, Files
+from ottla.broker.log.files.file_system import NO_SPACE, RUN_OUT, Files
 from ottla.broker.log.files.open_files import OpenSegments
 from ottla.broker.log.segments.segment import Segment
 from ottla.broker.log.segments.segments import Segments
@@ -106,6 +106,7 @@ class LogState:
         *,
         chance: random.Random,
         failed: Callable[[OSError], None],
+        full: Callable[[OSError], None],
         write_lowered: Callable[[], None],
         open_segments: OpenSegments,
     ) -> None:
@@ -116,6 +117,7 @@ class LogState:
         """Writes a lowered recovery point into the checkpoint. Blocks."""
         self._chance = chance
         self._report_failure = failed
+        self._report_full = full
         self.watermark = HighWatermark(recovered.log_start_offset)
         """The cell that replication writes (`replication.partition.Partition`)."""
         self.start_moved: Callable[[], object] = _do_nothing
@@ -233,10 +235,16 @@ class LogState:
             )
             self._report_failure(error)
 
+    def note_no_room(self, error: OSError) -> None:
+        """Report the log's directory as full, if that is why a write failed."""
+        if error.errno in NO_SPACE:
+            self._report_full(error)
+
     def storage_error(self, error: OSError) -> KafkaStorageError:
         """The error to raise for a failed write; the log goes offline unless only room has run out."""
         if error.errno not in RUN_OUT:
             self.fail(error)
+        self.note_no_room(error)
         return KafkaStorageError(f"{self.topic_partition} cannot be written: {error.strerror or error}")
 
     # ---- the changes
@@ -342,6 +350,7 @@ class LogState:
             # Until the next flush has written them, a start looks for them in the log itself.
             if error.errno not in RUN_OUT:
                 raise
+            self.note_no_room(error)
             log.warning(
                 "leader epochs not written",
                 extra={"partition": str(self.topic_partition), "reason": str(error)},
