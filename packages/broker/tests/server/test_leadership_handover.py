@@ -1,8 +1,10 @@
-"""Controlled shutdown, as the broker that leaves sees it."""
+"""Leaderships that move: at a controlled shutdown as the broker sees it, and off a full disk."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,12 @@ import pytest
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.config import BrokerConfig
 from ottla.broker.peers.controller_requests import Answers
-from ottla.broker.server.leadership_handover import LeadershipHandover
+from ottla.broker.server.leadership_handover import (
+    FIRST_PAUSE_MS,
+    MAX_PAUSE_MS,
+    FullDirectoryHandover,
+    LeadershipHandover,
+)
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
@@ -79,3 +86,67 @@ async def test_partitions_that_nobody_else_can_lead_are_not_waited_for(
 
     async with asyncio.timeout(60):
         await handover.run()
+
+
+class FullDisk:
+    """Logs and replicas of a broker whose disk has news while `news` is set; it counts the announcements."""
+
+    def __init__(self) -> None:
+        self.news = False
+        self.now_ms = 0.0
+        self.announced_ms: list[float] = []
+        self.on_room_changed: list[Callable[[Path, bool], None]] = []
+        disk: Any = self
+        self.handover = FullDirectoryHandover(
+            disk, disk, lambda: self.announced_ms.append(self.now_ms), lambda: self.now_ms
+        )
+
+    def room_changed(self, directory: Path, is_full: bool) -> None:
+        self.news = True
+
+    def has_news_of_room(self) -> bool:
+        return self.news
+
+    async def look_for_room(self) -> None:
+        pass
+
+    def change(self, *, is_full: bool) -> None:
+        for listener in self.on_room_changed:
+            listener(Path("/data"), is_full)
+
+    async def look_until(self, end_ms: float) -> None:
+        while self.now_ms < end_ms:
+            self.now_ms += 1_000
+            await self.handover.look()
+
+
+async def test_the_controller_is_told_of_a_full_disk_at_once_and_once() -> None:
+    disk = FullDisk()
+
+    disk.change(is_full=True)
+    disk.news = False
+    await disk.look_until(60_000)
+    disk.change(is_full=False)
+
+    assert disk.announced_ms == [0, 60_000]
+
+
+async def test_a_controller_that_does_not_act_is_told_again_after_longer_and_longer_pauses() -> None:
+    disk = FullDisk()
+    disk.change(is_full=True)
+
+    await disk.look_until(600_000)
+
+    pauses = [after - before for before, after in zip(disk.announced_ms, disk.announced_ms[1:], strict=False)]
+    assert pauses[:4] == [FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS, 8 * FIRST_PAUSE_MS]
+    assert set(pauses[5:]) == {MAX_PAUSE_MS}
+
+
+async def test_news_that_come_later_are_told_when_they_are_seen() -> None:
+    disk = FullDisk()
+    await disk.look_until(10_000)
+    disk.news = True
+
+    await disk.look_until(11_000)
+
+    assert disk.announced_ms == [11_000]

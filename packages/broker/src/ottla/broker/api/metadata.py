@@ -199,5 +199,5 @@ def _partition(alive: Alive, partition: KnownPartition, context: RequestContext)
         leader_epoch=partition.leader_epoch,
         replica_nodes=replicas,
         isr_nodes=isr,
-        offline_replicas=[b for b in partition.replicas if b not in alive],
+        offline_replicas=[b for b in partition.replicas if b not in alive or b in partition.offline_replicas],
     )

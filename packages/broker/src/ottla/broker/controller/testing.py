@@ -125,6 +125,8 @@ class SimulatedBroker:
         self.data: set[TopicPartition] = set()
         self.undeletable: set[TopicPartition] = set()
         """Partitions whose logs are in a directory that failed."""
+        self.is_full = False
+        """Whether it gives up, for want of room, what another member of the ISR can lead."""
         self.metadata: dict[TopicPartition, int] = {}
         self.alive: set[int] = set()
         self.requests: list[ControlRequest] = []
@@ -201,10 +203,15 @@ class SimulatedBroker:
                     self.assigned[partition] = copy(state)  # the request's are other brokers' too
                     self.data.add(partition)
             answers = [
-                LeaderAndIsrPartitionError(partition_index=s.partition_index) for s in topic.partition_states
+                LeaderAndIsrPartitionError(partition_index=s.partition_index, error_code=self._given_up(s))
+                for s in topic.partition_states
             ]
             topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=answers))
         return LeaderAndIsrResponse(error_code=error, topics=[] if error else topics)
+
+    def _given_up(self, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        others = set(state.isr) - {self.id}
+        return ErrorCode.KAFKA_STORAGE_ERROR if self.is_full and others else ErrorCode.NONE
 
     def _update(self, request: UpdateMetadataRequest, error: ErrorCode) -> UpdateMetadataResponse:
         if not error:

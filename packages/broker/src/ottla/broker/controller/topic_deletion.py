@@ -48,7 +48,11 @@ class Deletion:
             yield from self._finish(name)
 
     def _can_start(self, replica: Replica) -> bool:
-        return self._context.is_alive(*replica) and self._context.replica_state(*replica) not in _UNDER_WAY
+        """Return whether a broker can be asked to delete its replica.
+
+        One without room deletes it, and gets room so. One whose log directory has failed refuses.
+        """
+        return replica[1] in self._context.live and self._context.replica_state(*replica) not in _UNDER_WAY
 
     def _start(self, topic: str, waiting: list[Replica]) -> Steps[None]:
         context, batch = self._context, self._batch

@@ -1,11 +1,12 @@
-"""One hosted partition: its log and its replication core together, and the waits on them."""
+"""One hosted partition: log, replication core and waits together; and the listeners to its roles."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.state.outcomes import EpochBegun
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ottla.broker.log.append.rules import Buffer
     from ottla.broker.log.log import Appended, Log, Slice
     from ottla.protocol.topics import TopicPartition
+
+_log = logging.getLogger("state-change")
 
 
 class HostedPartition(PartitionAppends):
@@ -233,3 +236,41 @@ class HostedPartition(PartitionAppends):
         for future in waiting:
             if not future.done():
                 future.set_exception(NotLeaderOrFollower())
+
+
+class LeadershipListener(Protocol):
+    """Hears of every change of leadership here, on the event loop and in order.
+
+    It is called before any other task runs: no request finds a leadership that the listener does not know.
+    """
+
+    def leadership_changed(
+        self,
+        elected: Sequence[tuple[TopicPartition, int]],
+        resigned: Sequence[tuple[TopicPartition, int]],
+    ) -> None:
+        """Both hold (partition, leader epoch); a new epoch of an existing leadership is in `elected`."""
+        ...
+
+
+class FollowerFetching(Protocol):
+    """Copies partitions from their leaders."""
+
+    def follow(self, partition: HostedPartition, leader: int) -> None:
+        """Start to copy a partition from broker `leader`, or change to this leader."""
+        ...
+
+    def unfollow(self, topic_partition: TopicPartition) -> None:
+        """Stop copying a partition."""
+        ...
+
+
+class NoFollowers:
+    """Copies nothing: a follower keeps its log as it is and waits for a role."""
+
+    def follow(self, partition: HostedPartition, leader: int) -> None:
+        facts = {"partition": str(partition.topic_partition), "leader": leader}
+        _log.info("partition followed and not copied", extra=facts)
+
+    def unfollow(self, topic_partition: TopicPartition) -> None:
+        pass

@@ -9,17 +9,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from ottla.broker.replication.full_directories import FullDirectories
 from ottla.broker.replication.high_watermark_checkpoints import HighWatermarkCheckpoints, read_high_watermarks
-from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.replication.hosted_partition import (
+    FollowerFetching,
+    HostedPartition,
+    LeadershipListener,
+    NoFollowers,
+)
 from ottla.broker.replication.leader_and_isr_requests import (
     assignments_of,
     leader_and_isr_response,
     stop_replica_response,
     stops_of,
 )
-from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition
+from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition, Role
 from ottla.broker.replication.partition_metrics import PartitionGauges
 from ottla.protocol.errors import (
     ErrorCode,
@@ -57,44 +63,6 @@ NAMED_ROLES: Final = 50
 """Roles of one request up to which each has a line in the log; further ones only with log level DEBUG."""
 
 
-class LeadershipListener(Protocol):
-    """Hears of every change of leadership here, on the event loop and in order.
-
-    It is called before any other task runs: no request finds a leadership that the listener does not know.
-    """
-
-    def leadership_changed(
-        self,
-        elected: Sequence[tuple[TopicPartition, int]],
-        resigned: Sequence[tuple[TopicPartition, int]],
-    ) -> None:
-        """Both hold (partition, leader epoch); a new epoch of an existing leadership is in `elected`."""
-        ...
-
-
-class FollowerFetching(Protocol):
-    """Copies partitions from their leaders."""
-
-    def follow(self, partition: HostedPartition, leader: int) -> None:
-        """Start to copy a partition from broker `leader`, or change to this leader."""
-        ...
-
-    def unfollow(self, topic_partition: TopicPartition) -> None:
-        """Stop copying a partition."""
-        ...
-
-
-class NoFollowers:
-    """Copies nothing: a follower keeps its log as it is and waits for a role."""
-
-    def follow(self, partition: HostedPartition, leader: int) -> None:
-        facts = {"partition": str(partition.topic_partition), "leader": leader}
-        log.info("partition followed and not copied", extra=facts)
-
-    def unfollow(self, topic_partition: TopicPartition) -> None:
-        pass
-
-
 class Replicas:
     """All partitions hosted here. Runs on the event loop; blocks no longer than it takes to create a file."""
 
@@ -110,12 +78,13 @@ class Replicas:
         propose_isr: Callable[[TopicPartition, IsrProposed], None] | None = None,
         followers: FollowerFetching | None = None,
         is_known: Callable[[TopicPartition], bool] = lambda _: False,
+        is_alive: Callable[[int], bool] = lambda _: True,
     ) -> None:
         """Host nothing yet.
 
         `log_config` gives the configuration of a topic's logs by its name. `propose_isr` asks the controller
         for an ISR; its outcome comes back through the methods `isr_…`. `is_known` says whether a partition
-        exists somewhere in the cluster.
+        exists somewhere in the cluster, `is_alive` whether a broker is registered.
         """
         self.broker_id = broker_id
         self.broker_epoch = NO_EPOCH
@@ -131,6 +100,7 @@ class Replicas:
         self._is_known = is_known
         self._hosted: dict[TopicPartition, HostedPartition] = {}
         self._offline: set[TopicPartition] = set()
+        self._full = FullDirectories(broker_id, is_alive)
         self._listeners: list[LeadershipListener] = []
         self._saved: dict[TopicPartition, int] = {}
         self._checkpoints = HighWatermarkCheckpoints(logs.files)
@@ -270,6 +240,9 @@ class Replicas:
                     )
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
+                answers[topic_partition] = self._full.answer(
+                    topic_partition, self._hosted.get(topic_partition), assignment, answers[topic_partition]
+                )
             if known or level == logging.DEBUG:
                 # A new controller repeats all roles: most are known, and none of them is worth a line.
                 log.info("roles taken", extra={"roles": len(assignments), "known_before": known})
@@ -303,9 +276,16 @@ class Replicas:
             self._tell(elected=[(topic_partition, assignment.leader_epoch)])
         else:
             partition.follow(assignment)
-            self._followers.follow(partition, assignment.leader)
+            self._copy_or_rest(partition)
             if led_before:
                 self._tell(resigned=[(topic_partition, assignment.leader_epoch)])
+
+    def _copy_or_rest(self, partition: HostedPartition) -> None:
+        """Copy a partition that is followed, unless its disk is full."""
+        if self._full.holds(partition.log):
+            self._followers.unfollow(partition.topic_partition)
+        else:
+            self._followers.follow(partition, partition.core.leader)
 
     def _check(self, partition: HostedPartition | None, topic_id: UUID | None, new: Assignment) -> None:
         if self.broker_id not in new.replicas:
@@ -386,11 +366,15 @@ class Replicas:
         if partition is not None:
             if leader_epoch not in (DELETE_EPOCH, NO_EPOCH) and leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
-            self._resign(partition)
+            # One that was given up for want of room may be assigned again in the same epoch.
+            rests = partition.core.role is Role.FOLLOWER and self._full.holds(partition.log) and not delete
+            if not rests:
+                self._resign(partition)
         if delete:
             self._hosted.pop(topic_partition, None)
             self._gauges.remove(topic_partition)
             self._saved.pop(topic_partition, None)
+            self._full.forget(topic_partition)
             if self._logs.get(topic_partition) is not None:
                 self._logs.delete(topic_partition)
         log.info("partition stopped", extra={"partition": str(topic_partition), "deleted": delete})
@@ -407,10 +391,22 @@ class Replicas:
         """Stop serving these partitions: their log directory has failed."""
         for topic_partition in topic_partitions:
             partition = self._hosted.pop(topic_partition, None)
+            self._full.forget(topic_partition)
             self._gauges.remove(topic_partition)
             self._offline.add(topic_partition)
             if partition is not None:
                 self._resign(partition)
+
+    def room_changed(self, directory: Path, is_full: bool) -> None:
+        """Copy no more into a directory that is full, and go on once it has room."""
+        self._full.note(directory, is_full=is_full)
+        for partition in self:
+            if partition.core.role is Role.FOLLOWER and partition.log.directory.parent == directory:
+                self._copy_or_rest(partition)
+
+    def has_news_of_room(self) -> bool:
+        """Return whether the controller would be answered otherwise now, for what is full or is no longer."""
+        return self._full.is_due(self._hosted)
 
     # ---- in-sync replicas
 
@@ -418,7 +414,8 @@ class Replicas:
         """Propose ISRs without lagging followers; call it every half `replica.lag.time.max.ms`."""
         now_ms = self._clock.now_ms()
         for partition in self.leaders():
-            partition.perform(partition.core.shrink(now_ms))
+            if not self._full.holds(partition.log):
+                partition.perform(partition.core.shrink(now_ms))
 
     def isr_answered(
         self, topic_partition: TopicPartition, token: int, isr: Sequence[int], partition_epoch: int

@@ -35,6 +35,7 @@ from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.server.composition import Composition, Parts
+from ottla.broker.server.leadership_handover import LOOK_EVERY_MS, FullDirectoryHandover
 from ottla.broker.server.local_control_requests import LocalSender
 from ottla.broker.server.periodic_tasks import schedule
 from ottla.protocol.topics import TopicPartition
@@ -168,6 +169,7 @@ class Broker:
         self._join_cluster(session, control)
         await self._until_known()
         self._schedule(scheduler, services)
+        scheduler.every("full-log-directories", LOOK_EVERY_MS, self._full_directories.look)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)
 
@@ -241,6 +243,9 @@ class Broker:
         schedule(scheduler, self.config, services, self.metrics)
 
     def _subscribe(self, services: Services) -> None:
+        self._full_directories = FullDirectoryHandover(
+            services.logs, services.replicas, self._announce, self.environment.clock.monotonic_ms
+        )
         services.logs.on_directory_failed.append(self._directory_failed)
         services.configs.on_topic_change.append(self._topic_changed)
         services.configs.on_broker_change.append(self._broker_changed)
@@ -265,9 +270,13 @@ class Broker:
             _log.critical("broker stops", extra={"reason": reason})
             self._cannot_go_on(EveryDirectoryFailed(f"{reason}: replace the disk and start the broker again"))
         else:
-            self._control.spawn(self._announce_failure(), "log-dir-failure")
+            self._announce()
 
-    async def _announce_failure(self) -> None:
+    def _announce(self) -> None:
+        """Have the controller repeat this broker's assignments: the answers say which replicas are usable."""
+        self._control.spawn(self._write_log_dir_event(), "log-dir-event")
+
+    async def _write_log_dir_event(self) -> None:
         event = LogDirEvent(self.broker_id)
         zookeeper = self.services.zookeeper
         await retrying(

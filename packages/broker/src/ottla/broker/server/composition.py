@@ -157,6 +157,7 @@ class Composition:
             propose_isr=requests.propose,
             followers=followers,
             is_known=metadata.may_exist,
+            is_alive=metadata.is_alive,
         )
 
     def _services(

@@ -1,9 +1,11 @@
-"""Controlled shutdown: move leaderships to other brokers before this one stops."""
+"""Move leaderships to other brokers: before this one stops, and while a log directory has no room."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.peers.controller_requests import ControlledShutdown
@@ -13,10 +15,16 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import KnownPartition, MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller import Controller
+    from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.peers.active_controller import ActiveController
+    from ottla.broker.replication.replicas import Replicas
     from ottla.zookeeper.session import Session
 
 TOLD_WITHIN_MS: Final = 5_000.0
+LOOK_EVERY_MS: Final = 1_000.0
+FIRST_PAUSE_MS: Final = 2_000.0
+MAX_PAUSE_MS: Final = 60_000.0
+"""A controller that was told, and did not act, is told again after such pauses, each twice as long."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,3 +89,44 @@ class LeadershipHandover:
         return any(
             replica != self._broker_id and self._metadata.is_alive(replica) for replica in partition.replicas
         )
+
+
+class FullDirectoryHandover:
+    """Tells the controller which replicas have no room, and which have it again (`FullDirectories`)."""
+
+    def __init__(
+        self,
+        logs: LogRegistry,
+        replicas: Replicas,
+        announce: Callable[[], object],
+        now_ms: Callable[[], float],
+    ) -> None:
+        """`announce` has the controller repeat the assignments of this broker; it does not wait."""
+        self._logs = logs
+        self._replicas = replicas
+        self._announce = announce
+        self._now_ms = now_ms
+        self._due_ms = float("-inf")
+        self._pause_ms = FIRST_PAUSE_MS
+        logs.on_room_changed.append(self._room_changed)
+
+    def _room_changed(self, directory: Path, is_full: bool) -> None:
+        self._replicas.room_changed(directory, is_full)
+        self._due_ms, self._pause_ms = float("-inf"), FIRST_PAUSE_MS
+        self._announce_news()
+
+    async def look(self) -> None:
+        """Look for room where there was none, and repeat what the controller has not acted on."""
+        await self._logs.look_for_room()
+        self._announce_news()
+
+    def _announce_news(self) -> None:
+        now_ms = self._now_ms()
+        if now_ms < self._due_ms:
+            return
+        if not self._replicas.has_news_of_room():
+            self._due_ms, self._pause_ms = float("-inf"), FIRST_PAUSE_MS
+            return
+        self._due_ms = now_ms + self._pause_ms
+        self._pause_ms = min(2 * self._pause_ms, MAX_PAUSE_MS)
+        self._announce()
