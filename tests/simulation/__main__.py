@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="change one rule of the product")
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="faults made by hand")
     parser.add_argument("--transactions", action="store_true", help="with clients of transactions")
+    parser.add_argument("--full-disks", action="store_true", help="disks are full now and then, too")
     parser.add_argument("--log", action="store_true", help="print what the brokers log")
     parser.add_argument("--without-shrinking", action="store_true", help="do not look for fewer faults")
     given = parser.parse_args()
@@ -48,7 +49,13 @@ def main() -> int:
     seeds = range(int(first), int(last or first) + 1)
     faults = SCENARIOS[given.scenario] if given.scenario is not None else None
     transactions = given.transactions or (given.mutant is not None and MUTANTS[given.mutant].transactions)
-    run = partial(run_schedule, faults=faults, transactions=transactions, leaves_garbage=True)
+    run = partial(
+        run_schedule,
+        faults=faults,
+        transactions=transactions,
+        full_disks=given.full_disks,
+        leaves_garbage=True,
+    )
     fork = multiprocessing.get_context("fork")
     with applied(given.mutant), fork.Pool(given.processes, maxtasksperchild=IN_A_PROCESS) as pool:
         failed = _report(pool.imap(run, seeds), seeds, shows_traces=given.trace)

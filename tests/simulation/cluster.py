@@ -73,6 +73,8 @@ class Cluster:
             log_dirs=("/data",),
             log_segment_bytes=4096,
             log_index_size_max_bytes=1024,
+            log_dir_full_backoff_ms=300,
+            log_dir_full_backoff_max_ms=1_000,
             replica_lag_time_max_ms=MAX_LAG_MS,
             controller_socket_timeout_ms=1_500,
             replica_socket_timeout_ms=1_500,

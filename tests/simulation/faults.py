@@ -71,6 +71,16 @@ def draw(chance: Random, count: int, horizon_s: float, session_timeout_s: float)
     return faults
 
 
+def draw_fills(chance: Random, count: int, horizon_s: float) -> list[Fault]:
+    """Draw the times at which disks are full, often several at once."""
+    fills, at_s = [], 1.5
+    while at_s < horizon_s:
+        for_s = chance.choice((0.3, 2.0, 5.0)) * chance.uniform(0.7, 1.3)
+        fills.append(Fault(at_s, "fill disk", chance.randrange(count), 0, for_s))
+        at_s += chance.choice((0.0, 0.2, 2.0, 5.0)) * chance.uniform(0.5, 1.5)
+    return fills
+
+
 class Faults:
     """Applies faults to a cluster, and undoes them all in the end."""
 
@@ -120,6 +130,14 @@ class Faults:
         if process is not None and process.loop.paused:
             self._cluster.note(f"resume {broker_id}")
             process.loop.resume()
+
+    # ---- disks
+
+    def _fill_disk(self, fault: Fault) -> None:
+        """Leave no room on a disk, until the broker's next life at most."""
+        disk = self._cluster.disks[fault.broker]
+        disk.is_full = True
+        self._later(fault.for_s, lambda: setattr(disk, "is_full", False))
 
     # ---- networks
 
@@ -286,6 +304,8 @@ class Faults:
         cluster.network.broken_connections = cluster.zookeeper.lost_replies = 0.0
         for session in list(cluster.zookeeper.clients):
             session.heal()
+        for disk in cluster.disks.values():
+            disk.is_full = False
         for broker_id in cluster.ids:
             self._resume(broker_id)
             cluster.start(broker_id)

@@ -17,6 +17,14 @@ SCENARIOS: Final[Mapping[str, Sequence[Fault]]] = {
         Fault(2.0, "crash", 1, 0, 4.0),
         Fault(5.7, "rewrite states", 0, 0, 0.0),
     ],
+    # The disks fill up one after the other, then two of them at once; the last one leads without writing.
+    "full disks": [
+        Fault(2.0, "fill disk", 0, 0, 9.0),
+        Fault(4.0, "fill disk", 1, 0, 9.0),
+        Fault(6.0, "fill disk", 2, 0, 3.0),
+        Fault(15.0, "fill disk", 1, 0, 3.0),
+        Fault(15.0, "fill disk", 2, 0, 3.0),
+    ],
     # Broker 1 deletes its replica, gets it back, and then hears once more that it has to delete it.
     "late stop": [
         Fault(3.0, "delay stop replica", 1, 0, 7.0),

@@ -14,7 +14,7 @@ from ottla.zookeeper.znodes import ControllerNode
 from simulation.broker_process import simulated_machine
 from simulation.clients import Clients, Topic
 from simulation.cluster import SESSION_TIMEOUT_MS, Cluster
-from simulation.faults import Fault, Faults, draw
+from simulation.faults import Fault, Faults, draw, draw_fills
 from simulation.invariant_violated import InvariantViolated
 from simulation.invariants import Invariants
 from simulation.log_copies import Entry
@@ -49,9 +49,15 @@ def run_schedule(
     faults: Sequence[Fault] | None = None,
     *,
     transactions: bool = False,
+    full_disks: bool = False,
     leaves_garbage: bool = False,
 ) -> Outcome:
-    """Run the schedule of a seed, or other faults in its cluster, perhaps with clients of transactions."""
+    """Run the schedule of a seed, or other faults in its cluster, perhaps with clients of transactions.
+
+    With `full_disks` disks are full now and then, besides the seed's faults.
+    """
+    if full_disks and faults is None:
+        faults = faults_with_fills(seed)
     with simulated_machine(leaves_garbage=leaves_garbage):
         return Schedule(seed, faults, transactions=transactions).run()
 
@@ -59,6 +65,12 @@ def run_schedule(
 def faults_of(seed: int) -> list[Fault]:
     """The faults that a seed stands for."""
     return draw(Random(f"faults {seed}"), 3, HORIZON_S, SESSION_TIMEOUT_MS / 1000)
+
+
+def faults_with_fills(seed: int) -> list[Fault]:
+    """The faults of a seed, and full disks."""
+    fills = draw_fills(Random(f"fills {seed}"), 3, HORIZON_S)
+    return sorted([*faults_of(seed), *fills], key=lambda fault: fault.at_s)
 
 
 class Schedule:

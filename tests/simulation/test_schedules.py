@@ -53,6 +53,15 @@ def test_transactions_survive_the_faults_of_a_cluster(first: int) -> None:
     assert int(committed[-1]) > 10 * SEEDS_IN_A_TEST
 
 
+@pytest.mark.parametrize("first", range(1, 41, SEEDS_IN_A_TEST))
+def test_a_cluster_survives_full_disks_among_its_faults(first: int) -> None:
+    done = simulation("--full-disks", "--seeds", f"{first}:{first + SEEDS_IN_A_TEST - 1}")
+
+    assert done.returncode == 0, done.stdout[-5000:]
+    acknowledged = re.findall(r"(\d+) records acknowledged", done.stdout)
+    assert int(acknowledged[-1]) > 100 * SEEDS_IN_A_TEST
+
+
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_a_cluster_survives_a_scenario(scenario: str) -> None:
     clients = ("--transactions",) if scenario in OF_TRANSACTIONS else ()
