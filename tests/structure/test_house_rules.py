@@ -94,6 +94,9 @@ def test_a_small_module_may_be_a_facade_or_a_message(folder: Path) -> None:
     assert not is_too_small(source(folder, "public.py", "from os import path\n\n__all__ = ['path']\n"))
     assert not is_too_small(source(folder / "messages", "fetch.py", "VERSION = 3\n"))
     assert not is_too_small(source(folder, "__main__.py", "print()\n"))
+    (folder / "api").mkdir()
+    assert not is_too_small(source(folder / "api", "heartbeat.py", "async def handle(): ...\n"))
+    assert is_too_small(source(folder, "rolling.py", "async def handle(): ...\n"))
 
 
 _STATE = """from typing import Protocol

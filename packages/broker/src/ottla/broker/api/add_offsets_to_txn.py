@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.coordinators.coordinator_partitions import partition_for
+from ottla.broker.coordinators.response_errors import known_to
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
-from ottla.broker.transactions.response_errors import known_to
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 

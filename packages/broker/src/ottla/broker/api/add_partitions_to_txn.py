@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.coordinators.response_errors import known_to
 from ottla.broker.requests.access import is_served
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
-from ottla.broker.transactions.response_errors import known_to
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

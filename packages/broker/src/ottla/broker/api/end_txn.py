@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.coordinators.response_errors import known_to
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
-from ottla.broker.transactions.response_errors import known_to
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:

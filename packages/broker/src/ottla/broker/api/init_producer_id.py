@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.coordinators.response_errors import INITIALIZE_FENCED_FROM, known_to
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import NO_PRODUCER, Producer, Result
-from ottla.broker.transactions.response_errors import INITIALIZE_FENCED_FROM, known_to
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
-from ottla.broker.groups.hosting.response_errors import after_failed_commit
+from ottla.broker.coordinators.response_errors import after_failed_commit
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.log.state.producer_state import NOT_REQUIRED
 from ottla.broker.requests.context import RequestContext

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from ottla.broker.coordinators.response_errors import after_failed_transaction_write
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.transactions.completion_waits import is_ending
@@ -25,7 +26,6 @@ from ottla.broker.transactions.events import (
 )
 from ottla.broker.transactions.hosted_transactions import HostedTransactions
 from ottla.broker.transactions.records import TransactionRecord
-from ottla.broker.transactions.response_errors import after_failed_write
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TRANSACTION_STATE_TOPIC
 
@@ -88,7 +88,7 @@ class Expiration:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settled(error: KafkaError | None) -> None:
-            code = ErrorCode.NONE if error is None else after_failed_write(error.code)
+            code = ErrorCode.NONE if error is None else after_failed_transaction_write(error.code)
             for transaction in batch:
                 self._hosted.step(partition, transaction, Persisted(code))
             if not done.done():

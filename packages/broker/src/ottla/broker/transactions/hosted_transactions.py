@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.coordinators.record_writer import RecordWriter
+from ottla.broker.coordinators.response_errors import after_failed_transaction_write
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import SLICE, Turn
@@ -25,7 +26,6 @@ from ottla.broker.transactions.marker_sender import MarkerSender
 from ottla.broker.transactions.metrics import TransactionMeters
 from ottla.broker.transactions.partition_state import TransactionsState
 from ottla.broker.transactions.records import TransactionRecord, TransactionRecordCodec
-from ottla.broker.transactions.response_errors import after_failed_write
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class HostedTransactions:
     def _settled(
         self, partition: TransactionPartition, transaction: Transaction, error: KafkaError | None
     ) -> None:
-        code = ErrorCode.NONE if error is None else after_failed_write(error.code)
+        code = ErrorCode.NONE if error is None else after_failed_transaction_write(error.code)
         if not self.is_hosted(partition):
             # The record is in the log of the next coordinator, which acts on it; this one must not.
             code = ErrorCode.NOT_COORDINATOR

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.coordinators.response_errors import after_failed_commit, after_failed_confirmation
 from ottla.broker.groups.classic.events import GroupState
-from ottla.broker.groups.hosting.response_errors import after_failed_commit, after_failed_confirmation
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset, GroupOffsets, expiry_rule
 from ottla.broker.groups.records import OffsetRecord
 from ottla.protocol.errors import ErrorCode, KafkaError

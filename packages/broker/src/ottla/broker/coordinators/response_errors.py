@@ -1,4 +1,4 @@
-"""The error codes of responses to group requests whose write to the log failed."""
+"""The error codes of responses to requests of groups and transactions whose write to the log failed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.protocol.errors import ErrorCode
+
+FENCED_FROM: Final = 2
+"""The version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn that knows PRODUCER_FENCED (KIP-588)."""
+INITIALIZE_FENCED_FROM: Final = 4
+"""The version of InitProducerId that knows it."""
 
 _COMMIT_ERRORS: Final[Mapping[int, ErrorCode]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -23,12 +28,30 @@ _CONFIRMATION_ERRORS: Final[Mapping[int, ErrorCode]] = {
     for code, answer in _COMMIT_ERRORS.items()
     if answer is ErrorCode.NOT_COORDINATOR
 }
+_TRANSACTION_ERRORS: Final[Mapping[int, ErrorCode]] = {
+    **_COMMIT_ERRORS,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
 _GROUP_ERRORS: Final[Mapping[int, ErrorCode]] = {
     **_COMMIT_ERRORS,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+
+
+def after_failed_transaction_write(code: ErrorCode) -> ErrorCode:
+    """Return the error of a request to the transaction coordinator for a write that failed with `code`."""
+    return _TRANSACTION_ERRORS.get(code, code)
+
+
+def known_to(version: int, error: ErrorCode, fenced_from: int = FENCED_FROM) -> ErrorCode:
+    """Return the error as clients of this version know it: older ones know another code for the fenced."""
+    if error is ErrorCode.PRODUCER_FENCED and version < fenced_from:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
 
 
 def after_failed_commit(code: ErrorCode) -> ErrorCode:
