@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
-from typing import Final
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final, NamedTuple
 
 _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+SERVER_LOG: Final = "server.log"
+LOG_FILES: Final = {
+    "controller": "controller.log",
+    "state-change": "state-change.log",
+    "log-cleaner": "log-cleaner.log",
+    "request": "kafka-request.log",
+}
+"""The files of the loggers that have one of their own, as in Kafka; all others are in `SERVER_LOG`."""
 
 EVERY_MS: Final = 10_000
 MOST_SUBJECTS: Final = 10
@@ -23,11 +35,41 @@ class FactsFormatter(logging.Formatter):
         return " ".join([super().formatMessage(record), *facts])
 
 
-def set_up_logging(level: str) -> None:
-    """Send everything from `level` up to standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(FactsFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+class LogFiles(NamedTuple):
+    """A directory with a file per logger; each is rotated by its size, and the oldest files are deleted."""
+
+    directory: Path
+    max_bytes: int = 64 << 20
+    most_files: int = 10
+
+    def handler(self, name: str) -> logging.Handler:
+        """Open a file. Raises OSError."""
+        handler = _LogFile(
+            self.directory / name, maxBytes=self.max_bytes, backupCount=self.most_files - 1, encoding="utf-8"
+        )
+        handler.setFormatter(FactsFormatter())
+        return handler
+
+
+class _LogFile(RotatingFileHandler):
+    """Writes a line to standard error if the file does not take it, when the disk is full for example."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class' name
+        sys.stderr.write(self.format(record) + "\n")
+
+
+def set_up_logging(level: str, files: LogFiles | None = None) -> None:
+    """Send everything from `level` up to standard error, or to files. Raises OSError."""
+    if files is None:
+        handler: logging.Handler = logging.StreamHandler()
+        handler.setFormatter(FactsFormatter())
+    else:
+        files.directory.mkdir(0o755, parents=True, exist_ok=True)
+        handler = files.handler(SERVER_LOG)
+        for logger, name in LOG_FILES.items():
+            logging.getLogger(logger).addHandler(files.handler(name))
+            logging.getLogger(logger).propagate = False
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=files is not None)
     if level != "debug":
         logging.getLogger("kazoo").setLevel(logging.ERROR)
 

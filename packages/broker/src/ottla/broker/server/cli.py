@@ -61,10 +61,13 @@ def broker() -> None:
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="How much to log.",
+    help="How much to log. Default: warning, with --log-dir info.",
 )
+@click.option(
+    "--log-dir", type=click.Path(file_okay=False, path_type=Path),
+    help="Log into files of this directory, rotated at 64 MiB, and not to standard error: server.log, "
+    "controller.log, state-change.log, log-cleaner.log, kafka-request.log.",
+)  # fmt: skip
 @click.option("--ready-fd", type=int, hidden=True)
 def start(
     *,
@@ -75,7 +78,8 @@ def start(
     metrics_port: int | None,
     daemon: bool,
     uvloop: bool | None,
-    log_level: str,
+    log_level: str | None,
+    log_dir: Path | None,
     ready_fd: int | None,
 ) -> None:
     """Start a broker; settings that are not given have their defaults.
@@ -95,9 +99,9 @@ def start(
     config = _load(properties, flags)
     if daemon:
         with _one_line_errors():
-            _start_daemon(config)
+            _start_daemon(config, log_dir)
         return
-    _set_up_logging(log_level)
+    _set_up_logging(log_level, log_dir)
     _allow_all_descriptors()
     begin_start()
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
@@ -279,10 +283,16 @@ def _say_ready(address: str, broker_id: int, ready_fd: int | None) -> None:
         os.close(ready_fd)
 
 
-def _set_up_logging(level: str) -> None:
-    from ottla.broker.runtime.log_lines import set_up_logging
+def _set_up_logging(level: str | None, directory: Path | None) -> None:
+    from ottla.broker.runtime.log_lines import LogFiles, set_up_logging
 
-    set_up_logging(level)
+    if directory is None:
+        set_up_logging(level or "warning")
+        return
+    try:
+        set_up_logging(level or "info", LogFiles(directory))
+    except OSError as error:
+        _fail(f"--log-dir {error.filename}: {error.strerror}")
 
 
 @contextmanager
@@ -376,7 +386,7 @@ def _running_pid(directory: Path) -> int | None:
     return None
 
 
-def _start_daemon(config: BrokerConfig) -> None:
+def _start_daemon(config: BrokerConfig, log_dir: Path | None) -> None:
     """Run the same command without `--daemon`, detached, and wait until the broker is ready."""
     import subprocess
 
@@ -387,6 +397,8 @@ def _start_daemon(config: BrokerConfig) -> None:
     read_end, write_end = os.pipe()
     arguments = [argument for argument in sys.argv[1:] if argument != "--daemon"]
     log_path = directory / LOG_FILE
+    news_path = log_path if log_dir is None else log_dir / "server.log"
+    news_begin = news_path.stat().st_size if news_path.exists() else 0
     with log_path.open("ab") as output:
         begin = output.tell()
         process = subprocess.Popen(
@@ -396,7 +408,7 @@ def _start_daemon(config: BrokerConfig) -> None:
         )  # fmt: skip
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
-        line = wait_until_ready(pipe.fileno(), lambda: last_words(log_path, begin))
+        line = wait_until_ready(pipe.fileno(), lambda: last_words(news_path, news_begin))
     if line is None:
         _fail(
             f"the broker is not ready after {_DAEMON_START_S:.0f} s and goes on starting as process "
@@ -438,7 +450,10 @@ def wait_until_ready(
 
 def last_words(log_path: Path, begin: int) -> str:
     """Return the last line of a broker's log behind a position: without those of earlier runs."""
-    with log_path.open("rb") as log:
-        log.seek(begin)
-        lines = log.read().decode(errors="replace").strip().splitlines()
+    try:
+        with log_path.open("rb") as log:
+            log.seek(begin)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        return ""
     return lines[-1] if lines else ""
