@@ -21,7 +21,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.replication.hosted_partition import HostedPartition
-from ottla.broker.requests.access import RequestAccess
+from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
@@ -82,7 +82,7 @@ class SimulatedBroker(Broker):
         return session
 
     def _make_server(self, services: Services) -> Any:
-        access = RequestAccess(services.inter_broker)
+        access = RequestAuthorization(services.inter_broker)
         dispatcher = Dispatcher(Routes(ROUTES), services, access=access, budget=self.environment.budget)
         return SimulatedServer(dispatcher, self._network, self.loop.name, self.loop)
 

@@ -18,7 +18,7 @@ from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import SessionState
 from ottla.broker.replication.replicas import HostedPartition
-from ottla.broker.requests.access import RequestAccess
+from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.broker.requests.permissions import WRITE_TOPICS
 from ottla.broker.requests.routes import Route, Routes
@@ -96,7 +96,7 @@ async def clients(server: Server, count: int = 1, **how: Any) -> AsyncIterator[l
 
 
 def server_on(
-    plane: DataPlane, general: list[str] | None = None, access: RequestAccess | None = None
+    plane: DataPlane, general: list[str] | None = None, access: RequestAuthorization | None = None
 ) -> Server:
     """Make a server for Produce and Fetch; `general` gets the topic of each produce on the general path.
 
@@ -217,7 +217,7 @@ async def test_a_changed_acl_ends_the_fast_path_of_a_session_that_forgets_its_pa
 ) -> None:
     partition = await plane.lead()
     authorizer = Changing()
-    server = server_on(plane, access=RequestAccess(authorizer=authorizer))
+    server = server_on(plane, access=RequestAuthorization(authorizer=authorizer))
     async with clients(server) as (client,):
         await produced(client, times=3)
         (session,) = [connection.session for connection in server.connections.all()]

@@ -55,9 +55,10 @@ from ottla.broker.api import (
 )
 from ottla.broker.api.routes import ROUTES, HandlerOf
 from ottla.broker.api.services import Services
+from ottla.broker.quotas import Quota
 from ottla.broker.requests.context import Handler, RequestContext
 from ottla.broker.requests.permissions import CLUSTER_ACTION, READ_TOPICS
-from ottla.broker.requests.routes import Quota, Route, Routes, always
+from ottla.broker.requests.routes import Route, Routes, always
 from ottla.protocol.api import ApiKey, request_class, response_class
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.testing import Client, heartbeat, leave, server_of
-from ottla.broker.requests.access import RequestAccess
+from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import CLUSTER_ACTION, READ_GROUP, READ_GROUPS
 from ottla.broker.requests.routes import Route, Routes, always
@@ -75,7 +75,7 @@ class Handlers:
 
 
 @asynccontextmanager
-async def client_of(routes: Routes[None], access: RequestAccess) -> AsyncIterator[Client]:
+async def client_of(routes: Routes[None], access: RequestAuthorization) -> AsyncIterator[Client]:
     server = server_of(routes, dispatcher=Dispatcher(routes, None, access=access))
     async with asyncio.timeout(BOUND_S), server:
         reader, writer = await asyncio.open_connection(*await server.listen("PLAINTEXT", "127.0.0.1", 0))
@@ -87,7 +87,7 @@ async def client_of(routes: Routes[None], access: RequestAccess) -> AsyncIterato
 
 async def test_the_dispatcher_asks_before_the_handler() -> None:
     handlers, authorizer = Handlers(), OnlyGroups("mine")
-    async with client_of(handlers.routes(), RequestAccess(authorizer=authorizer)) as client:
+    async with client_of(handlers.routes(), RequestAuthorization(authorizer=authorizer)) as client:
         client.send(heartbeat(1, "mine"), heartbeat(2, "yours"))
 
         assert await client.answers(2) == [(1, 0), (2, ErrorCode.GROUP_AUTHORIZATION_FAILED)]
@@ -100,7 +100,7 @@ async def test_the_dispatcher_asks_before_the_handler() -> None:
 
 async def test_a_handler_asks_for_what_the_dispatcher_cannot_name() -> None:
     handlers, authorizer = Handlers(), OnlyGroups("mine")
-    async with client_of(handlers.routes(), RequestAccess(authorizer=authorizer)) as client:
+    async with client_of(handlers.routes(), RequestAuthorization(authorizer=authorizer)) as client:
         client.send(leave(1, "mine"), leave(2, "yours"))
 
         assert await client.answers(2) == [(1, 0), (2, ErrorCode.GROUP_AUTHORIZATION_FAILED)]
@@ -114,7 +114,7 @@ async def test_a_handler_asks_for_what_the_dispatcher_cannot_name() -> None:
 
 async def test_without_an_authorizer_everything_is_allowed() -> None:
     handlers = Handlers()
-    async with client_of(handlers.routes(), RequestAccess()) as client:
+    async with client_of(handlers.routes(), RequestAuthorization()) as client:
         client.send(heartbeat(1, "a"), leave(2, "b"))
 
         assert await client.answers(2) == [(1, 0), (2, 0)]
@@ -124,7 +124,7 @@ async def test_without_an_authorizer_everything_is_allowed() -> None:
 
 async def test_a_request_of_brokers_is_refused_to_clients_before_the_handler() -> None:
     handlers = Handlers()
-    async with client_of(handlers.routes(of_brokers=always), RequestAccess()) as client:
+    async with client_of(handlers.routes(of_brokers=always), RequestAuthorization()) as client:
         client.send(heartbeat(1, "a"))
 
         assert await client.answers(1) == [(1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]

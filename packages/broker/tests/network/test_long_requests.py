@@ -13,7 +13,7 @@ import pytest
 from ottla.broker.cluster.inter_broker_access import Peer
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.testing import Client, server_of, string
-from ottla.broker.requests.access import RequestAccess, from_follower
+from ottla.broker.requests.authorization import RequestAuthorization, from_follower
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.routes import Route, Routes
 from ottla.protocol.api import ApiKey
@@ -90,7 +90,7 @@ class Handlers:
         )
 
 
-class FixedAccess(RequestAccess):
+class FixedAccess(RequestAuthorization):
     """Takes all senders for brokers, or none."""
 
     def __init__(self, are_brokers: bool) -> None:

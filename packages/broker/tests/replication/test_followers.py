@@ -15,10 +15,10 @@ from ottla.broker.api.fetch.response import FetchAnswer
 from ottla.broker.api.testing import DataPlane, OneDirectory, batch_of
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.metrics import Gauge, Metrics
+from ottla.broker.quotas.replication import ReplicaQuota
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import HostedPartition, Replicas
-from ottla.broker.replication.throttles import ReplicaQuota
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -20,12 +20,12 @@ from ottla.broker.log.hosting.future_logs import MARKER
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
 from ottla.broker.log.testing import batch, records_of
+from ottla.broker.quotas.replication import ReplicationQuota
 from ottla.broker.replication import log_moves
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import Replicas
-from ottla.broker.replication.throttles import ReplicationQuota
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import (
     InvalidTopicException,

@@ -20,8 +20,8 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.peers import Peer
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.coordinator import TransactionCoordinator
-from ottla.broker.transactions.destinations import MarkerDestinations
 from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.marker_destinations import MarkerDestinations
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaError

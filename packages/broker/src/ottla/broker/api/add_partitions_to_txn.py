@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.coordinators.response_errors import known_to
-from ottla.broker.requests.access import is_served
+from ottla.broker.requests.authorization import is_served
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.errors import ErrorCode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.api.controller_requests import Needs, ask_controller, message_of
+from ottla.broker.api.ask_controller import Needs, ask_controller, message_of
 from ottla.broker.controller.events import AlterReassignments
 from ottla.broker.peers.controller_requests import Answers
 from ottla.broker.requests.context import RequestContext

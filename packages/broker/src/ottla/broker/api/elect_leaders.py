@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.broker.api.controller_requests import Needs, ask_controller, message_of, partitions_named
+from ottla.broker.api.ask_controller import Needs, ask_controller, message_of, partitions_named
 from ottla.broker.controller.events import ElectLeaders
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.requests.access import is_broker
+from ottla.broker.requests.authorization import is_broker
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import (
     InvalidRequest,

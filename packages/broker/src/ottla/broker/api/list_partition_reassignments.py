@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ottla.broker.api.controller_requests import Needs, ask_controller, partitions_named
+from ottla.broker.api.ask_controller import Needs, ask_controller, partitions_named
 from ottla.broker.controller.events import ListReassignments
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import KafkaError

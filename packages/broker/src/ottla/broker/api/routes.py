@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.api import api_versions
 from ottla.broker.api.fetch import general as fetch
 from ottla.broker.api.produce import general as produce
-from ottla.broker.requests.access import from_follower
+from ottla.broker.quotas import Quota
+from ottla.broker.requests.authorization import from_follower
 from ottla.broker.requests.permissions import (
     ALTER,
     ALTER_CONFIGS,
@@ -41,7 +42,7 @@ from ottla.broker.requests.permissions import (
     WRITE_TXN,
     WRITE_TXNS,
 )
-from ottla.broker.requests.routes import Quota, Route, always
+from ottla.broker.requests.routes import Route, always
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:

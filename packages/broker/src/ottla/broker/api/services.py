@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
     from ottla.broker.log.hosting.registry import LogRegistry
+    from ottla.broker.quotas.replication import ReplicationQuotas
     from ottla.broker.replication.log_moves import LogMoves
     from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import Replicas
-    from ottla.broker.replication.throttles import ReplicationQuotas
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
     from ottla.broker.transactions.coordinator import TransactionCoordinator

@@ -23,10 +23,10 @@ from ottla.broker.log.files.file_system import DiskFiles, Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery.recovery import open_log
 from ottla.broker.metrics import Metrics
+from ottla.broker.quotas.replication import ReplicationQuotas
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import HostedPartition, Replicas
-from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.requests.context import Ordering, RequestContext, Target
 from ottla.broker.requests.fast_path import FastPath, TurnClock
 from ottla.broker.runtime.environment import Clock, Environment

@@ -1,16 +1,6 @@
 """The typed configuration of the broker and of topics."""
 
 from ottla.broker.config.broker import BrokerConfig
-from ottla.broker.config.foreign_keys import (
-    ALIASES,
-    IGNORED,
-    IGNORED_PREFIXES,
-    SECURITY_KEYS,
-    SECURITY_PREFIXES,
-    is_known,
-    nearest_key,
-    why_no_setting,
-)
 from ottla.broker.config.keys import keys_of
 from ottla.broker.config.listeners import Listener, parse_listeners
 from ottla.broker.config.loading import (
@@ -25,6 +15,16 @@ from ottla.broker.config.topic import (
     parse_topic_overrides,
     synonyms_of,
     topic_keys,
+)
+from ottla.broker.config.unsupported_keys import (
+    ALIASES,
+    IGNORED,
+    IGNORED_PREFIXES,
+    SECURITY_KEYS,
+    SECURITY_PREFIXES,
+    is_known,
+    nearest_key,
+    why_no_setting,
 )
 from ottla.client.config_definition import ConfigError, Setting
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.broker.config.foreign_keys import IGNORED, is_known, nearest_key
+from ottla.broker.config.unsupported_keys import IGNORED, is_known, nearest_key
 from ottla.client.config_definition import ConfigError
 
 PREFIX: Final = "OTTLA_"

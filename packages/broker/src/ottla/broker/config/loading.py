@@ -10,7 +10,9 @@ from typing import Any, Final, NoReturn
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.environment_keys import from_environment
-from ottla.broker.config.foreign_keys import (
+from ottla.broker.config.keys import keys_of
+from ottla.broker.config.listeners import is_loopback
+from ottla.broker.config.unsupported_keys import (
     ADVERTISED_PARTS,
     ALIASES,
     LISTENER_PARTS,
@@ -20,8 +22,6 @@ from ottla.broker.config.foreign_keys import (
     unmet_protection,
     why_no_setting,
 )
-from ottla.broker.config.keys import keys_of
-from ottla.broker.config.listeners import is_loopback
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from ottla.broker.network.response_queue import LongResponse
 from ottla.broker.network.session import SessionState
 from ottla.broker.peers.client import beyond_level
-from ottla.broker.requests.access import RequestAccess
+from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
 from ottla.broker.runtime.log_lines import LimitedWarnings
@@ -66,14 +66,14 @@ class Dispatcher(Generic[S]):
         services: S,
         *,
         max_elements: int = _MAX_ELEMENTS,
-        access: RequestAccess | None = None,
+        access: RequestAuthorization | None = None,
         budget: LoopBudget | None = None,
     ) -> None:
         """`max_elements` limits the elements of all lists in one request, unless a broker sends it."""
         self.routes = routes
         self._services = services
         self._max_elements = max_elements
-        self._access = access or RequestAccess()
+        self._access = access or RequestAuthorization()
         self._budget = budget or LoopBudget()
         self._warnings = LimitedWarnings(log, SystemClock().monotonic_ms)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from ottla.broker.network.connection_quotas import (
+from ottla.broker.quotas.connections import (
     ConnectionQuotas,
     has_names,
     is_loopback,

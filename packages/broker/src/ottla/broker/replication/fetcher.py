@@ -36,9 +36,9 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.quotas.replication import ReplicaQuota
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.replication_metrics import FetcherMeters
-    from ottla.broker.replication.throttles import ReplicaQuota
     from ottla.broker.runtime.environment import Environment
     from ottla.protocol.messages.fetch import FetchRequest, PartitionData
     from ottla.protocol.schema import Message

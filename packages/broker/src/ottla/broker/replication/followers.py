@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.metrics import Meter, Metrics
+    from ottla.broker.quotas.replication import ReplicaQuota
     from ottla.broker.replication.hosted_partition import HostedPartition
-    from ottla.broker.replication.throttles import ReplicaQuota
     from ottla.broker.runtime.environment import Environment
     from ottla.protocol.topics import TopicPartition
 

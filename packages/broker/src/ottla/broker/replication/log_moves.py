@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.log.log import Log
+    from ottla.broker.quotas.replication import ReplicationQuota
     from ottla.broker.replication.hosted_partition import HostedPartition
     from ottla.broker.replication.replicas import Replicas
-    from ottla.broker.replication.throttles import ReplicationQuota
     from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)

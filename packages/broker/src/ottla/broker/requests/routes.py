@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic
 
+from ottla.broker.quotas import Quota
 from ottla.broker.requests.context import S
 
 if TYPE_CHECKING:
@@ -26,21 +26,6 @@ def never(request: Any) -> bool:
 def always(request: Any) -> bool:
     """Return that only brokers send such requests."""
     return True
-
-
-class Quota(Enum):
-    """The quotas of clients. Requests of the first three kinds count for REQUEST, too."""
-
-    PRODUCE = "produce"
-    """Bytes that are produced."""
-    FETCH = "fetch"
-    """Bytes that are fetched."""
-    CONTROLLER_MUTATION = "controller mutation"
-    """Partitions that are created or deleted."""
-    REQUEST = "request"
-    """Time that requests take."""
-    EXEMPT = "exempt"
-    """Requests of brokers have no quota."""
 
 
 @dataclass(frozen=True, slots=True)

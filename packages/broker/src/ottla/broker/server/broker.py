@@ -30,7 +30,7 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.listener import Server
 from ottla.broker.peers import Address
-from ottla.broker.requests.access import RequestAccess
+from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
@@ -229,7 +229,7 @@ class Broker:
                 Routes(ROUTES),
                 services,
                 max_elements=services.config.request_max_elements,
-                access=RequestAccess(services.inter_broker),
+                access=RequestAuthorization(services.inter_broker),
                 budget=self.environment.budget,
             ),
             config=services.config,  # with the settings that were altered before this start

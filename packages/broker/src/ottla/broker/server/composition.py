@@ -24,16 +24,16 @@ from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 from ottla.broker.peers.active_controller import ActiveController
 from ottla.broker.peers.client import Peers
+from ottla.broker.quotas.replication import ReplicationQuotas
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import Replicas
-from ottla.broker.replication.throttles import ReplicationQuotas
 from ottla.broker.runtime.threads import RecordThreads
 from ottla.broker.server.leadership_handover import LeadershipHandover
 from ottla.broker.transactions.coordinator import TransactionCoordinator
-from ottla.broker.transactions.destinations import MarkerDestinations
+from ottla.broker.transactions.marker_destinations import MarkerDestinations
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.verification import RemoteCoordinators, Verification

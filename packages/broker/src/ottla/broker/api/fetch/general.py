@@ -20,7 +20,7 @@ from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchAnswer, FetchedPar
 from ottla.broker.api.fetch.sessions import FetchContext, Key, RequestedPartition
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.files.file_slices import warm
-from ottla.broker.requests.access import may_be_refused, refusal_of_replica
+from ottla.broker.requests.authorization import may_be_refused, refusal_of_replica
 from ottla.broker.runtime.loop_budget import LONG, at_once
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import convert_down

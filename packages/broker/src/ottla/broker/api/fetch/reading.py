@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.quotas.replication import ReplicaQuota, ReplicationQuotas
     from ottla.broker.replication.read_replicas import ReadReplicas
     from ottla.broker.replication.replicas import HostedPartition, Replicas
-    from ottla.broker.replication.throttles import ReplicaQuota, ReplicationQuotas
     from ottla.broker.requests.context import RequestContext
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.metrics import Gauge, Metrics
-from ottla.broker.replication.throttles import RecentRate, ReplicaQuota, ReplicationQuota, ReplicationQuotas
+from ottla.broker.quotas.replication import RecentRate, ReplicaQuota, ReplicationQuota, ReplicationQuotas
 from ottla.client.config_definition import ConfigError
 from ottla.protocol.topics import TopicPartition
 

@@ -1,9 +1,9 @@
 """Limits on connections, in all and from one address."""
 
 from ottla.broker.config import broker_config_from
-from ottla.broker.network.connection_quotas import ConnectionQuotas, parse_overrides
 from ottla.broker.network.open_connections import OpenConnections
 from ottla.broker.network.session import Session
+from ottla.broker.quotas.connections import ConnectionQuotas, parse_overrides
 
 
 def test_an_override_stands_above_the_limit_for_all() -> None:

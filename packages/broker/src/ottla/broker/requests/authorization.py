@@ -1,7 +1,7 @@
-"""Access to requests: which are served to their senders.
+"""Authorization of requests: the one place that asks, before the handler, whether the sender may send it.
 
-`RequestAccess` is asked in one place, by the dispatcher before the handler. `cluster.inter_broker_access`
-decides which senders are brokers, an `Authorizer` which principals may do what.
+The dispatcher asks `RequestAuthorization`: `cluster.inter_broker_access` decides which senders are brokers,
+and an `Authorizer` which principals may do what.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REFUSALS: Final[dict[ResourceType, type[KafkaError]]] = {
 """The error where an operation on a resource is not allowed."""
 
 
-class RequestAccess:
+class RequestAuthorization:
     """Decides whether a request reaches its handler."""
 
     def __init__(self, brokers: InterBrokerAccess | None = None, authorizer: Authorizer = ALLOW_ALL) -> None:

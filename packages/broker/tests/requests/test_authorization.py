@@ -9,7 +9,7 @@ import pytest
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAccess
 from ottla.broker.config import BrokerConfig
-from ottla.broker.requests.access import RequestAccess, refusal_of_replica
+from ottla.broker.requests.authorization import RequestAuthorization, refusal_of_replica
 from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.protocol.errors import ClusterAuthorizationFailed
 from ottla.protocol.headers import RequestHeader
@@ -45,7 +45,7 @@ async def test_a_controller_loses_its_connection_where_it_cannot_be_told_from_a_
     """An error in the answer would end the matter for it: also an Apache controller repeats none."""
     services = Services(failures=1, addresses=frozenset({FakeSession().client_host}))
 
-    access = RequestAccess(services.inter_broker)
+    access = RequestAuthorization(services.inter_broker)
 
     with pytest.raises(CloseConnection):
         await access.check_broker(from_session())
@@ -55,7 +55,7 @@ async def test_a_controller_loses_its_connection_where_it_cannot_be_told_from_a_
 
 
 async def test_a_stranger_is_refused_once_the_registrations_are_read() -> None:
-    access = RequestAccess(Services(failures=1).inter_broker)
+    access = RequestAuthorization(Services(failures=1).inter_broker)
     with pytest.raises(CloseConnection):
         await access.check_broker(from_session())
 
