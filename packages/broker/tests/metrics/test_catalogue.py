@@ -23,6 +23,9 @@ PROMISED = [
     'kafka_cluster_partition_underminisr{partition="0",topic="orders"}',
     'kafka_cluster_partition_underreplicated{partition="0",topic="orders"}',
     'kafka_controller_controllerchannelmanager_queuesize{broker_id="1001"}',
+    'kafka_consumergroup_current_offset{consumergroup="readers",partition="0",topic="orders"}',
+    'kafka_consumergroup_lag{consumergroup="readers",partition="0",topic="orders"}',
+    'kafka_consumergroup_members{consumergroup="readers"}',
     "kafka_controller_controllereventmanager_eventqueuesize",
     "kafka_controller_controllereventmanager_eventqueuetimems_count",
     "kafka_controller_controllerstats_uncleanleaderelections_total",
@@ -81,6 +84,7 @@ PROMISED = [
     'ottla_broker_backgroundtask_sincelastrunms{task="metrics-tick"}',
     'ottla_broker_backgroundtask_sincelastrunms{task="producer-expiration"}',
     'ottla_broker_backgroundtask_sincelastrunms{task="recovery-point-checkpoint"}',
+    "ottla_broker_consumergroups_partitionsnotshown",
     "ottla_broker_eventloop_lagms_count",
 ]
 
@@ -102,8 +106,8 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
         consumer.subscribe(["orders"])
         assert consumer.poll(TIMEOUT_S) is not None
         consumer.commit(asynchronous=False)
-        consumer.close()
         yield broker
+        consumer.close()
 
 
 @pytest.fixture(scope="module")

@@ -472,6 +472,12 @@ class BrokerConfig(NetworkSettings, RequestLimits, TransactionSettings):
         -1, "Port of the Prometheus endpoint; -1 disables it.", between(-1, 65_535), ottla_only=True
     )
     metrics_host: str = setting("127.0.0.1", "Address of the Prometheus endpoint.", ottla_only=True)
+    metrics_group_partitions_max: int = setting(
+        5_000,
+        "Partitions of groups with samples on that page; groups beyond them are left out whole, and counted.",
+        at_least(0),
+        ottla_only=True,
+    )
     event_loop_watchdog_enable: bool = setting(
         True,
         "Whether a broker with `zookeeper.connect` ends when its event loop is blocked for a session "

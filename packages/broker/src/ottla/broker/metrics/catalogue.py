@@ -48,6 +48,16 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "AtMinIsr": ("gauge", "1 where a partition is led with just enough replicas in sync."),
         "LastStableOffsetLag": ("gauge", "Committed records behind the first open transaction."),
     },
+    ("kafka", "consumergroup", ("consumergroup",)): {
+        "members": ("gauge", "Members of a group that this broker coordinates."),
+    },
+    ("kafka", "consumergroup", ("consumergroup", "partition", "topic")): {
+        "current_offset": ("gauge", "The offset that a group has committed."),
+        "lag": ("gauge", "Records behind the committed offset; below 0 it is beyond the end."),
+    },
+    ("kafka", "consumergroup", ("client_host", "client_id", "consumergroup", "partition", "topic")): {
+        "owner": ("gauge", "1 with the client that a partition is assigned to, 0 without one."),
+    },
     ("kafka.controller", "KafkaController", ()): {
         "ActiveControllerCount": ("gauge", "1 where this broker is the controller; 1 over all brokers."),
         "ActiveBrokerCount": ("gauge", "Brokers that are registered, as the controller knows them."),
@@ -245,6 +255,9 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("ottla.broker", "BackgroundTask", ("task",)): {
         "Running": ("gauge", "1 while a background task runs, 0 once it has failed."),
         "SinceLastRunMs": ("gauge", "Time since a repeated task last began."),
+    },
+    ("ottla.broker", "ConsumerGroups", ()): {
+        "PartitionsNotShown": ("gauge", "Partitions of groups beyond metrics.group.partitions.max."),
     },
     ("ottla.broker", "EventLoop", ()): {
         "LagMs": ("histogram", "How much later than due the event loop ran: a blocked loop shows here."),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from ottla.broker.runtime.frozen_classes import frozen
@@ -152,6 +153,7 @@ class HistogramCounts:
 
 
 Metric = Meter | Gauge | Histogram
+Family = Callable[[], Iterable[tuple[MetricName, float]]]
 _M = TypeVar("_M", Meter, Histogram)
 
 
@@ -160,6 +162,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._metrics: dict[MetricName, Metric] = {}
+        self.families: list[Family] = []
+        """Gauges that are many and come and go: each call yields those of now, with their values."""
         self._rotated_ms = 0.0
 
     def meter(self, group: str, type: str, name: str, **tags: str) -> Meter:  # noqa: A002 - Kafka's word
@@ -204,8 +208,9 @@ class Metrics:
         return self._metrics.get(name)
 
     def __iter__(self) -> Iterator[tuple[MetricName, Metric]]:
-        """Iterate over a copy of all metrics."""
-        return iter(list(self._metrics.items()))
+        """Iterate over a copy of all metrics, gauges of families included."""
+        computed = [(name, Gauge(partial(float, value))) for read in self.families for name, value in read()]
+        return iter([*self._metrics.items(), *computed])
 
     def __len__(self) -> int:
         return len(self._metrics)

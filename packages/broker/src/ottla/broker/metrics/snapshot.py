@@ -75,6 +75,12 @@ async def take_snapshot(metrics: Metrics, turn: Turn) -> Snapshot:
             kinds.append(kind_of(metric))
             values.append(_value_of(metric))
         await turn.yield_if_spent()
+    for read in list(metrics.families):
+        for name, value in read():
+            names.append(name)
+            kinds.append("gauge")
+            values.append(value)
+            await turn.yield_if_spent()
     return Snapshot(tuple(names), tuple(kinds), tuple(values))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -396,8 +397,15 @@ class Broker:
 
     async def _metrics_endpoint(self, tasks: BackgroundTasks) -> None:
         if self.config.metrics_port >= 0:
+            from ottla.broker.groups.hosting.group_lag import ENDS_EVERY_MS, ClusterLogEnds, GroupLag
             from ottla.broker.metrics.prometheus import Pages, prometheus_endpoint
 
+            services, timeout_ms = self.services, self.config.request_timeout_ms
+            connect = partial(self.parts.peers.broker, purpose="group-lag", timeout_ms=timeout_ms)
+            ends = ClusterLogEnds(services.replicas, services.metadata, connect)
+            lag = GroupLag(services.groups.groups, ends, self.config.metrics_group_partitions_max)
+            self.metrics.families.append(lag.samples)
+            tasks.every("group-log-ends", ENDS_EVERY_MS, ends.refresh)
             pages = Pages(self.metrics, self.environment.budget, asyncio.get_running_loop())
             tasks.lasting(pages.run(), "metrics-pages")
             self.metrics_port = await self._stack.enter_async_context(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -148,6 +148,10 @@ class GroupCoordinator:
         return answer
 
     # ---- administration
+
+    def groups(self) -> Iterator[HostedGroup]:
+        """Iterate over the groups of this broker; they may change meanwhile."""
+        return iter(self._hosted)
 
     def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Delete every group's offsets of partitions that do not exist any more."""

@@ -1,0 +1,183 @@
+"""The metrics of groups: offsets, lag and owners of their partitions, computed when a page is made.
+
+A broker shows the groups that it coordinates, so that each group is on one page of the cluster. The names
+are those that dashboards of group lag know. Their number is limited: groups and partitions come from clients.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ottla.broker.groups.classic.events import GroupState
+from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
+from ottla.broker.metrics.registry import MetricName
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.group_payloads import ConsumerProtocolAssignment
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.groups.classic.group import Group
+    from ottla.broker.groups.offsets.partition_state import HostedGroup
+    from ottla.broker.peers.client import Peer
+    from ottla.broker.replication.replicas import Replicas
+
+ENDS_EVERY_MS: Final = 10_000
+_UNASKED_ROUNDS: Final = 30
+"""Rounds after the last page in which other leaders are still asked."""
+_LATEST: Final = -1
+_CONSUMER: Final = -1
+
+
+class LogEnds(Protocol):
+    """The ends of partitions, as consumers see them."""
+
+    def end_of(self, partition: TopicPartition) -> int | None:
+        """Return the offset behind the last record that consumers may read; None where it is not known."""
+        ...
+
+
+class Owner(NamedTuple):
+    """The member that a partition is assigned to."""
+
+    client_id: str
+    client_host: str
+
+
+NO_OWNER: Final = Owner("", "")
+
+
+class GroupLag:
+    """Makes the samples of the groups of this broker, of `most` partitions in all."""
+
+    def __init__(self, groups: Callable[[], Iterable[HostedGroup]], ends: LogEnds, most: int) -> None:
+        self._groups = groups
+        self._ends = ends
+        self._most = most
+
+    def samples(self) -> Iterator[tuple[MetricName, float]]:
+        """Yield every sample. Groups may change between two of them."""
+        left, hidden = self._most, 0
+        for hosted in self._groups():
+            owners = owners_of(hosted.group)
+            partitions = {*hosted.offsets, *owners}
+            if len(partitions) > left or not left:
+                hidden += len(partitions)
+                continue
+            left -= len(partitions)
+            yield _name("members", hosted), len(list(hosted.group.members))
+            for partition in sorted(partitions):
+                yield from self._of_partition(hosted, partition, owners.get(partition, NO_OWNER))
+        yield MetricName("ottla.broker", "ConsumerGroups", "PartitionsNotShown"), hidden
+
+    def _of_partition(
+        self, hosted: HostedGroup, partition: TopicPartition, owner: Owner
+    ) -> Iterator[tuple[MetricName, float]]:
+        is_owned = owner != NO_OWNER
+        yield _name("owner", hosted, partition, **owner._asdict()), int(is_owned)
+        committed = hosted.offsets.get(partition)
+        if committed is None:
+            return
+        yield _name("current_offset", hosted, partition), committed.offset
+        end = self._ends.end_of(partition)
+        if end is not None:
+            yield _name("lag", hosted, partition), end - committed.offset
+
+
+def _name(name: str, hosted: HostedGroup, partition: TopicPartition | None = None, **tags: str) -> MetricName:
+    tags["consumergroup"] = hosted.group.group_id
+    if partition is not None:
+        tags |= {"topic": partition.topic, "partition": str(partition.partition)}
+    return MetricName("kafka", "consumergroup", name, tuple(sorted(tags.items())))
+
+
+def owners_of(group: Group) -> dict[TopicPartition, Owner]:
+    """Return the members of a stable group of consumers by the partitions that they are assigned."""
+    if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return {}
+    owners: dict[TopicPartition, Owner] = {}
+    for member in group.members:
+        owner = Owner(member.client_id, member.client_host)
+        owners.update(dict.fromkeys(_assigned(member.assignment), owner))
+    return owners
+
+
+def _assigned(assignment: bytes) -> list[TopicPartition]:
+    try:
+        topics = ConsumerProtocolAssignment.from_bytes(assignment).assigned_partitions if assignment else []
+    except ValueError:  # clients made it, and may make anything
+        return []
+    return [TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions]
+
+
+class ClusterLogEnds:
+    """Knows the ends of replicas here, and asks the leaders of other partitions from time to time.
+
+    Only for as long as pages are made: a partition that a page has named is asked for until the next page,
+    or for five minutes.
+    """
+
+    def __init__(self, replicas: Replicas, metadata: MetadataCache, connect: Callable[[int], Peer]) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._connect = connect
+        self._named: set[TopicPartition] = set()
+        self._wanted: set[TopicPartition] = set()
+        self._unasked_rounds = 0
+        self._ends: dict[TopicPartition, int] = {}
+
+    def end_of(self, partition: TopicPartition) -> int | None:
+        """Return the high watermark, of a follower's replica or another leader some time ago."""
+        hosted = self._replicas.hosted(partition)
+        if hosted is not None:
+            return hosted.high_watermark
+        self._named.add(partition)
+        return self._ends.get(partition)
+
+    async def refresh(self) -> None:
+        """Ask each leader of partitions that have no replica here; those that do not answer are left out."""
+        if self._named:
+            self._wanted, self._named, self._unasked_rounds = self._named, set(), 0
+        elif (unasked := self._unasked_rounds + 1) > _UNASKED_ROUNDS:
+            self._wanted = set()
+        else:
+            self._unasked_rounds = unasked
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in sorted(self._wanted):
+            if (leader := self._metadata.leader_of(partition)) is not None:
+                by_leader[leader].append(partition)
+        ends: dict[TopicPartition, int] = {}
+        for leader, partitions in by_leader.items():
+            ends |= await self._asked(leader, partitions)
+        self._ends = ends
+
+    async def _asked(self, leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        peer = self._connect(leader)
+        try:
+            response = await peer.send(_latest_of(partitions), ListOffsetsResponse)
+        except (KafkaError, OSError):
+            return {}  # it moves or starts: the next round asks again
+        finally:
+            await peer.close()
+        return {
+            TopicPartition(topic.name, found.partition_index): found.offset
+            for topic in response.topics
+            for found in topic.partitions
+            if found.error_code == ErrorCode.NONE
+        }
+
+
+def _latest_of(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+    by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
+    for topic, index in partitions:
+        by_topic[topic].append(ListOffsetsPartition(partition_index=index, timestamp=_LATEST))
+    topics = [ListOffsetsTopic(name=name, partitions=asked) for name, asked in by_topic.items()]
+    return ListOffsetsRequest(replica_id=_CONSUMER, topics=topics)
