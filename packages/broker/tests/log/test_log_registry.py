@@ -288,6 +288,28 @@ async def test_flush_ms_and_rolled_segments_make_a_flush_due(tmp_path: Path) -> 
     await stopped(logs)
 
 
+async def test_the_flusher_looks_only_at_logs_of_which_a_flush_may_be_due(tmp_path: Path) -> None:
+    logs = await started([tmp_path], log_segment_bytes=200)
+    rolled, changed, *others = [logs.create(TopicPartition("t", number)) for number in range(20)]
+    passes = LogPasses(logs)
+    for log in (rolled, changed, *others):
+        append(log, b"x" * 60)
+    assert await passes.flush_due(0) == 0
+    assert logs.flushes() == []
+
+    append(rolled, b"x" * 60)
+    append(rolled, b"x" * 60)
+    changed.configure(LogConfig.from_broker(logs.config, {"flush.ms": "5000"}))
+    assert logs.flushes() == [rolled, changed]
+    assert await passes.flush_due(changed.flushing.flushed_ms) == 1
+    assert logs.flushes() == [changed], "it is asked again, whenever records come"
+    assert await passes.flush_due(changed.flushing.flushed_ms + 5_000) == 1
+    changed.configure(LogConfig.from_broker(logs.config))
+    logs.delete(rolled.topic_partition)
+    assert (rolled.recovery_point, changed.recovery_point, logs.flushes()) == (3, 1, [])
+    await stopped(logs)
+
+
 async def test_a_failed_disk_takes_its_partitions_offline_and_the_others_stay() -> None:
     files = MemoryFiles()
     config = BrokerConfig(log_dirs=("/one", "/two"))

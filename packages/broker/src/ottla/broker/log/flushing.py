@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ottla.broker.log.state.log_state import LogState
 from ottla.broker.log.state.outcomes import Flushed
 from ottla.broker.log.state.unsynced import FlushPlan
+from ottla.client.config_definition import MAX_LONG
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.storage.segments import SegmentFile
 
@@ -35,6 +36,11 @@ class Flushing:
     def has_sealed(self) -> bool:
         """Whether sealed segments may not be on the disk."""
         return self._log.unsynced.has_sealed
+
+    @property
+    def may_be_due(self) -> bool:
+        """Whether a flush is due now or becomes so without another call of `flush_may_be_due`."""
+        return self.has_sealed or self._log.config.flush_ms < MAX_LONG
 
     def begin(self) -> FlushPlan:
         """Plan a flush: to be run on a thread and given to `end` or `failed`.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
@@ -67,6 +68,8 @@ class LogRegistry:
         )
         self._gauges = LogMetrics(metrics)
         self._logs: dict[TopicPartition, Log] = {}
+        self._flushes: dict[Log, None] = {}
+        """Logs of which a flush may be due."""
         open_segments = OpenSegments(config.max_open_segment_files, self._logs.__len__)
         self._opener = LogOpener(
             self.files,
@@ -186,7 +189,13 @@ class LogRegistry:
             self.log_directories.of(known).logs.pop(topic_partition)
             self.futures.discard(other)
             directory = self.log_directories.of(opened)
-        self._logs[topic_partition] = directory.logs[topic_partition] = opened
+        directory.logs[topic_partition] = opened
+        self._host(opened)
+
+    def _host(self, log: Log) -> None:
+        self._logs[log.topic_partition] = log
+        log.flush_may_be_due = partial(self._flushes.__setitem__, log, None)
+        log.flush_may_be_due()
 
     # ---- closing
 
@@ -244,6 +253,13 @@ class LogRegistry:
 
     def __iter__(self) -> Iterator[Log]:
         return iter(list(self._logs.values()))
+
+    def flushes(self) -> list[Log]:
+        """The logs of which a flush may be due, not the many others: it is asked for every second."""
+        for log in list(self._flushes):
+            if self._logs.get(log.topic_partition) is not log or not log.flushing.may_be_due:
+                del self._flushes[log]
+        return list(self._flushes)
 
     def of_topic(self, topic: str) -> list[Log]:
         """The logs of one topic."""
@@ -309,7 +325,7 @@ class LogRegistry:
     def exchange(self, copy: Log, older: Log) -> None:
         """Make a copy the partition's log; see `FutureLogs.exchange`."""
         self.futures.exchange(copy, older)
-        self._logs[copy.topic_partition] = copy
+        self._host(copy)
         self._gauges.remove(copy.topic_partition)
         self._gauges.add(copy)
 

@@ -131,7 +131,7 @@ class LogPasses:
         await self._lost_indexes.mend(now_ms)
         due = [
             log
-            for log in self._logs
+            for log in self._logs.flushes()
             if log.flushing.has_sealed
             or (log.flushing.unflushed and now_ms - log.flushing.flushed_ms >= log.config.flush_ms)
         ]

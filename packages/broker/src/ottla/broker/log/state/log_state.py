@@ -122,6 +122,8 @@ class LogState:
         """The cell that replication writes (`replication.partition.Partition`)."""
         self.start_moved: Callable[[], object] = _do_nothing
         """Called when the log's start has moved; the partition that hosts the log sets it."""
+        self.flush_may_be_due: Callable[[], object] = _do_nothing
+        """Called when a segment was sealed or the configuration has changed; the registry sets it."""
         self.directory = directory
         self.segments = Segments(files, directory, recovered.segments, open_segments)
         self.log_start_offset = recovered.log_start_offset
@@ -269,6 +271,7 @@ class LogState:
         self.unsynced.segment_sealed(outcome.sealed)
         self.segments.add(outcome.segment)
         self._append_to(outcome.segment, outcome.segment.base_offset, outcome.now_ms)
+        self.flush_may_be_due()
 
     def _expired(self, outcome: Expired) -> None:
         self.segments.drop_first(len(outcome.segments))
@@ -319,6 +322,7 @@ class LogState:
     def _configure(self, config: LogConfig) -> None:
         self.config, self.rules = config, AppendRules(config)
         self._limit_log_end()
+        self.flush_may_be_due()
 
     def _take_over(self, outcome: TookPlace) -> None:
         for epoch, start_offset in outcome.leader_epochs:
