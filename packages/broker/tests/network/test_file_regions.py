@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import struct
@@ -19,7 +20,12 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.log.files.file_slices import Slice
 from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.metrics import Metrics
-from ottla.broker.network.response_queue import MOST_PARTS_AT_ONCE, LongResponse, ResponseQueue
+from ottla.broker.network.response_queue import (
+    MOST_PARTS_AT_ONCE,
+    FullSockets,
+    LongResponse,
+    ResponseQueue,
+)
 from ottla.broker.network.testing import server_of
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.routes import Route, Routes
@@ -27,6 +33,8 @@ from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.api import ApiKey
 
 BOUND_S = 60
+LARGE = 4 << 20
+"""More than a socket takes whose client does not read."""
 
 
 @dataclass
@@ -116,6 +124,9 @@ class EmptyTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def is_closing(self) -> bool:
+        return False
+
 
 async def test_a_long_answer_is_sent_over_many_turns_of_the_loop(tmp_path: Path) -> None:
     path = tmp_path / "regions"
@@ -125,7 +136,9 @@ async def test_a_long_answer_is_sent_over_many_turns_of_the_loop(tmp_path: Path)
         theirs = socket.create_connection(server.getsockname())
         ours, _ = server.accept()
     with ours, theirs:
-        responses = ResponseQueue(EmptyTransport(ours), lambda: None, Metrics().meter("a", "b", "c"))
+        full_sockets = FullSockets()
+        meter = Metrics().meter("a", "b", "c")
+        responses = ResponseQueue(EmptyTransport(ours), lambda: None, meter, full_sockets)
         responses.put(LongResponse([Slice(file, 0, 100)] * 5_000, 500_000))
         left = [len(responses.parts)]
         responses.flush()
@@ -135,6 +148,7 @@ async def test_a_long_answer_is_sent_over_many_turns_of_the_loop(tmp_path: Path)
                 await asyncio.sleep(0)
         left.append(0)
         responses.close()
+        full_sockets.close()
 
     assert max(before - after for before, after in pairwise(left)) <= MOST_PARTS_AT_ONCE
 
@@ -152,3 +166,52 @@ def test_a_file_that_ends_early_closes_the_connection(
         pytest.raises((asyncio.IncompleteReadError, ConnectionError)),
     ):
         runner.run(exchange([[b"head", Slice(file, 50, 100)]], slow=False))
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_sockets_that_are_full_share_one_descriptor_and_go_on_when_their_clients_read(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    path = tmp_path / "regions"
+    path.write_bytes(random.Random(0).randbytes(LARGE))
+    parts: list[bytes | Slice] = [Slice(DiskFiles().open(path), 0, LARGE)]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(full_and_read(parts))
+
+
+async def full_and_read(parts: list[bytes | Slice]) -> None:
+    def handler(services: None, request: Any, context: RequestContext) -> Regions:
+        return Regions(parts)
+
+    config = BrokerConfig(socket_send_buffer_bytes=8192)
+    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler, borrows_buffer=True)])
+    async with asyncio.timeout(BOUND_S), server_of(routes, config) as server:
+        address = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+
+        async def full(count: int) -> list[socket.socket]:
+            """Return clients whose responses wait until they read."""
+            clients = [socket.create_connection(address) for _ in range(count)]
+            while len(server.connections) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            before = len(os.listdir("/proc/self/fd"))
+            frame = struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 0, -1)
+            for client in clients:
+                client.sendall(struct.pack(">i", len(frame)) + frame)
+            while not all(connection.responses.waiting for connection in server.connections.all()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert len(os.listdir("/proc/self/fd")) <= before + 1
+            return clients
+
+        for client in await full(10):  # these leave; the next get their descriptors
+            client.close()
+        while len(server.connections):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        clients = await full(10)
+        for body in await asyncio.gather(*(asyncio.to_thread(received, client) for client in clients)):
+            assert body[8:] == expected(parts)
+
+
+def received(client: socket.socket) -> bytes:
+    with client, client.makefile("rb") as stream:
+        return stream.read(8 + LARGE)

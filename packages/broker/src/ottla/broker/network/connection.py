@@ -50,7 +50,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         )
         # With a high mark of 0, "paused" means that the socket has not taken everything.
         self.transport.set_write_buffer_limits(high=0)
-        self.responses = ResponseQueue(self.transport, self._unblocked, shared.times.metrics.bytes_out)
+        self.responses = ResponseQueue(
+            self.transport, self._unblocked, shared.times.metrics.bytes_out, shared.full_sockets
+        )
         self.intake = RequestIntake(shared, self, self.session, self.responses)
         self.descriptor = _set_socket_options(self.transport, shared.config)
         self.last_active_s = self.looked_at_s = shared.now_s()

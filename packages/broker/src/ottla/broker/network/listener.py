@@ -21,6 +21,7 @@ from ottla.broker.network.request_memory import RequestMemory
 from ottla.broker.network.request_metrics import RequestMetrics
 from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.request_times import RequestTimes
+from ottla.broker.network.response_queue import FullSockets
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.shared import Shared
@@ -114,6 +115,7 @@ class Server:
             memory=self.request_memory,
             connections=self.connections,
             write_round=write_round,
+            full_sockets=FullSockets(),
             warnings=LimitedWarnings(log, monotonic_ms),
             is_broker=self._is_broker,
             now_s=loop.time,
@@ -125,6 +127,7 @@ class Server:
     ) -> None:
         await self.stop()
         await self._tasks.__aexit__(None, None, None)
+        self._shared.full_sockets.close()
 
     async def listen(
         self,

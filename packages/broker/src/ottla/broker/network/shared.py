@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.request_memory import RequestMemory
     from ottla.broker.network.request_queue import RequestQueue
     from ottla.broker.network.request_times import RequestTimes
+    from ottla.broker.network.response_queue import FullSockets
     from ottla.broker.network.session import Session
     from ottla.broker.runtime.log_lines import LimitedWarnings
     from ottla.broker.runtime.loop_budget import StepQueue
@@ -46,6 +47,7 @@ class Shared(Generic[C]):
     memory: RequestMemory[C]
     connections: OpenConnections[C]
     write_round: WriteRound
+    full_sockets: FullSockets
     warnings: LimitedWarnings
     is_broker: Callable[[Session], bool | None]
     """Whether the other end is a broker of the cluster; None while that is not known."""
