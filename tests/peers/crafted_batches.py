@@ -8,12 +8,17 @@ over records without an error, `java_loses` is set, and a reader of ours raises.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
+from typing import Any
+
+import lz4.frame
 
 from ottla.broker.testing import BrokerProcess
 from ottla.protocol.records import BATCH_HEADER_SIZE, BatchBuilder, Codec, compress, crc32c
+from ottla.protocol.records.compression import xxh32
 from ottla.protocol.storage.segments import SegmentFile, directory_name, file_name
 from ottla.protocol.topics import TopicPartition
 from peers.topics import Topics
@@ -353,6 +358,94 @@ def _compressed_frames() -> Iterator[CraftedBatch]:
         kind = f"codec-{number}"
         data = _batch(three, attributes=number)
         yield CraftedBatch(kind, kind, Codec.NONE, data, ())
+
+
+# --- lz4 frames
+
+
+def lz4_batches() -> list[CraftedBatch]:
+    """Return batches with lz4 frames of every shape; legal are those that Apache Kafka's readers take.
+
+    Readers of ours take more, as the lz4 library does: what is legal here is what a broker stores.
+    """
+    return [_lz4_batch(kind, frame, is_legal=True) for kind, frame in _lz4_of_clients()] + [
+        _lz4_batch(kind, frame, is_legal=False) for kind, frame in _lz4_beyond_java()
+    ]
+
+
+def _lz4_records() -> bytes:
+    """Three records of about 100 KB, which make two blocks of 64 KiB each, the second like the first."""
+    value = Random(1).randbytes(20_000) * 2
+    parts = [
+        RecordParts(offset_delta=varint(delta), value_size=varint(len(value)), value=value)
+        for delta in range(COUNT)
+    ]
+    return b"".join(part.encoded() for part in parts)
+
+
+def _lz4_batch(kind: str, frame: bytes, *, is_legal: bool) -> CraftedBatch:
+    data = _batch(b"", Codec.LZ4, packed=frame)
+    return CraftedBatch(f"lz4-{kind}", f"lz4-{kind}", Codec.LZ4, data, (0, 1, 2), is_legal=is_legal)
+
+
+def _lz4_of_clients() -> Iterator[tuple[str, bytes]]:
+    plain = _lz4_records()
+    for name, options in (
+        ("blocks", {}),
+        ("block-checksums", {"block_checksum": True}),
+        ("content-checksum", {"content_checksum": True}),
+        ("without-content-size", {"store_size": False}),
+        ("blocks-of-4-mib", {"block_size": lz4.frame.BLOCKSIZE_MAX4MB}),
+        ("incompressible", {"compression_level": -1_000}),
+    ):
+        yield name, _lz4_frame(plain, **options)
+    frame = bytearray(_lz4_frame(plain, content_checksum=True))
+    frame[-1] ^= 1
+    yield "content-checksum-wrong", bytes(frame)  # Java does not compare it
+
+
+def _lz4_beyond_java() -> Iterator[tuple[str, bytes]]:
+    plain = _lz4_records()
+    half = plain[: len(plain) // 2], plain[len(plain) // 2 :]
+    frame = _lz4_frame(plain)
+    yield "linked-blocks", _lz4_frame(plain, block_linked=True)
+    yield "linked-in-one-block", _lz4_header(_lz4_frame(b"".join(_records(0, 1, 2))), {4: 0x20})
+    yield "two-frames", _lz4_frame(half[0]) + _lz4_frame(half[1])
+    yield "skippable-frame-in-front", _SKIPPABLE + frame
+    yield "empty-frame-in-front", _lz4_frame(b"") + frame
+    yield "header-checksum-wrong", _lz4_header(frame, {}, checksum=0xFF)
+    yield "header-reserved-bit", _lz4_header(frame, {4: 0x02})
+    yield "header-block-size-3", _lz4_header(frame, {5: 0x70})  # 4 ^ 7: of 256 bytes
+    yield "header-block-size-reserved-bit", _lz4_header(frame, {5: 0x80})
+    yield "header-version-2", _lz4_header(frame, {4: 0xC0})
+    yield "dictionary", _lz4_header(frame[:14] + bytes(4) + frame[14:], {4: 0x01})
+    yield "end-mark-missing", frame[:-4]
+    blocks = bytearray(_lz4_frame(plain, block_checksum=True))
+    size = int.from_bytes(blocks[15:19], "little") & 0x7FFF_FFFF
+    blocks[19 + size] ^= 0xFF
+    yield "block-checksum-wrong", bytes(blocks)
+    large = _lz4_frame(plain, block_size=lz4.frame.BLOCKSIZE_MAX256KB)
+    yield "block-larger-than-said", _lz4_header(large, {5: 0x10})  # 5 ^ 4
+
+
+_SKIPPABLE = (0x184D2A50).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"hello"
+
+
+def _lz4_frame(plain: bytes, **options: Any) -> bytes:
+    frame: bytes = lz4.frame.compress(
+        plain, **{"block_linked": False, "block_size": lz4.frame.BLOCKSIZE_MAX64KB, **options}
+    )
+    return frame
+
+
+def _lz4_header(frame: bytes, flips: Mapping[int, int], *, checksum: int = 0) -> bytes:
+    """Return the frame with bits of its header flipped and the checksum of that, which may be made wrong."""
+    changed = bytearray(frame)
+    for position, bits in flips.items():
+        changed[position] ^= bits
+    end = 6 + (8 if changed[4] & 8 else 0) + (4 if changed[4] & 1 else 0)
+    changed[end] = xxh32(bytes(changed[4:end])) >> 8 & 0xFF ^ checksum
+    return bytes(changed)
 
 
 def _name(kind: str, codec: Codec, place: str | None = None) -> str:

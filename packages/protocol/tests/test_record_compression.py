@@ -5,6 +5,7 @@ import tracemalloc
 from contextlib import suppress
 
 import cramjam
+import lz4.frame
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,12 +16,13 @@ from ottla.protocol.records import (
     Codec,
     CorruptRecords,
     DecompressedTooLarge,
+    UnreadableRecords,
     compress,
     decode_records,
     decompress,
     scan_records,
 )
-from ottla.protocol.records.compression import xxh32
+from ottla.protocol.records.compression import check_lz4_frame, xxh32
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MIB = 1 << 20
@@ -182,3 +184,20 @@ def test_zstd_without_a_content_size_is_read() -> None:
     compressor.compress(b"streamed " * 50_000)
 
     assert decompress(Codec.ZSTD, bytes(compressor.finish())) == b"streamed " * 50_000
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, MIB])
+@pytest.mark.parametrize(
+    "options", [{}, {"block_checksum": True}, {"content_checksum": True}, {"store_size": False}]
+)
+def test_lz4_frames_of_clients_are_what_java_reads(size: int, options: dict[str, bool]) -> None:
+    plain = random.Random(size).randbytes(size // 2) * 2
+    check_lz4_frame(compress(Codec.LZ4, plain))
+    for block_size in (4, 5, 6, 7):
+        check_lz4_frame(lz4.frame.compress(plain, block_size=block_size, block_linked=False, **options))
+    linked = bytearray(lz4.frame.compress(plain, block_size=4, block_linked=False, **options))
+    linked[4] &= ~0x20
+
+    for refused in (linked, linked[:6], b"", compress(Codec.LZ4, plain) * 2):
+        with pytest.raises(UnreadableRecords):
+            check_lz4_frame(refused)

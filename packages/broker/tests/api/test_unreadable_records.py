@@ -21,10 +21,10 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.protocol.records import BatchBuilder, Codec, decode_records, read_header, validate_batch
-from peers.crafted_batches import TIME_MS, CraftedBatch, crafted_batches
+from peers.crafted_batches import TIME_MS, CraftedBatch, crafted_batches, lz4_batches
 
 VERSION: Final = 9
-CORPUS: Final = crafted_batches()
+CORPUS: Final = [*crafted_batches(), *lz4_batches()]
 WAYS: Final[dict[str, dict[str, str]]] = {
     "as it is": {},
     "compacted": {"cleanup_policy": "compact"},
@@ -38,6 +38,8 @@ def expected(batch: CraftedBatch, way: str = "as it is") -> ErrorCode:
     """The answer to a batch. It is not for a retry: the batch was made like that."""
     if batch.kind in ("garbage-behind-frame", "four-bytes-behind-frame"):
         return ErrorCode.INVALID_RECORD  # also behind gzip and lz4, where only Java's readers go on
+    if batch.kind == "lz4-content-checksum-wrong":
+        return ErrorCode.INVALID_RECORD  # which Java's readers do not compare
     if batch.kind == "key-length-minus-two" and way == "compacted":
         return ErrorCode.INVALID_RECORD  # a null key
     if batch.kind == "log-append-time":

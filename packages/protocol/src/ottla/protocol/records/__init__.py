@@ -35,6 +35,7 @@ from ottla.protocol.records._codec import (
 from ottla.protocol.records.compression import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     Buffer,
+    check_lz4_frame,
     compress,
     decompress,
     decompressed_blocks,
@@ -122,7 +123,10 @@ def scan_in_blocks(batch: Buffer, *, dense: bool = False) -> RecordScan:
     as `scan_records` does, but never for the size.
     """
     scanner = BlockScanner(batch, dense=dense)
-    for block in decompressed_blocks(read_header(batch).codec, memoryview(batch)[BATCH_HEADER_SIZE:]):
+    codec, packed = read_header(batch).codec, memoryview(batch)[BATCH_HEADER_SIZE:]
+    if dense and codec is Codec.LZ4:
+        check_lz4_frame(packed)
+    for block in decompressed_blocks(codec, packed):
         scanner.feed(block)
     return scanner.finish()
 

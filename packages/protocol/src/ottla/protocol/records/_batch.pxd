@@ -42,6 +42,7 @@ cdef enum:
     MAX_BATCH_SIZE = 2147483647
     # Attributes.
     CODEC_MASK = 0x07
+    LZ4 = 3
     MAX_CODEC = 4
     ZSTD = 4
     LOG_APPEND_TIME = 0x08

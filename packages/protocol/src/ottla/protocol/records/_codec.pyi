@@ -147,7 +147,8 @@ class RecordScan:
 def scan_records(batch: Buffer, *, max_decompressed_bytes: int = ..., dense: bool = False) -> RecordScan:
     """Walk the records of one v2 batch, decompressed when need be, without making objects.
 
-    Raises CorruptRecords as `validate_batch` with `check_records`, and DecompressedTooLarge.
+    With `dense`, lz4 data has to be one frame that Java's readers take. Raises CorruptRecords as
+    `validate_batch` with `check_records`, and DecompressedTooLarge.
     """
 
 @final

@@ -30,6 +30,7 @@ from ottla.protocol.records._batch cimport (
     LOG_APPEND_TIME,
     MAGIC_AT,
     MAX_BATCH_SIZE,
+    LZ4,
     MAX_CODEC,
     MAX_TIMESTAMP_AT,
     MIN_LEGACY_ENTRY,
@@ -55,6 +56,7 @@ from ottla.protocol.records._record cimport RawRecord, parse_record
 
 from ottla.protocol.errors import UnsupportedCompressionType
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
+from ottla.protocol.records.compression import check_lz4_frame as _check_lz4_frame
 from ottla.protocol.records.compression import compress as _compress
 from ottla.protocol.records.compression import decompress as _decompress
 from ottla.protocol.records.errors import CorruptRecords, UnreadableRecords

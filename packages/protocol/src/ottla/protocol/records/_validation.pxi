@@ -182,6 +182,8 @@ def scan_records(batch, *, max_decompressed_bytes=_DEFAULT_MAX, bint dense=False
         p = <const unsigned char*>view.buf
         size = _batch_at(p, view.len, 0)
         _check_counts(p, size, dense)
+        if dense and codec_at(p) == LZ4:
+            _check_lz4_frame(PyMemoryView_FromMemory(<char*>p + HEADER_SIZE, size - HEADER_SIZE, PyBUF_READ))
         walk = _walk_body(p, size, max_decompressed_bytes)
         _check_walk(walk, get32(p + RECORD_COUNT_AT), get32(p + LAST_OFFSET_DELTA_AT), dense)
         return _scan_of(walk, get64(p + BASE_TIMESTAMP_AT))

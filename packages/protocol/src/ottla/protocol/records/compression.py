@@ -314,6 +314,25 @@ def _snappy_size(block: memoryview) -> int:
 _LZ4_MAGIC = 0x184D2204
 
 
+def check_lz4_frame(data: Buffer) -> None:
+    """Check that `data` is one lz4 frame as Java's readers take it: blocks of their own, nothing around it.
+
+    The lz4 library links blocks by default and reads several frames in a row; Apache Kafka and its consumer
+    do not. What the blocks hold is left to `decompress`. Raises UnreadableRecords.
+    """
+    frame = memoryview(data)
+    if len(frame) < 7 or int.from_bytes(frame[:4], "little") != _LZ4_MAGIC:
+        raise UnreadableRecords("not lz4 data: no frame header")
+    flags, sizes = frame[4], frame[5]
+    if not flags & 0x20:
+        raise UnreadableRecords("an lz4 frame with linked blocks, which Java's readers do not take")
+    if flags & 0xC3 != 0x40 or sizes & 0x8F or not 4 <= sizes >> 4 <= 7:
+        raise UnreadableRecords("an lz4 frame header that Java's readers do not take")
+    end = _end_of_lz4(frame)
+    if end != len(frame):
+        raise UnreadableRecords("lz4 data that is not one frame: Java's readers end behind the first")
+
+
 def _compress_lz4(data: Buffer, level: int, magic: int) -> bytes:
     # Java's reader knows neither linked blocks nor checks a content checksum
     compressor = cramjam.lz4.Compressor(level=level, block_linked=False, content_checksum=False)

@@ -5,7 +5,8 @@ acknowledged. The fast path walks plain records natively (`_log_end.pyx`); what 
 where the mistake gets its error. Two things are refused that Apache Kafka stores. Offset deltas that are not
 0, 1, 2, ... in a batch without compression: with the right count it has two records at one offset, or some
 behind its end, which consumers skip. And bytes behind a gzip or lz4 frame: Java's readers pass over them,
-others stop there.
+others stop there. An lz4 frame with linked blocks, a second frame or a skippable one is refused, as Apache
+Kafka does.
 """
 
 from __future__ import annotations
