@@ -49,7 +49,7 @@ from ottla.streams.operating.metrics import StreamsMetrics
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
+    """Put the generated pages in the place of those that say, in a clone, how they are made."""
     pages = {
         "configuration": broker_configuration(),
         "topic-configuration": topic_configuration(),
@@ -65,8 +65,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "spark-options": spark_options(),
     }
     for name, lines in pages.items():
-        content = "\n".join(lines) + "\n"
-        files.append(File.generated(config, f"reference/{name}.md", content=content))
+        uri, content = f"reference/{name}.md", "\n".join(lines) + "\n"
+        files.remove(files.src_uris[uri])
+        files.append(File.generated(config, uri, content=content))
     return files
 
 
