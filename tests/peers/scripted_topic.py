@@ -120,7 +120,8 @@ class Log:
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         wanted = {each.partition: each.fetch_offset for topic in request.topics for each in topic.partitions}
-        if self.has_sessions and request.session_epoch >= 0:
+        session_id = 77 if self.has_sessions and request.session_epoch >= 0 else 0
+        if session_id:
             if request.session_epoch == 0:
                 self.session = wanted
             elif self.session is None:
@@ -137,12 +138,12 @@ class Log:
         if self.asked_id not in (UUID(int=0), self.topic_id):  # of a topic that was deleted
             code = ErrorCode.UNKNOWN_TOPIC_ID
             answers = [PartitionData(partition_index=number, error_code=code) for number in wanted]
-            return self.answer(answers, 77 if self.has_sessions else 0, self.asked_id)
+            return self.answer(answers, session_id, self.asked_id)
         if self.errors:
             answers = [PartitionData(partition_index=0, error_code=self.errors.pop(0))]
         elif self.preferred != -1 and self.follower is not None:
             answers = [PartitionData(partition_index=0, preferred_read_replica=self.preferred)]
-        return self.answer(answers, 77 if self.has_sessions else 0)
+        return self.answer(answers, session_id)
 
     def fetch_from_follower(self, request: FetchRequest) -> FetchResponse:
         answers = [

@@ -39,7 +39,7 @@ async def test_a_session_says_only_what_changed(broker: ScriptedBroker) -> None:
 
 
 async def test_a_session_that_the_broker_dropped_is_opened_anew(broker: ScriptedBroker) -> None:
-    log = Log(broker)
+    log = Log(broker, partitions=2)
     log.add(b"a")
     async with reader(broker) as consumer:
         assert await take(consumer, 1) == [b"a"]
@@ -49,7 +49,7 @@ async def test_a_session_that_the_broker_dropped_is_opened_anew(broker: Scripted
 
 
 async def test_a_broker_without_sessions_is_asked_in_full(broker: ScriptedBroker) -> None:
-    log = Log(broker)
+    log = Log(broker, partitions=2)
     log.has_sessions = False
     log.add(b"a")
     async with reader(broker) as consumer:
@@ -57,6 +57,18 @@ async def test_a_broker_without_sessions_is_asked_in_full(broker: ScriptedBroker
         log.add(b"b")
         assert await take(consumer, 1) == [b"b"]
     assert {each.session_epoch for each in broker.seen(FetchRequest)} == {0}
+
+
+async def test_a_single_partition_is_read_without_a_session(broker: ScriptedBroker) -> None:
+    log = Log(broker)
+    log.add(b"a")
+    async with reader(broker) as consumer:
+        assert await take(consumer, 1) == [b"a"]
+        log.add(b"b")
+        assert await take(consumer, 1) == [b"b"]
+    asked = broker.seen(FetchRequest)
+    assert {(request.session_id, request.session_epoch) for request in asked} == {(0, -1)}
+    assert all(len(request.topics[0].partitions) == 1 for request in asked)
 
 
 async def test_the_replica_that_the_leader_recommends_is_read_and_left_when_it_fails(

@@ -31,6 +31,10 @@ def test_the_session_of_the_broker_always_equals_the_wanted_partitions(
     session, broker, by_id = FetchSession(), Broker(), False
     for asks, fate in steps:
         asked = session.next_request(asks)
+        if asked.epoch == -1:
+            assert (asked.session_id, asked.partitions, asked.forgotten) == (0, asks, {})
+            session.answered(0, ErrorCode.NONE)
+            continue
         if asked.epoch == 0:
             broker.sessions.pop(asked.session_id, None)
             known = dict(asked.partitions)
@@ -58,6 +62,20 @@ def test_the_session_of_the_broker_always_equals_the_wanted_partitions(
             session.answered(session_id, ErrorCode.NONE)
         if fate == "evict":
             broker.sessions.clear()
+
+
+def test_a_single_partition_needs_no_session_unless_one_is_open() -> None:
+    session = FetchSession()
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+
+    epochs = [session.next_request({a: Wanted(0, 0)}).epoch]
+    session.answered(0, ErrorCode.NONE)
+    for wants in ((a, b), (a,), (a, b)):
+        asked = session.next_request({partition: Wanted(0, 0) for partition in wants})
+        session.answered(7, ErrorCode.NONE)
+        epochs.append(asked.epoch)
+
+    assert epochs == [-1, 0, 1, 2]
 
 
 def test_only_what_changed_is_said_again() -> None:

@@ -12,6 +12,7 @@ from ottla.protocol.topics import TopicPartition
 
 NO_SESSION = 0
 OPENING = 0
+WITHOUT_SESSION = -1
 LAST_EPOCH = 0x7FFFFFFF
 
 
@@ -34,7 +35,11 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """The fetch session with one broker. A broker without sessions is sent all partitions each time."""
+    """The fetch session with one broker. A broker without sessions is sent all partitions each time.
+
+    A single partition is asked for without a session: nothing is left out of its requests, and a broker that
+    has none to keep answers faster. A session that was opened for more stays when one of them is wanted.
+    """
 
     def __init__(self) -> None:
         self._id = NO_SESSION
@@ -45,6 +50,8 @@ class FetchSession:
     def next_request(self, wanted: Mapping[TopicPartition, Wanted]) -> SessionRequest:
         """Return what to send so that the session covers exactly the wanted partitions."""
         known, self._known = self._known, dict(wanted)
+        if len(wanted) == 1 and self._id == NO_SESSION:
+            return SessionRequest(NO_SESSION, WITHOUT_SESSION, self._known, {})
         by_id = are_named_by_id(wanted)
         if by_id != self._is_by_id:  # a session has either ids or names
             self._is_by_id = by_id
