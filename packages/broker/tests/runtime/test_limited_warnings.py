@@ -1,9 +1,13 @@
+import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+import uvloop
 
-from ottla.broker.runtime.log_lines import LimitedWarnings
+from ottla.broker.runtime.log_lines import LimitedWarnings, limited_transport_errors
 
 log = logging.getLogger("limited")
 
@@ -65,3 +69,40 @@ def test_a_rare_warning_is_always_logged(
         warnings.warn("a", "fetch failed", extra={"at_s": now_s})
 
     assert [vars(line)["at_s"] for line in caplog.records] == times_s
+
+
+class NoMemory(asyncio.BufferedProtocol):
+    """A connection for which there is no memory to receive."""
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        raise MemoryError
+
+
+def fail_connections(count: int, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def connect_all() -> None:
+        loop = asyncio.get_running_loop()
+        with limited_transport_errors(lambda: 0):
+            server = await loop.create_server(NoMemory, "127.0.0.1", 0)
+            async with server:
+                port = server.sockets[0].getsockname()[1]
+                for _ in range(count):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.write(b"x")
+                    with suppress(ConnectionError):
+                        assert await reader.read() == b""
+                    writer.close()
+        assert loop.get_exception_handler() is None
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(connect_all())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_connections_that_close_for_want_of_memory_are_logged_once_in_a_while(
+    loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    fail_connections(20, loop)
+
+    [line] = caplog.records
+    assert line.getMessage() == "connection failed"
+    assert line.exc_info

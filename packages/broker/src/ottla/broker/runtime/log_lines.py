@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+_log = logging.getLogger(__name__)
 
 _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -98,7 +102,14 @@ class LimitedWarnings:
         self._subjects: set[str] = set()
         self._left_out = 0
 
-    def warn(self, subject: str, event: str, *, extra: Mapping[str, object] | None = None) -> None:
+    def warn(
+        self,
+        subject: str,
+        event: str,
+        *,
+        extra: Mapping[str, object] | None = None,
+        exc_info: BaseException | None = None,
+    ) -> None:
         """Log an event and its facts, unless this interval has a line about the subject, or enough lines."""
         now_ms = self._now_ms()
         if now_ms - self._began_ms >= self._every_ms:
@@ -112,4 +123,31 @@ class LimitedWarnings:
         if self._left_out:
             facts["more_not_logged"] = self._left_out
             self._left_out = 0
-        self._log.warning(event, extra=facts)
+        self._log.warning(event, extra=facts, exc_info=exc_info)
+
+
+@contextmanager
+def limited_transport_errors(now_ms: Callable[[], float]) -> Iterator[None]:
+    """Log the errors with which transports of the running loop close once in a while for each kind.
+
+    Where there is no memory to receive a request, all connections may close so, each with a traceback.
+    """
+    loop = asyncio.get_running_loop()
+    before, warnings = loop.get_exception_handler(), LimitedWarnings(_log, now_ms)
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and "transport" in context:
+            facts = {"during": context.get("message"), "transport": repr(context["transport"])}
+            warnings.warn(repr(error), "connection failed", extra=facts, exc_info=error)
+        elif before is not None:
+            before(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        if loop.get_exception_handler() is handle:
+            loop.set_exception_handler(before)

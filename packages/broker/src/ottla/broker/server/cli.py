@@ -218,6 +218,8 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
     import asyncio
     from contextlib import AsyncExitStack
 
+    from ottla.broker.runtime.clock import SystemClock
+    from ottla.broker.runtime.log_lines import limited_transport_errors
     from ottla.broker.runtime.threads import IoThreads
     from ottla.broker.server.broker import Broker
 
@@ -229,6 +231,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
             loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGUSR1, _print_tasks)
     async with AsyncExitStack() as stack:
+        stack.enter_context(limited_transport_errors(SystemClock().monotonic_ms))
         # Without other brokers none would take over.
         if config.event_loop_watchdog_enable and config.zookeeper_connect is not None:
             from ottla.zookeeper.watchdog import LoopWatchdog
