@@ -31,7 +31,7 @@ async def test_the_memory_of_the_offset_map_is_given_back_on_a_thread(
             released.append(current_thread().name)
             super().release()
 
-    monkeypatch.setattr("ottla.broker.log.compaction.cleaner.OffsetMap", Noting)
+    monkeypatch.setattr("ottla.broker.log.compaction.offset_map.OffsetMap", Noting)
     async with registry() as logs:
         fill(logs.create(PARTITION), 100)
         assert await clean(logs) == 1

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from logging.handlers import RotatingFileHandler
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -47,19 +47,24 @@ class LogFiles(NamedTuple):
     most_files: int = 10
 
     def handler(self, name: str) -> logging.Handler:
-        """Open a file. Raises OSError."""
-        handler = _LogFile(
+        """Open a file. Raises OSError.
+
+        A line that the file does not take, when the disk is full for example, goes to standard error.
+        """
+        from logging.handlers import (
+            RotatingFileHandler,
+        )  # brings pickle, which a start without files need not
+
+        handler = RotatingFileHandler(
             self.directory / name, maxBytes=self.max_bytes, backupCount=self.most_files - 1, encoding="utf-8"
         )
         handler.setFormatter(FactsFormatter())
+        handler.handleError = partial(_write_to_stderr, handler)  # type: ignore[method-assign]
         return handler
 
 
-class _LogFile(RotatingFileHandler):
-    """Writes a line to standard error if the file does not take it, when the disk is full for example."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class' name
-        sys.stderr.write(self.format(record) + "\n")
+def _write_to_stderr(handler: logging.Handler, record: logging.LogRecord) -> None:
+    sys.stderr.write(handler.format(record) + "\n")
 
 
 def set_up_logging(level: str, files: LogFiles | None = None) -> None:

@@ -1,6 +1,7 @@
 """The log cleaner: it compacts the dirtiest logs of a broker, several at a time, on threads of its own.
 
-Lives on the event loop. Each replica is cleaned by its own broker, up to what is stable there.
+Lives on the event loop. Each replica is cleaned by its own broker, up to what is stable there. The modules
+that copy and map records are imported with the first cleaning: no start of a broker needs them.
 """
 
 from __future__ import annotations
@@ -13,11 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.compaction import cleaner_metrics
 from ottla.broker.log.compaction.cleaner_metrics import CleanerFigures
-from ottla.broker.log.compaction.cleaning import Cleaned, Cleaning, IsWanted
 from ottla.broker.log.compaction.cleaning_pace import CleaningStopped, Pace, Throttle
 from ottla.broker.log.compaction.compaction_rules import Bounds, DirtyRange, dirtiest, dirty_range
-from ottla.broker.log.compaction.offset_map import OffsetMap, slots_for
-from ottla.broker.log.compaction.segment_cleaning import MapTooSmall
 from ottla.broker.log.files.file_system import RUN_OUT
 from ottla.broker.log.segments.segments import SegmentsChanged
 from ottla.broker.runtime.log_lines import LimitedWarnings
@@ -28,6 +26,8 @@ from ottla.protocol.storage import CorruptStorage
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ottla.broker.log.compaction.cleaning import Cleaned, Cleaning
+    from ottla.broker.log.compaction.offset_map import OffsetMap
     from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.log.log import Log
     from ottla.broker.metrics import Metrics
@@ -160,6 +160,8 @@ class Cleaner:
         A truncation or retention may have changed the log since it was chosen. The dirty range is therefore
         that of the turn in which `IsWanted` is made: a truncation from there on stops the cleaning.
         """
+        from ottla.broker.log.compaction.segment_cleaning import MapTooSmall
+
         took_ms = self._stopwatch()
         try:
             dirty = self._due(log, now_ms)
@@ -194,6 +196,8 @@ class Cleaner:
         return lambda: self._clock.monotonic_ms() - began_ms
 
     def _map_for(self, dirty: DirtyRange) -> OffsetMap:
+        from ottla.broker.log.compaction.offset_map import OffsetMap, slots_for
+
         config = self._logs.config
         memory_bytes = config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1)
         load_factor = min(config.log_cleaner_io_buffer_load_factor, 0.99)
@@ -202,6 +206,8 @@ class Cleaner:
         return OffsetMap(slots, load_factor, hash_key)
 
     def _cleaning(self, log: Log, dirty: DirtyRange, keys: OffsetMap, now_ms: int) -> Cleaning:
+        from ottla.broker.log.compaction.cleaning import Cleaning, IsWanted
+
         config = self._logs.config
         self._throttle.bytes_per_second = config.log_cleaner_io_max_bytes_per_second
         is_wanted = IsWanted(log, lambda: self._logs.get(log.topic_partition) is log)
