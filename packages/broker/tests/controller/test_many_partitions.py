@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -16,8 +17,10 @@ from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import (
     Effect,
     Elected,
+    Event,
     PartitionStates,
     ReadUncleanTopics,
+    TopicsRead,
     WriteLeaderships,
     WriteResult,
 )
@@ -184,3 +187,25 @@ async def test_states_are_written_a_few_transactions_at_a_time() -> None:
     assert written.keys() == wanted.keys()
     assert all(one.ours for one in written.values())
     assert zookeeper.most == MULTIS_AT_ONCE
+
+
+def run(machine: Machine, event: Event) -> None:
+    steps, result = machine.step(event), cast("Any", None)
+    with suppress(StopIteration):
+        while True:
+            result = result_of(steps.send(result))
+
+
+def test_a_topic_is_created_without_a_look_at_each_that_exists() -> None:
+    brokers = {2: LiveBroker(2, 12)}
+    topics = {f"t{n}": Topic(uuid.UUID(int=n), {0: Assignment((2,))}) for n in range(1, 1_001)}
+    machine = Machine(context := WatchedContext(2, 2))
+    run(machine, Elected(brokers, topics, PartitionStates(), frozenset()))
+    run(machine, TopicsRead(context.topics))
+    before, context.looked_up = dict(context.topics), 0
+
+    run(machine, TopicsRead(before | {"new": Topic(uuid.UUID(int=0), {0: Assignment((2,))})}))
+
+    assert TopicPartition("new", 0) in context.leaderships
+    assert all(context.topics[name] is topic for name, topic in before.items())
+    assert context.looked_up < LOOKS

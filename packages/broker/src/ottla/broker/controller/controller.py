@@ -385,8 +385,8 @@ class Controller:
         try:
             # Markers first: a marker whose topic is missing in the later list belongs to a deleted topic.
             deletions = await store.deletions(self._watch(_TOPICS))
-            names = await store.topic_names(self._watch(_TOPICS))
             known = machine.context.topics
+            names = await store.topic_names(self._watch(_TOPICS), known)
             fresh = await store.topics(n for n in names if n in dirty or n not in known)
             states = await store.states(sorted(machine.context.unreadable))
         except BaseException:

@@ -116,6 +116,8 @@ class ControllerContext:
     unreadable: set[TopicPartition] = field(default_factory=set)
     """Partitions whose state znode cannot be read: they are set aside, without a leader, until it can."""
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    new_partitions: dict[TopicPartition, None] = field(default_factory=dict)
+    """The partitions in `PartitionState.NEW`, in the order in which they entered it."""
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     failed_replicas: set[Replica] = field(default_factory=set)
     """Replicas on a log directory that their broker reported as failed."""
@@ -197,10 +199,18 @@ class ControllerContext:
         present = self.state(partition)
         if present not in PARTITION_TRANSITIONS[target]:
             raise IllegalTransition(f"{partition}: {present.value} -> {target.value}")
-        if target is PartitionState.NON_EXISTENT:
+        self.enter_state(partition, target)
+
+    def enter_state(self, partition: TopicPartition, state: PartitionState) -> None:
+        """Enter a state from any other."""
+        if state is PartitionState.NON_EXISTENT:
             self.partition_states.pop(partition, None)
         else:
-            self.partition_states[partition] = target
+            self.partition_states[partition] = state
+        if state is PartitionState.NEW:
+            self.new_partitions[partition] = None
+        else:
+            self.new_partitions.pop(partition, None)
 
     def move_replica(self, partition: TopicPartition, broker: int, target: ReplicaState) -> None:
         """Enter a state, or raise `IllegalTransition`."""
@@ -216,13 +226,13 @@ class ControllerContext:
         """Treat a partition as one without a state, and do not create one."""
         self.leaderships.pop(partition, None)
         self.unreadable.add(partition)
-        self.partition_states[partition] = PartitionState.NEW
+        self.enter_state(partition, PartitionState.NEW)
 
     def forget_partition(self, partition: TopicPartition) -> None:
         """Drop everything known of a partition whose topic is known."""
         self.leaderships.pop(partition, None)
         self.unreadable.discard(partition)
-        self.partition_states.pop(partition, None)
+        self.enter_state(partition, PartitionState.NON_EXISTENT)
         self.reassigning.discard(partition)
         self.stopping.pop(partition, None)
         self.isr_moved.discard(partition)

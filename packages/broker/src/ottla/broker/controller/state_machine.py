@@ -38,7 +38,7 @@ from ottla.broker.peers.controller_requests import AlterPartition, Answers, Cont
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from ottla.protocol.topics import TopicPartition
 
@@ -138,7 +138,7 @@ class Machine:
     def _initial_state(self, partition: TopicPartition) -> None:
         context = self.context
         leadership = context.leaderships.get(partition)
-        context.partition_states[partition] = self.leaderships.state_of(leadership)
+        context.enter_state(partition, self.leaderships.state_of(leadership))
         is_deleting = context.is_deleting(partition)
         dead = ReplicaState.DELETION_INELIGIBLE if is_deleting else ReplicaState.OFFLINE
         for broker in context.assignment(partition).replicas:
@@ -222,14 +222,19 @@ class Machine:
 
     def _topics_read(self, event: TopicsRead) -> Steps[None]:
         context = self.context
+        # Most topics are as they were: the same objects, at which no longer look is taken.
+        present = event.topics
         for name in [
-            n for n, t in context.topics.items() if n not in event.topics or event.topics[n].id != t.id
+            name
+            for name, known in context.topics.items()
+            if (read := present.get(name)) is not known and (read is None or read.id != known.id)
         ]:
             context.forget_topic(name)
+        changed = [name for name, read in present.items() if read is not context.topics.get(name)]
         created: list[TopicPartition] = []
-        for name, topic in event.topics.items():
+        for name in changed:
             if name not in context.deleting:
-                created += self._merge_topic(name, topic)
+                created += self._merge_topic(name, present[name])
         yield from self._read_again(event.states)
         for some in slices(created):
             for partition in some:
@@ -238,8 +243,8 @@ class Machine:
                     context.move_replica(partition, broker, ReplicaState.NEW)
             yield EndOfSlice()
         # Including those that had no live replica at the last attempt.
-        waiting = [p for p, s in context.partition_states.items() if s is PartitionState.NEW]
-        yield from self.leaderships.create_states(p for p in waiting if not context.is_deleting(p))
+        waiting = [partition for partition in context.new_partitions if not context.is_deleting(partition)]
+        yield from self.leaderships.create_states(waiting)
         yield from self._flush()
         yield from self._delete_topics(event.deletions)
 
@@ -296,7 +301,7 @@ class Machine:
         if current is None or current.epoch != event.broker.epoch:
             return
         if isinstance(event.response, LeaderAndIsrResponse):
-            yield from self._leader_and_isr_answered(event.broker.id, event.response)
+            yield from self._leader_and_isr_answered(event)
         elif isinstance(event.response, StopReplicaResponse) and isinstance(
             event.request, StopReplicaRequest
         ):
@@ -304,11 +309,18 @@ class Machine:
             if event.response.error_code == ErrorCode.NONE:
                 yield from self.reassignments.stopped(event.broker.id, event.request)
 
-    def _leader_and_isr_answered(self, broker: int, response: LeaderAndIsrResponse) -> Steps[None]:
+    def _leader_and_isr_answered(self, event: ReplyReceived) -> Steps[None]:
+        broker, request, response = event.broker.id, event.request, event.response
+        assert isinstance(request, LeaderAndIsrRequest)
+        assert isinstance(response, LeaderAndIsrResponse)
         errors = [(p.topic_name, p) for p in response.partition_errors]
-        names = {topic.id: name for name, topic in self.context.topics.items()} if response.topics else {}
-        for topic in response.topics:
-            errors += [(names.get(topic.topic_id, ""), p) for p in topic.partition_errors]
+        names = {
+            state.topic_id: state.topic_name
+            for state in request.topic_states
+            if (topic := self.context.topics.get(state.topic_name)) and topic.id == state.topic_id
+        }
+        for answered in response.topics:
+            errors += [(names.get(answered.topic_id, ""), p) for p in answered.partition_errors]
         lost, back = set(), set()
         for name, error in errors:
             replica = (TopicPartition(name, error.partition_index), broker)

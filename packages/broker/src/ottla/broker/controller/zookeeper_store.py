@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -91,10 +91,10 @@ class Store:
             return None
         return live_broker(registration, stat.czxid)
 
-    async def topic_names(self, watch: Watch) -> list[str]:
-        """The names of all topics; the watch is on the list."""
+    async def topic_names(self, watch: Watch, known: Container[str] = ()) -> list[str]:
+        """The names of all topics, of which `known` are legal; the watch is on the list."""
         names = await retrying(lambda: self._zk.children(paths.BROKER_TOPICS, watch))
-        return [name for name in names if not why_illegal_topic_name(name)]
+        return [name for name in names if name in known or not why_illegal_topic_name(name)]
 
     async def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Read topics, each with a watch on its assignment; missing and unreadable ones are left out."""
