@@ -24,6 +24,8 @@ class Mutant:
     equivalent: bool
     transactions: bool
     """Whether it takes clients of transactions."""
+    full_disks: bool
+    """Whether it takes disks that are full now and then."""
     scenario: str | None
     """The faults with which the seeds notice it, where those that they draw do not."""
     why: str
@@ -37,6 +39,7 @@ def mutant(
     within: int = 100,
     equivalent: bool = False,
     transactions: bool = False,
+    full_disks: bool = False,
     scenario: str | None = None,
 ) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     """Add a mutant that has to be noticed `within` so many schedules."""
@@ -44,7 +47,7 @@ def mutant(
     def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
         name = patches.__name__
         why = patches.__doc__ or ""
-        MUTANTS[name] = Mutant(name, patches, within, equivalent, transactions, scenario, why)
+        MUTANTS[name] = Mutant(name, patches, within, equivalent, transactions, full_disks, scenario, why)
         return patches
 
     return add

@@ -9,10 +9,13 @@ from ottla.broker.api.fetch import reading as fetch_read
 from ottla.broker.api.produce import delayed as delayed_produce
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.session_lease import SessionLease
+from ottla.broker.log.append import general
+from ottla.broker.log.hosting.log_opening import LogOpener
 from ottla.broker.log.state.leader_epochs import LeaderEpochs
 from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.replication import partition, replicas
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
+from ottla.broker.replication.full_directories import FullDirectories
 from ottla.broker.replication.isr import UNKNOWN_OFFSET, Progress, Proposal
 from ottla.broker.replication.partition import Assignment, Partition
 from ottla.broker.replication.replicas import Replicas
@@ -288,3 +291,28 @@ def zombie_serves() -> list[Patch]:
         self._serving.extend(float("inf"))
 
     return [(SessionLease, "run", run)]
+
+
+@mutant(within=60, full_disks=True)
+def epochs_of_undone_batches_kept() -> list[Patch]:
+    """A follower without room keeps the leader epochs of batches that it has not appended."""
+    return [(general, "_end_epochs", lambda _log: None)]
+
+
+@mutant(within=20, full_disks=True)
+def room_not_announced() -> list[Patch]:
+    """A replica that was given up on a full disk is not taken back."""
+    return [(FullDirectories, "_is_back", lambda _self, _partition: False)]
+
+
+@mutant(within=20, full_disks=True)
+def log_without_a_flush_not_served() -> list[Patch]:
+    """A log that finds no room for its flush at a start is left out, though its directory is in use."""
+    original = LogOpener.open
+
+    def open_log(self: LogOpener, directory: Any, found: Any, log_config: Any) -> Any:
+        opened = original(self, directory, found, log_config)
+        has_flushed = opened is not None and opened.recovery_point == opened.log_end_offset
+        return opened if has_flushed or directory.clean else None
+
+    return [(LogOpener, "open", open_log)]

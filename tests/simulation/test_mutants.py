@@ -18,8 +18,10 @@ CHANGED = [one for one in MUTANTS.values() if not one.equivalent]
 
 def _is_noticed(one: Mutant) -> bool:
     """Whether a schedule has a violation, and not merely an error of the simulation."""
-    by_hand = ("--scenario", one.scenario) if one.scenario is not None else ()
-    done = simulation("--mutant", one.name, "--seeds", f"1:{one.within}", *by_hand)
+    options = ("--scenario", one.scenario) if one.scenario is not None else ()
+    if one.full_disks:
+        options = (*options, "--full-disks")
+    done = simulation("--mutant", one.name, "--seeds", f"1:{one.within}", *options)
     return done.returncode == 1 and "the same again: --seeds" in done.stdout
 
 
