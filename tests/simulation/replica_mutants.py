@@ -9,7 +9,6 @@ from ottla.broker.api.fetch import reading as fetch_read
 from ottla.broker.api.produce import delayed as delayed_produce
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.session_lease import SessionLease
-from ottla.broker.log.append import general
 from ottla.broker.log.hosting.log_opening import LogOpener
 from ottla.broker.log.state.leader_epochs import LeaderEpochs
 from ottla.broker.log.state.producer_state import ProducerStates
@@ -291,12 +290,6 @@ def zombie_serves() -> list[Patch]:
         self._serving.extend(float("inf"))
 
     return [(SessionLease, "run", run)]
-
-
-@mutant(within=60, full_disks=True)
-def epochs_of_undone_batches_kept() -> list[Patch]:
-    """A follower without room keeps the leader epochs of batches that it has not appended."""
-    return [(general, "_end_epochs", lambda _log: None)]
 
 
 @mutant(within=20, full_disks=True)

@@ -62,6 +62,13 @@ def test_a_cluster_survives_full_disks_among_its_faults(first: int) -> None:
     assert int(acknowledged[-1]) > 100 * SEEDS_IN_A_TEST
 
 
+def test_a_replica_that_found_no_room_to_begin_gets_there_once_there_is_some() -> None:
+    """Seed 86: its log was the first write without room, of which the controller was told too late."""
+    done = simulation("--full-disks", "--seeds", "86:86")
+
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_a_cluster_survives_a_scenario(scenario: str) -> None:
     clients = ("--transactions",) if scenario in OF_TRANSACTIONS else ()

@@ -8,11 +8,12 @@ import pytest
 
 from ottla.broker.api.testing import BROKER_ID, DataPlane, topic_id_of
 from ottla.broker.config import LogConfig
+from ottla.broker.log.log import Log
 from ottla.broker.metrics import Metrics
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.partition import Assignment, Role
 from ottla.broker.replication.replicas import DELETE_EPOCH, Replicas
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, KafkaStorageError
 from ottla.protocol.topics import TopicPartition
 
 ME, OTHER, THIRD = BROKER_ID, BROKER_ID + 1, BROKER_ID + 2
@@ -39,6 +40,7 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         plane = DataPlane(folder)
         self.folder = folder
+        self.logs = plane.logs
         self.dead: set[int] = set()
         self.copying = Copying()
         self.proposed: list[tuple[int, ...]] = []
@@ -224,3 +226,23 @@ async def test_a_deleted_partition_is_no_news(disk: Disk) -> None:
     disk.free()
 
     assert not disk.replicas.has_news_of_room()
+
+
+async def test_a_log_that_found_no_room_is_created_once_there_is_some(disk: Disk) -> None:
+    """The controller has it for lost, until it is told to ask again."""
+    create, disk.logs.create = disk.logs.create, no_room  # type: ignore[method-assign]
+    disk.fill()
+    assert await disk.assigned(OTHER, 1, (OTHER,)) is GIVEN_UP
+    assert not disk.replicas.has_news_of_room()
+    disk.logs.create = create  # type: ignore[method-assign]
+
+    disk.free()
+
+    assert disk.replicas.has_news_of_room()
+    assert await disk.assigned(OTHER, 1, (OTHER,)) is NONE
+    assert not disk.replicas.has_news_of_room()
+    assert disk.copying.leaders == {T0: OTHER}
+
+
+def no_room(*_: object, **__: object) -> Log:
+    raise KafkaStorageError

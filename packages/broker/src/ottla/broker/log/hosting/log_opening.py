@@ -55,6 +55,7 @@ class LogOpener:
         directory_failed: Callable[[LogDirectory, OSError], None],
         failure_of: Callable[[LogDirectory], Callable[[OSError], None]],
         directory_full: Callable[[LogDirectory, OSError], None],
+        no_room: Callable[[LogDirectory, OSError], None],
     ) -> None:
         self._files = files
         self._environment = environment
@@ -65,7 +66,9 @@ class LogOpener:
         self._failure_of = failure_of
         """Returns what a log of a directory calls when its files fail; threads call it, too."""
         self._directory_full = directory_full
-        """Notes that a write found no room; threads call it, too."""
+        """Marks a directory as full; for the event loop."""
+        self._no_room = no_room
+        """What a log of a directory calls when a write finds no room; threads call it, too."""
 
     # ---- logs that are there
 
@@ -110,7 +113,7 @@ class LogOpener:
             cleaned_offset=None if is_future else directory.cleaner_offsets.get(topic_partition),
             chance=self._environment.random,
             failed=self._failure_of(directory),
-            full=partial(self._directory_full, directory),
+            full=partial(self._no_room, directory),
             write_lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )
@@ -183,7 +186,7 @@ class LogOpener:
             is_new=True,
             chance=self._environment.random,
             failed=self._failure_of(directory),
-            full=partial(self._directory_full, directory),
+            full=partial(self._no_room, directory),
             write_lowered=directory.write_lowered,
             open_segments=self._open_segments,
         )

@@ -78,6 +78,7 @@ class LogRegistry:
             open_segments,
             self.directory_failed,
             self._failure_of,
+            self._directory_full,
             self._no_room,
         )
         self.room = PartitionRoom(environment.clock.monotonic_ms)
