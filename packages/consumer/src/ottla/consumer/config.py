@@ -23,6 +23,7 @@ from ottla.client.settings import (
 )
 from ottla.consumer.assignors import Assignor, assignors
 from ottla.consumer.group.config import DEFAULT_ASSIGNORS, GroupConfig
+from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 
 OffsetReset = Literal["earliest", "latest", "none"]
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
@@ -157,6 +158,9 @@ class ConsumerConfig:
     """The approximate maximum of bytes of one partition in a response."""
     check_crcs: bool = True
     """Whether checksums of batches are verified; if not, damage on the way from the disk is not detected."""
+    max_decompressed_batch_bytes: int = setting(DEFAULT_MAX_DECOMPRESSED_BYTES, at_least=1)
+    """The largest batch that is decompressed. A larger one raises OversizedBatch, before memory is taken for
+    it; brokers store batches of any size without compression."""
     client_rack: str | None = None
     """The rack of the consumer: replicas there are read and preferred by assignors (KIP-392, KIP-881)."""
     allow_auto_create_topics: bool = True
@@ -246,6 +250,7 @@ class ConsumerSettings(ClientSettings, total=False):
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
     check_crcs: bool
+    max_decompressed_batch_bytes: int
     client_rack: str | None
     allow_auto_create_topics: bool
     exclude_internal_topics: bool

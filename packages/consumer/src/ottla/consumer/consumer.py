@@ -228,7 +228,11 @@ class Consumer:
         """
         pyarrow_module()
         to_record_limit(max_records)
-        builder = ColumnBuilder(check_columns(columns), check_crcs=self.config.check_crcs)
+        builder = ColumnBuilder(
+            check_columns(columns),
+            check_crcs=self.config.check_crcs,
+            max_decompressed_bytes=self.config.max_decompressed_batch_bytes,
+        )
         wanted = [to_partition(partition) for partition in partitions]
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1_000
@@ -238,9 +242,7 @@ class Consumer:
             if not buffered:
                 break
             # Fetched data may hold no records: those of aborted transactions, or all below the position.
-            await read_columns(
-                buffered, builder, max_records, self._delivery, check_crcs=self.config.check_crcs
-            )
+            await read_columns(buffered, builder, max_records, self._delivery, self.config)
         return record_batch(builder.finish())
 
     async def arrow_batches(

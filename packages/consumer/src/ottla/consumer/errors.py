@@ -116,7 +116,7 @@ class CorruptBatch(UnreadableBatch, CorruptRecords):
 
 
 class OversizedBatch(UnreadableBatch, DecompressedTooLarge):
-    """A compressed batch is larger than a reader decompresses."""
+    """A compressed batch is larger than a reader decompresses (`max_decompressed_batch_bytes`)."""
 
 
 class UnknownBatchCompression(UnreadableBatch, errors.UnsupportedCompressionType):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import ClientError
+from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.fetch.decoding import abortions, raise_unreadable
 from ottla.consumer.fetch.record_delivery import RawFetchedData, RecordDelivery
 from ottla.protocol.errors import KafkaError
@@ -50,8 +51,7 @@ async def read_columns(
     builder: ColumnBuilder,
     limit: int | None,
     delivery: RecordDelivery,
-    *,
-    check_crcs: bool,
+    config: ConsumerConfig,
 ) -> None:
     """Add up to `limit` records to a builder, and give back what was not used.
 
@@ -68,9 +68,7 @@ async def read_columns(
                 if len(builder):
                     break  # the next call raises it
                 unreadable = raw
-                raise_unreadable(
-                    raw.partition, raw.data, raw.since_offset, raw.aborted, error, check_crcs=check_crcs
-                )
+                raise_unreadable(raw.partition, raw.data, raw.since_offset, raw.aborted, error, config)
             if limit is not None and len(builder) >= limit:
                 break
     finally:

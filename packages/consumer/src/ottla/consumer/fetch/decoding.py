@@ -36,6 +36,7 @@ class RecordDecoder:
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._check_crcs = config.check_crcs
+        self._max_decompressed_bytes = config.max_decompressed_batch_bytes
         self._key_deserializer = deserializer(config.key_deserializer)
         self._value_deserializer = deserializer(config.value_deserializer)
 
@@ -53,6 +54,7 @@ class RecordDecoder:
             offset,
             abortions(aborted),
             check_crcs=self._check_crcs,
+            max_decompressed_bytes=self._max_decompressed_bytes,
             key_deserializer=self._key_deserializer,
             value_deserializer=self._value_deserializer,
         )
@@ -89,11 +91,17 @@ def raise_unreadable(
     position: int,
     aborted: Sequence[AbortedTransaction] | None,
     cause: KafkaError,
-    *,
-    check_crcs: bool,
+    config: ConsumerConfig,
 ) -> NoReturn:
     """Raise the UnreadableBatch of data in which another reader met `cause` at or behind a position."""
-    cursor = RecordCursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
+    cursor = RecordCursor(
+        partition,
+        data,
+        position,
+        abortions(aborted),
+        check_crcs=config.check_crcs,
+        max_decompressed_bytes=config.max_decompressed_batch_bytes,
+    )
     while cursor.take(_AT_ONCE):
         pass
     raise unreadable_batch(cause, partition, cursor.position, cursor.position + 1) from cause
