@@ -158,3 +158,34 @@ async def test_groups_beyond_the_limit_are_left_out_whole_and_counted(
         shown = {group for group in ("readers", "others") if f'consumergroup="{group}"' in page}
         assert len(shown) == 1
         assert "ottla_broker_consumergroups_partitionsnotshown 2.0" in page.splitlines()
+
+
+async def test_names_that_clients_make_long_do_not_make_the_page_long(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with broker_on(coordinator, tmp_path, 1) as broker:
+        await broker.services.topics.create(NewTopic("orders", assignments={0: [1]}))
+        await write(broker, 0)
+        servers = f"127.0.0.1:{broker.port}"
+        async with (
+            reader(servers, "g" * 300, "c") as nameless,
+            reader(servers, "readers", "c" * 20_000) as named,
+        ):
+            await read_all(nameless, 1)
+            await read_all(named, 1)
+            page = await page_of(broker)
+
+        assert "ggg" not in page
+        assert "ottla_broker_consumergroups_partitionsnotshown 1.0" in page.splitlines()
+        assert max(map(len, page.splitlines())) < 500
+
+
+def reader(servers: str, group: str, client_id: str) -> Consumer:
+    return Consumer(
+        "orders",
+        bootstrap_servers=servers,
+        group_id=group,
+        client_id=client_id,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )

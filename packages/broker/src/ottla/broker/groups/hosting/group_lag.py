@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 ENDS_EVERY_MS: Final = 10_000
 _UNASKED_ROUNDS: Final = 30
 """Rounds after the last page in which other leaders are still asked."""
+LONGEST_NAME: Final = 256
+"""Of a group, and of a client: each sample repeats them. A group of a longer name is left out."""
 _LATEST: Final = -1
 _CONSUMER: Final = -1
 
@@ -69,10 +71,11 @@ class GroupLag:
         for hosted in self._groups():
             owners = owners_of(hosted.group)
             partitions = {*hosted.offsets, *owners}
-            if len(partitions) > left or not left:
+            cost = max(len(partitions), 1)  # a group without partitions has a sample, too
+            if cost > left or len(hosted.group.group_id) > LONGEST_NAME:
                 hidden += len(partitions)
                 continue
-            left -= len(partitions)
+            left -= cost
             yield _name("members", hosted), len(list(hosted.group.members))
             for partition in sorted(partitions):
                 yield from self._of_partition(hosted, partition, owners.get(partition, NO_OWNER))
@@ -105,7 +108,7 @@ def owners_of(group: Group) -> dict[TopicPartition, Owner]:
         return {}
     owners: dict[TopicPartition, Owner] = {}
     for member in group.members:
-        owner = Owner(member.client_id, member.client_host)
+        owner = Owner(member.client_id[:LONGEST_NAME], member.client_host)
         owners.update(dict.fromkeys(_assigned(member.assignment), owner))
     return owners
 
