@@ -133,6 +133,32 @@ class Noted:
     def take_again(self) -> None:
         self.told.append("again")
 
+    def fail(self, error: Exception) -> None:
+        self.told.append("failed")
+
+
+class Faulty(Noted):
+    """A connection that can be neither held nor served again."""
+
+    def stop_taking(self) -> None:
+        raise RuntimeError("a fault of the broker")
+
+    take_again = stop_taking
+
+
+def test_a_connection_that_fails_keeps_no_other_from_being_held_and_served_again() -> None:
+    connections = [Noted(), Faulty(), Noted()]
+    write_round = WriteRound([].append, int, None, None, float, int)  # type: ignore[arg-type]
+    lease = ServingLease(write_round, lambda: connections)
+
+    lease.hold()
+    lease.extend(200.0)
+
+    assert [connection.told for connection in connections] == [
+        ["stop", "again"], ["failed", "failed"], ["stop", "again"]
+    ]  # fmt: skip
+    assert not lease.is_held
+
 
 def lease_of(connection: Noted, now_ms: float) -> tuple[ServingLease, WriteRound]:
     def clock() -> float:

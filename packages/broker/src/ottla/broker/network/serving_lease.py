@@ -23,6 +23,10 @@ class Holdable(Protocol):
         """Undo `stop_taking`, and begin the requests that were received."""
         ...
 
+    def fail(self, error: Exception, /) -> None:
+        """Log a fault of this broker, and close."""
+        ...
+
 
 class ServingLease:
     """Holds requests and answers from the end of the lease until it is extended; without one, never.
@@ -49,8 +53,12 @@ class ServingLease:
             return
         self.is_held = True
         log.warning("requests wait: this process has slept, and another broker may have its id")
+        # A connection that cannot be held is closed: it must not be served, and must not keep others served.
         for connection in self._connections():
-            connection.stop_taking()
+            try:
+                connection.stop_taking()
+            except Exception as error:
+                connection.fail(error)
 
     def extend(self, until_ms: float = inf) -> None:
         """Serve until then; requests and answers that were held go on."""
@@ -58,7 +66,10 @@ class ServingLease:
         if self.is_held and not self._ended:
             self.is_held = False
             for connection in self._connections():
-                connection.take_again()
+                try:
+                    connection.take_again()
+                except Exception as error:
+                    connection.fail(error)
             self._round.write_all()
 
     def end(self) -> None:
