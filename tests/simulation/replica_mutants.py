@@ -8,7 +8,7 @@ from ottla.broker.api import list_offsets
 from ottla.broker.api.fetch import reading as fetch_read
 from ottla.broker.api.produce import delayed as delayed_produce
 from ottla.broker.cluster.configs import Configs
-from ottla.broker.cluster.session_lease import SessionLease
+from ottla.broker.cluster.zookeeper_session import SessionLease
 from ottla.broker.log.hosting.log_opening import LogOpener
 from ottla.broker.log.state.leader_epochs import LeaderEpochs
 from ottla.broker.log.state.producer_state import ProducerStates

@@ -19,7 +19,7 @@ PURE: Final = (
     "broker/controller/elections.py",
     "broker/log/compaction/cleaned_transactions.py",
     "broker/log/compaction/compaction_rules.py",
-    "broker/log/compaction/emptied_batches.py",
+    "broker/log/compaction/compaction_rules.py",
     "broker/groups/classic/group.py",
     "broker/groups/classic/rebalance.py",
     "broker/log/retention/retention.py",

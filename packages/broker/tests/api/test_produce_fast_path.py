@@ -20,8 +20,7 @@ from ottla.broker.api.testing import ClockOfTurn, DataPlane, batch_of
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.frames import FrameReader, ReceiveBuffer
-from ottla.broker.network.request_metrics import RequestMetrics
-from ottla.broker.network.request_times import RequestTimes
+from ottla.broker.network.request_metrics import RequestMetrics, RequestTimes
 from ottla.broker.requests.fast_path import FastAnswers, Outcome, ReceivedBytes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode

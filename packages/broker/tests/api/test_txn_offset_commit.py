@@ -7,8 +7,7 @@ import pytest
 
 from ottla.broker.api import offset_fetch, txn_offset_commit
 from ottla.broker.api.group_testing import PARTITIONS, GroupServices, ask
-from ottla.broker.coordinators.coordinator_partitions import partition_for
-from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.coordinators.coordinator_partitions import KeyValue, partition_for
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer, build_batch
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_fetch import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.cluster.session_lease import SessionLease
+from ottla.broker.cluster.zookeeper_session import SessionLease
 from ottla.broker.controller.testing import run_in_virtual_time
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import ConnectionLoss

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.coordinators.deadline_queue import Deadlines
+from ottla.broker.coordinators.timers import Deadlines
 
 
 def test_nothing_is_due_before_its_time() -> None:

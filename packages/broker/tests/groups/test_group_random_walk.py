@@ -5,6 +5,8 @@ import random
 import pytest
 
 from ottla.broker.groups.classic.events import (
+    PREVIOUS_STATES,
+    GroupLimits,
     GroupState,
     JoinResult,
     Loaded,
@@ -14,7 +16,6 @@ from ottla.broker.groups.classic.events import (
     Unloaded,
 )
 from ottla.broker.groups.classic.group import Group
-from ottla.broker.groups.classic.state_transitions import PREVIOUS_STATES, GroupLimits
 from ottla.broker.groups.testing import GroupDriver
 from ottla.protocol.errors import ErrorCode
 

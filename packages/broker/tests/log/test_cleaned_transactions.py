@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.broker.log.compaction.cleaned_transactions import CleanedTransactions
-from ottla.broker.log.compaction.emptied_batches import emptied
+from ottla.broker.log.compaction.compaction_rules import emptied
 from ottla.broker.log.testing import batch, idempotent
 from ottla.protocol.records import ControlType, CorruptRecords, end_transaction_marker, read_header
 from ottla.protocol.storage.indexes import AbortedTransaction

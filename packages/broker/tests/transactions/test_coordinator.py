@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.coordinators.coordinator_partitions import partition_for
-from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.coordinators.coordinator_partitions import KeyValue, partition_for
 from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.runtime.frozen_classes import replace

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from ottla.broker.cluster.large_assignments import for_bytes
+from ottla.broker.cluster.placement import for_bytes
 from ottla.broker.config import ConfigError, parse_topic_overrides
 from ottla.broker.config.topic import is_own_topic_key
 from ottla.broker.runtime.frozen_classes import frozen

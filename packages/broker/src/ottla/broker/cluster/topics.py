@@ -10,8 +10,15 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.cluster.large_assignments import BYTES_PER_PARTITION, encoded, for_bytes, for_partitions
-from ottla.broker.cluster.placement import Assignments, assign_replicas, new_topic_id
+from ottla.broker.cluster.placement import (
+    BYTES_PER_PARTITION,
+    Assignments,
+    assign_replicas,
+    encoded,
+    for_bytes,
+    for_partitions,
+    new_topic_id,
+)
 from ottla.broker.cluster.topic_settings import checked_overrides, create_topic, put_new_settings
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
 from ottla.broker.runtime.frozen_classes import frozen

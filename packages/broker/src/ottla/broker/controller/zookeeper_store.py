@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
-from ottla.broker.cluster.large_assignments import for_bytes, for_partitions
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
+from ottla.broker.cluster.placement import for_bytes, for_partitions
 from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
 from ottla.broker.controller.controller_context import Endpoint, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ottla.broker.coordinators.coordinator_state import KeyValue
+from ottla.broker.coordinators.coordinator_partitions import KeyValue
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.log.state.producer_state import NOT_REQUIRED, VerificationGuard
 from ottla.protocol.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, RequestTimedOut

@@ -8,8 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, S
-from ottla.broker.coordinators.coordinator_state import CoordinatorState, RecordCodec
+from ottla.broker.coordinators.coordinator_partitions import (
+    CoordinatorPartition,
+    CoordinatorState,
+    RecordCodec,
+    S,
+)
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.primitives import MalformedMessage

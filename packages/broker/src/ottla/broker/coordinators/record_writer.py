@@ -21,8 +21,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, S
-from ottla.broker.coordinators.coordinator_state import RecordCodec
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, RecordCodec, S
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
     KafkaError,

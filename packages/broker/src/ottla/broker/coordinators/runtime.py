@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ottla.broker.coordinators.coordinator_partitions import (
     CoordinatorPartition,
     CoordinatorPartitions,
+    RecordCodec,
     S,
     partition_for,
 )
-from ottla.broker.coordinators.coordinator_state import RecordCodec
 from ottla.broker.coordinators.loading import StateLoader
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode, KafkaError

@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from ottla.broker.controller.testing import run_in_virtual_time
-from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
-from ottla.broker.coordinators.coordinator_state import Headers, KeyValue
+from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, Headers, KeyValue
 from ottla.broker.coordinators.internal_topic_log import (
     AppendedBatch,
     CoordinatorStore,
@@ -21,7 +20,7 @@ from ottla.broker.coordinators.internal_topic_log import (
 )
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
-from ottla.broker.coordinators.timer_task import Timers
+from ottla.broker.coordinators.timers import Timers
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment

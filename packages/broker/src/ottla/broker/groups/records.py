@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from ottla.broker.cluster.metadata import NO_ID
-from ottla.broker.coordinators.coordinator_state import Headers, KeyValue
+from ottla.broker.coordinators.coordinator_partitions import Headers, KeyValue
 from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.protocol.internal_topics import (

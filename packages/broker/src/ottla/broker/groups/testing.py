@@ -15,6 +15,7 @@ from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.groups.classic.events import (
     Event,
+    GroupLimits,
     Heartbeat,
     HeartbeatResult,
     Join,
@@ -31,7 +32,6 @@ from ottla.broker.groups.classic.events import (
     TimePassed,
 )
 from ottla.broker.groups.classic.group import Group
-from ottla.broker.groups.classic.state_transitions import GroupLimits
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.metrics import Metrics

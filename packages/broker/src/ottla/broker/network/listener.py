@@ -18,9 +18,8 @@ from ottla.broker.network.frames import ReceiveBuffer
 from ottla.broker.network.native_connection import WriteRound
 from ottla.broker.network.open_connections import OpenConnections
 from ottla.broker.network.request_memory import RequestMemory
-from ottla.broker.network.request_metrics import RequestMetrics
+from ottla.broker.network.request_metrics import RequestMetrics, RequestTimes
 from ottla.broker.network.request_queue import RequestQueue
-from ottla.broker.network.request_times import RequestTimes
 from ottla.broker.network.response_queue import FullSockets
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ottla.broker.network.native_connection import WriteRound
     from ottla.broker.network.open_connections import OpenConnections
     from ottla.broker.network.request_memory import RequestMemory
+    from ottla.broker.network.request_metrics import RequestTimes
     from ottla.broker.network.request_queue import RequestQueue
-    from ottla.broker.network.request_times import RequestTimes
     from ottla.broker.network.response_queue import FullSockets
     from ottla.broker.network.session import Session
     from ottla.broker.runtime.log_lines import LimitedWarnings

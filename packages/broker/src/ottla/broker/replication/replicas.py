@@ -26,7 +26,7 @@ from ottla.broker.replication.leader_and_isr_requests import (
     stops_of,
 )
 from ottla.broker.replication.partition import Assignment, IsrChanged, IsrProposed, Partition, Role
-from ottla.broker.replication.partition_metrics import PartitionGauges
+from ottla.broker.replication.replication_metrics import PartitionGauges
 from ottla.protocol.errors import (
     ErrorCode,
     FencedLeaderEpoch,

@@ -19,8 +19,7 @@ from ottla.broker.cluster.registration import (
     generate_broker_id,
     make_roots,
 )
-from ottla.broker.cluster.session_lease import SessionLease
-from ottla.broker.cluster.zookeeper_session import measure_session, retrying
+from ottla.broker.cluster.zookeeper_session import SessionLease, measure_session, retrying
 from ottla.broker.config.listeners import advertised_host
 from ottla.broker.controller.channels import RemoteSender, Sender
 from ottla.broker.controller.control_request_batch import endpoint_of

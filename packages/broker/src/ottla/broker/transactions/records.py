@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from ottla.broker.coordinators.coordinator_state import Headers, KeyValue
+from ottla.broker.coordinators.coordinator_partitions import Headers, KeyValue
 from ottla.broker.transactions.events import UNREADABLE, Producer, TransactionSnapshot, TransactionState
 from ottla.protocol.internal_topics import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from ottla.protocol.primitives import MalformedMessage

@@ -1,11 +1,11 @@
-"""The events of a classic group, its replies, and the snapshots that it has written."""
+"""The states and events of a classic group, its replies, its limits, and its snapshots in the log."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import TypeAlias
+from enum import Enum, StrEnum
+from typing import Final, TypeAlias
 
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode
@@ -16,6 +16,11 @@ UNKNOWN_MEMBER_ID = ""
 Token: TypeAlias = Hashable
 """Identifies a request that waits for its answer; the group only returns it with the reply."""
 
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+"""How long a new member may wait for its first generation: without an id it cannot send heartbeats."""
+
+SHORTEST_SECOND_WAIT_MS: Final = 1_000
+
 
 class GroupState(Enum):
     """The states of a classic group, by the names that clients see."""
@@ -25,6 +30,18 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+
+
+PREVIOUS_STATES: Final[Mapping[GroupState, frozenset[GroupState]]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset(
+        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+    ),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}
+"""For each state, the states it may be entered from."""
 
 
 # ---- snapshots in the log
@@ -257,3 +274,24 @@ class Outcome:
     replies: list[Reply] = field(default_factory=list)
     wake_at_ms: float | None = None
     rebalanced: int = 0
+
+
+@frozen(kw_only=True)
+class GroupLimits:
+    """The limits of groups in the broker's configuration."""
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2**31 - 1
+    max_metadata_bytes: int = 2**31 - 1
+    """The most bytes of metadata that all members of a group together may have."""
+
+
+class Wait(StrEnum):
+    """The kinds of deadlines of a group; strings, because keys of deadlines are hashed natively then."""
+
+    SESSION = "session"
+    PENDING_MEMBER = "pending member"
+    REBALANCE = "rebalance"
+    SYNCS = "syncs"

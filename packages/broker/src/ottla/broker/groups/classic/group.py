@@ -21,6 +21,7 @@ from typing import Self, assert_never
 from ottla.broker.groups.classic.events import (
     UNKNOWN_MEMBER_ID,
     Event,
+    GroupLimits,
     GroupSnapshot,
     GroupState,
     Heartbeat,
@@ -37,12 +38,12 @@ from ottla.broker.groups.classic.events import (
     Sync,
     TimePassed,
     Unloaded,
+    Wait,
 )
 from ottla.broker.groups.classic.group_metadata import GroupMetadata
 from ottla.broker.groups.classic.join_group import Joins
 from ottla.broker.groups.classic.members import GroupMember, Members
 from ottla.broker.groups.classic.rebalance import Rebalance
-from ottla.broker.groups.classic.state_transitions import GroupLimits, Wait
 from ottla.broker.groups.classic.validation import validate_commit, validate_member
 from ottla.protocol.errors import ErrorCode
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Self
 
-from ottla.broker.coordinators.deadline_queue import Deadlines
+from ottla.broker.coordinators.timers import Deadlines
 from ottla.broker.groups.classic.events import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
     NO_GENERATION,
+    PREVIOUS_STATES,
     UNKNOWN_MEMBER_ID,
+    GroupLimits,
     GroupSnapshot,
     GroupState,
     HeartbeatResult,
@@ -22,14 +25,9 @@ from ottla.broker.groups.classic.events import (
     Reply,
     SyncResult,
     Token,
-)
-from ottla.broker.groups.classic.members import GroupMember, Members
-from ottla.broker.groups.classic.state_transitions import (
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
-    PREVIOUS_STATES,
-    GroupLimits,
     Wait,
 )
+from ottla.broker.groups.classic.members import GroupMember, Members
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.group_payloads import ConsumerProtocolSubscription
 from ottla.protocol.primitives import MalformedMessage

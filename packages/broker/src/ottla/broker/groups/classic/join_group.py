@@ -9,11 +9,11 @@ from ottla.broker.groups.classic.events import (
     JoinResult,
     Reason,
     Replacement,
+    Wait,
 )
 from ottla.broker.groups.classic.group_metadata import GroupMetadata
 from ottla.broker.groups.classic.members import GroupMember
 from ottla.broker.groups.classic.rebalance import Rebalance
-from ottla.broker.groups.classic.state_transitions import Wait
 from ottla.broker.groups.classic.validation import has_room_for, supports, validate_member
 from ottla.protocol.errors import ErrorCode
 

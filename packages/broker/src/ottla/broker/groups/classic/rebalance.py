@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.groups.classic.events import (
+    PREVIOUS_STATES,
+    SHORTEST_SECOND_WAIT_MS,
     GroupState,
     Persist,
     Reason,
     Sync,
     SyncResult,
+    Wait,
 )
 from ottla.broker.groups.classic.group_metadata import GroupMetadata
-from ottla.broker.groups.classic.state_transitions import PREVIOUS_STATES, SHORTEST_SECOND_WAIT_MS, Wait
 from ottla.broker.groups.classic.validation import validate_sync
 from ottla.protocol.errors import ErrorCode
 

@@ -12,9 +12,10 @@ from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartitio
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.coordinators.response_errors import after_failed_group_write
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
-from ottla.broker.coordinators.timer_task import Timers
+from ottla.broker.coordinators.timers import Timers
 from ottla.broker.groups.classic.events import (
     Event,
+    GroupLimits,
     GroupState,
     Loaded,
     Persist,
@@ -25,7 +26,6 @@ from ottla.broker.groups.classic.events import (
     Unloaded,
 )
 from ottla.broker.groups.classic.group import Group
-from ottla.broker.groups.classic.state_transitions import GroupLimits
 from ottla.broker.groups.offsets.partition_state import GroupsState, HostedGroup
 from ottla.broker.groups.offsets.stale_offsets import ExistingTopics, StaleOffsets
 from ottla.broker.groups.records import GroupRecord, GroupRecordCodec, LogRecord, OffsetRecord

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ottla.broker.groups.classic.events import GroupSnapshot, GroupState
+from ottla.broker.groups.classic.events import GroupLimits, GroupSnapshot, GroupState
 from ottla.broker.groups.classic.group import Group
-from ottla.broker.groups.classic.state_transitions import GroupLimits
 from ottla.broker.groups.offsets.committed_offsets import GroupOffsets
 from ottla.broker.groups.records import GroupRecord, LogRecord, OffsetRecord
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log.compaction.cleaned_transactions import CleanedTransactions
 from ottla.broker.log.compaction.cleaning_pace import Pace
-from ottla.broker.log.compaction.emptied_batches import emptied, kept_of_legacy, records_of_legacy
+from ottla.broker.log.compaction.compaction_rules import emptied, kept_of_legacy, records_of_legacy
 from ottla.broker.log.compaction.offset_map import OffsetMap, PlainCopy, retained
 from ottla.protocol.errors import KafkaError, UnsupportedCompressionType
 from ottla.protocol.records import (
