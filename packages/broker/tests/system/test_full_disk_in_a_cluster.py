@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla.broker.testing import BrokerCluster
+from ottla.broker.testing import BrokerCluster, BrokerFailed
 from ottla.client.cli import main
 from ottla.client.config import Address
 from ottla.client.connection import Connection
@@ -175,3 +175,25 @@ def test_a_leader_without_another_in_sync_replica_stays_and_serves_what_it_has(f
 
     assert full.produce("alone", 0, b"after") is None
     assert full.values("alone", 0, 2) == [b"before", b"after"]
+
+
+def test_a_broker_that_is_killed_on_a_full_disk_starts_with_its_records_once_there_is_room(
+    full: FullDisk,
+) -> None:
+    full.create("t", [[1, 2, 3]])
+    assert full.produce("t", 0, b"before") is None
+    full.disk.fill()
+    assert full.produce("t", 0, b"during") is None
+    broker = full.cluster.brokers[1]
+    broker.kill()
+
+    with pytest.raises(BrokerFailed, match=r"No space left on device.*make room and start the broker again"):
+        broker.start()
+    broker.kill()
+    full.disk.free()
+    broker.start()
+
+    until(full.is_healthy, lambda: full.ottla("cluster", "health").output)
+    assert full.states("t") == {0: (2, [1, 2, 3])}
+    compared = json.loads(full.ottla("replica", "verify", "--topic", "t", "--json").stdout)
+    assert {partition["result"] for partition in compared} == {"equal"}

@@ -24,7 +24,7 @@ from ottla.broker.config.listeners import advertised_host
 from ottla.broker.controller.channels import RemoteSender, Sender
 from ottla.broker.controller.control_request_batch import endpoint_of
 from ottla.broker.controller.controllership import NO_CONTROLLER
-from ottla.broker.log.files.file_system import DiskFiles, Files
+from ottla.broker.log.files.file_system import NO_SPACE, DiskFiles, Files
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.dispatcher import Dispatcher
@@ -268,7 +268,9 @@ class Broker:
             cause = first.error and (first.error.strerror or first.error)
             reason = f"every log directory has failed ({first.path}: {cause})"
             _log.critical("broker stops", extra={"reason": reason})
-            self._cannot_go_on(EveryDirectoryFailed(f"{reason}: replace the disk and start the broker again"))
+            is_full = first.error is not None and first.error.errno in NO_SPACE
+            advice = "make room" if is_full else "replace the disk"
+            self._cannot_go_on(EveryDirectoryFailed(f"{reason}: {advice} and start the broker again"))
         else:
             self._announce()
 
