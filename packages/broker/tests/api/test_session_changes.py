@@ -6,16 +6,22 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ottla.broker.api.fetch import general as fetch
-from ottla.broker.api.fetch.response import FetchAnswer
+from ottla.broker.api.fetch.reading import DEBUGGING
+from ottla.broker.api.fetch.response import FetchAnswer, FetchedPartition
+from ottla.broker.api.fetch.sessions import RequestedPartition, WatchedPartitions
 from ottla.broker.api.testing import DataPlane, batch_of
 from ottla.broker.log.log import Slice
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 60
 FOR_EVER_MS = 3_600_000
@@ -216,6 +222,19 @@ async def test_a_session_hears_of_every_change(
     assert await reader.fetch() == ([] if change is log_start else [1]), "an error is said until it ends"
 
 
+async def test_a_reader_of_a_follower_hears_of_a_truncation(plane: DataPlane) -> None:
+    partition = await plane.lead(leader=2, isr=(1, 2), replicas=(1, 2))
+    partition.append_from_leader(bytes(batch_of(b"a")), 1, 0, 0)
+    reader = await settled(plane, 1, replica=DEBUGGING)
+    assert reader.known[0].offset == 1
+    assert await reader.fetch() == []
+
+    await partition.truncate_to(0)
+
+    assert await reader.fetch() == [0]
+    assert reader.known[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
 async def test_what_did_not_fit_into_an_answer_comes_first_in_the_next(plane: DataPlane) -> None:
     partitions = await led(plane, 4)
     follower = await settled(plane, 4)
@@ -368,6 +387,63 @@ async def test_a_request_of_a_session_behind_one_that_waits_hears_of_changes(pla
     while await follower.fetch():
         pass
     assert follower.known[2].high_watermark == 1
+
+
+async def test_an_answer_that_is_late_does_not_hide_what_a_later_one_has_said(plane: DataPlane) -> None:
+    partition = (await led(plane, 1))[0]
+    for _ in range(3):
+        append(partition)
+    partition.fetched(2, 3, 0, 0)
+    reader = Reader(plane, known={0: Known(offset=3)})
+    while await reader.fetch():
+        pass
+
+    partition.log.advance_log_start(1)
+    late = asyncio.ensure_future(reader.end(reader.begin(wait_ms=100)))
+    await asyncio.sleep(0)
+    await reader.fetch()
+    partition.log.advance_log_start(2)
+    await reader.fetch()
+    await late
+
+    await reader.fetch()
+    assert reader.known[0].log_start_offset == 2
+
+
+def test_a_change_between_a_read_and_its_answer_keeps_a_partition_unsettled() -> None:
+    hosted: Any = SimpleNamespace(watchers={})
+    requested = RequestedPartition(TopicPartition("t", 0), 0, 1000)
+    watched, settled_answer = WatchedPartitions(), FetchedPartition(0, is_settled=True)
+    watched.add(requested)
+
+    watched.watch(requested, hosted)
+    for note in list(hosted.watchers):
+        note()
+    watched.settle(requested, settled_answer)
+    assert watched.to_read() == [requested]
+
+    watched.watch(requested, hosted)
+    watched.settle(requested, settled_answer)
+    assert watched.to_read() == []
+
+
+async def test_a_high_watermark_that_waits_for_time_to_pass_moves_with_any_fetch(plane: DataPlane) -> None:
+    clock = plane.environment.clock = SetClock()
+    partition = (await led(plane, 1, replicas=(1, 2, 3, 4)))[0]
+    second, third, fourth = (Reader(plane, replica, known={0: Known()}) for replica in (2, 3, 4))
+    await second.fetch()
+    await fourth.fetch()
+    assert partition.core.proposal is not None, "while it is pending, the third is not proposed"
+    await third.fetch()
+    append(partition, now_ms=clock.ms)
+    for reader in (second, fourth, second, fourth):
+        await reader.fetch()
+    assert partition.high_watermark == 0, "the third may join, and has not asked for more"
+
+    clock.ms += MAX_LAG_MS + 1
+    await second.fetch()
+
+    assert partition.high_watermark == 1
 
 
 @pytest.mark.parametrize("seed", range(20))
