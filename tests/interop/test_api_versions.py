@@ -14,8 +14,7 @@ import pytest
 
 from ottla.broker.network.request_metrics import request_name
 from ottla.broker.testing import BrokerProcess
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.api import ApiKey, RequestHeader, decode_response_header, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from peers.apache_kafka import ApacheKafka
 from peers.fetched_programs import go_program, node_modules

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ottla.protocol import group_payloads, internal_topics
+from ottla.protocol import stored_messages
 from ottla.protocol.schema import Field, Message, Struct
 from ottla.protocol.testing import instances, message_versions, version_id
 from peers.java import compile_program
@@ -69,10 +69,10 @@ def echo() -> Iterator[Echo]:
 
 
 def java_class(cls: type[Message]) -> str:
-    if cls.__module__ == internal_topics.__name__:
+    is_stored = cls.__module__ == stored_messages.__name__
+    if is_stored and not cls.__name__.startswith("ConsumerProtocol"):
         return f"{TRANSACTION_PACKAGE if 'Transaction' in cls.__name__ else GROUP_PACKAGE}.{cls.__name__}"
-    suffix = "" if cls.__module__ == group_payloads.__name__ else "Data"
-    return f"org.apache.kafka.common.message.{cls.__name__}{suffix}"
+    return f"org.apache.kafka.common.message.{cls.__name__}{'' if is_stored else 'Data'}"
 
 
 def as_json(value: Any, version: int) -> Any:

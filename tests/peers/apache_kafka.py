@@ -13,8 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.api import ApiKey, RequestHeader, decode_response_header, encode_request
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from peers.maven import kafka_3_server
 from peers.processes import Process, free_port

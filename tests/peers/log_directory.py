@@ -11,12 +11,13 @@ from ottla.protocol.storage.checkpoints import encode_offset_checkpoint
 from ottla.protocol.storage.indexes import (
     AbortedTransaction,
     OffsetEntry,
+    ProducerEntry,
     TimeEntry,
     encode_aborted_transaction,
     encode_offset_entry,
+    encode_producer_snapshot,
     encode_time_entry,
 )
-from ottla.protocol.storage.producer_snapshot import ProducerEntry, encode_producer_snapshot
 from ottla.protocol.storage.segments import SegmentFile, directory_name, file_name
 from ottla.protocol.topics import TopicPartition
 

@@ -10,7 +10,7 @@ from typing import Self
 from ottla.admin import Admin
 from ottla.client.blocking import LoopThread
 from ottla.producer import SyncProducer
-from ottla.protocol.storage.uuids import encode_uuid
+from ottla.protocol.storage.checkpoints import encode_uuid
 from ottla.protocol.topics import TopicPartition
 
 Header = tuple[str, bytes | None]

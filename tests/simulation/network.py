@@ -14,8 +14,7 @@ from ottla.broker.api.routes import ROUTES
 from ottla.client.api_versions import choose_version
 from ottla.client.config import Address, ClientConfig
 from ottla.client.errors import ConnectFailed, ConnectionClosed, RequestTimeout
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.api import ApiKey, RequestHeader, decode_response_header, encode_request
 from ottla.protocol.schema import Message
 from simulation.virtual_time import ProcessLoop, World
 

@@ -19,7 +19,6 @@ from ottla.client.cli import main
 from ottla.client.commands import ExtensibleGroup
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.group_payloads import ConsumerProtocolAssignment, TopicPartitions
 from ottla.protocol.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -66,6 +65,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from ottla.protocol.stored_messages import ConsumerProtocolAssignment, TopicPartitions
 
 COMMAND = Path(sys.executable).with_name("ottla")
 

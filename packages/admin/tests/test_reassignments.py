@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.admin.balancing import TooFewBrokers, balanced
+from ottla.admin.reassigning import throttled_replicas
 from ottla.admin.reassignment_file import (
     MalformedReassignment,
     PartitionPlan,
@@ -18,7 +19,6 @@ from ottla.admin.reassignment_file import (
     encode_plans,
 )
 from ottla.admin.replicas import StoredBatch, compare
-from ottla.admin.throttles import throttled_replicas
 from ottla.protocol.topics import TopicPartition
 
 

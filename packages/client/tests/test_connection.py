@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from ottla.client.config import Address, ClientConfig
-from ottla.client.connection import Connection
+from ottla.client.connection import Connection, _sources_for
 from ottla.client.errors import (
     BadResponse,
     ConnectFailed,
@@ -20,11 +20,9 @@ from ottla.client.errors import (
 )
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import from_properties
-from ottla.client.socket_buffers import _sources_for
 from ottla.client.testing import ScriptedBroker
 from ottla.client.wire import WireProtocol
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, encode_request_header
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from ottla.producer import BufferFull, ProducerClosed, ProducerMetrics
-from ottla.producer.append.buffer_space import BufferSpace
+from ottla.producer.append.record_admission import BufferSpace
 
 
 @dataclass

@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from ottla.producer.cli import _keys_and_values
-from ottla.producer.cli_input import CHUNK_BYTES, Input, chunks_of
+from ottla.producer.cli import CHUNK_BYTES, Input, _keys_and_values, chunks_of
 
 
 def test_lines_come_without_their_ends() -> None:

@@ -13,7 +13,7 @@ from ottla.client.retry import Backoff
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.producer import Producer, ProducerConfig
 from ottla.producer.accumulator import Accumulator, Appender, Batch
-from ottla.producer.sender.refused_leaders import RefusedLeaders
+from ottla.producer.sender.partition_order import RefusedLeaders
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse

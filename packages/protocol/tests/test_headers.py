@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.protocol.api import ApiKey, request_header_version, response_header_version
-from ottla.protocol.headers import (
+from ottla.protocol.api import (
+    ApiKey,
     RequestHeader,
     decode_request_header,
     decode_response_header,
     encode_request,
     encode_request_header,
+    request_header_version,
     response_header,
+    response_header_version,
 )
 from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from ottla.protocol.messages.metadata import MetadataRequest

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.group_payloads import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from ottla.protocol.messages.api_versions import ApiVersionsResponse
 from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.schema import Field, Message, Struct
+from ottla.protocol.stored_messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from ottla.protocol.testing import api_messages, instances, version_id
 
 kio_serial = pytest.importorskip("kio.serial")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ottla.protocol.headers import RequestHeader, encode_request_header
+from ottla.protocol.api import RequestHeader, encode_request_header
 from ottla.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,

@@ -36,8 +36,15 @@ from ottla.protocol.records import (
     validate_batch,
     validate_batches,
 )
-from ottla.protocol.records.reference import ReferenceBatch, ReferenceRecord, decode_batch, encode_batch
-from ottla.protocol.records.testing import NOW_MS, a_batch, with_body
+from ottla.protocol.records.testing import (
+    NOW_MS,
+    ReferenceBatch,
+    ReferenceRecord,
+    a_batch,
+    decode_batch,
+    encode_batch,
+    with_body,
+)
 
 blobs = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=40)), max_size=4)

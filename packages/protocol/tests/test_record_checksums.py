@@ -12,7 +12,7 @@ import pytest
 
 from ottla.protocol.records import _codec, crc32c, murmur2
 from ottla.protocol.records.compression import xxh32
-from ottla.protocol.records.reference import crc32c as reference_crc32c
+from ottla.protocol.records.testing import reference_crc32c
 
 IMPLEMENTATIONS = _codec.crc32c_implementations()
 

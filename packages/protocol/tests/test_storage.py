@@ -18,28 +18,28 @@ from ottla.protocol.storage.checkpoints import (
     decode_meta_properties,
     decode_offset_checkpoint,
     decode_partition_metadata,
+    decode_uuid,
     encode_leader_epochs,
     encode_meta_properties,
     encode_offset_checkpoint,
     encode_partition_metadata,
+    encode_uuid,
 )
 from ottla.protocol.storage.indexes import (
     AbortedTransaction,
     OffsetEntry,
+    ProducerEntry,
     TimeEntry,
     decode_aborted_transactions,
+    decode_producer_snapshot,
     encode_aborted_transaction,
     encode_offset_entry,
+    encode_producer_snapshot,
     encode_time_entry,
     lookup_offset,
     lookup_timestamp,
     offset_entry_at,
     time_entry_at,
-)
-from ottla.protocol.storage.producer_snapshot import (
-    ProducerEntry,
-    decode_producer_snapshot,
-    encode_producer_snapshot,
 )
 from ottla.protocol.storage.properties import decode_properties
 from ottla.protocol.storage.segments import (
@@ -57,7 +57,6 @@ from ottla.protocol.storage.segments import (
     parse_file_name,
     stray_directory_name,
 )
-from ottla.protocol.storage.uuids import decode_uuid, encode_uuid
 from ottla.protocol.topics import TopicPartition
 
 AN_ID = UUID("7085e280-110a-46c4-90d6-ad26fd8c6523")

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.protocol.group_payloads import (
+from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.stored_messages import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
-)
-from ottla.protocol.internal_topics import (
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
+    TopicPartitions,
     TransactionLogValue,
     TransactionPartitions,
     decode_offsets_key,
 )
-from ottla.protocol.primitives import MalformedMessage
 
 
 def test_the_version_of_a_key_says_what_it_is() -> None:

@@ -20,8 +20,7 @@ from click.testing import CliRunner, Result
 from ottla.client.cli import main
 from ottla.tools.cluster_cli import start, stop
 from ottla.tools.local_cluster.layout import ClusterLayout, read_layout
-from ottla.tools.local_cluster.members import running_pid
-from ottla.tools.local_cluster.orphans import orphans_of
+from ottla.tools.local_cluster.members import orphans_of, running_pid
 from ottla.tools.local_cluster.startup import members_of
 from ottla.zookeeper.apache_server import NoZooKeeper, find_installation
 

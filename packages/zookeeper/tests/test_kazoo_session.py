@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ottla.zookeeper.acls import CREATOR_ALL, CREATOR_ALL_WORLD_READ, secure_acl
 from ottla.zookeeper.apache_server import NoZooKeeper, RealZooKeeper, find_installation, free_port
 from ottla.zookeeper.embedded import EmbeddedCoordinator, Limits
 from ottla.zookeeper.errors import (
@@ -21,6 +20,7 @@ from ottla.zookeeper.errors import (
     ValueTooLarge,
 )
 from ottla.zookeeper.kazoo_session import KazooSession
+from ottla.zookeeper.paths import CREATOR_ALL, CREATOR_ALL_WORLD_READ, secure_acl
 from ottla.zookeeper.session import OPEN_ACL, Session, SessionState, SetData, WatchEvent
 from ottla.zookeeper.testing import MisbehavingProxy, States
 

@@ -21,8 +21,7 @@ from ottla.broker.api.fetch.testing import (
 from ottla.broker.api.testing import DataPlane, batch_of
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.fast_path import FastAnswers, Outcome, Wait
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import decode_request_header
+from ottla.protocol.api import ApiKey, decode_request_header
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.native import PlainFetch
 

@@ -26,8 +26,7 @@ from ottla.broker.api.testing import DataPlane, batch_of, topic_id_of
 from ottla.broker.log.log import AppendOrigin
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.fast_path import Outcome
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import decode_request_header
+from ottla.protocol.api import ApiKey, decode_request_header
 from ottla.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,

@@ -24,9 +24,8 @@ from ottla.broker.requests.permissions import WRITE_TOPICS
 from ottla.broker.requests.routes import Route, Routes
 from ottla.broker.security.authorizer import Operation, Resource, ResourceType
 from ottla.broker.security.principal import Principal
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.headers import RequestHeader, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from ottla.protocol.messages.produce import (
     PartitionProduceData,

@@ -22,9 +22,8 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.network.frames import FrameReader, ReceiveBuffer
 from ottla.broker.network.request_metrics import RequestMetrics, RequestTimes
 from ottla.broker.requests.fast_path import FastAnswers, Outcome, ReceivedBytes
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request, response_header
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.headers import RequestHeader, encode_request, response_header
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -165,7 +164,7 @@ def test_damaged_requests_are_never_misread(data: st.DataObject) -> None:
 
 
 def _decoded(frame: bytes) -> ProduceRequest:
-    from ottla.protocol.headers import decode_request_header
+    from ottla.protocol.api import decode_request_header
 
     header, position = decode_request_header(memoryview(frame)[4:])
     return ProduceRequest.decode(frame[4 + position :], header.api_version)

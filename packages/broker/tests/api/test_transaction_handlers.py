@@ -27,8 +27,8 @@ from ottla.broker.runtime.loop_budget import LONG_REQUESTS_MS
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot
 from ottla.broker.transactions.testing import MemoryCluster, leading, memory_store
+from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
-from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

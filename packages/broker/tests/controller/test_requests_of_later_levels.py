@@ -16,9 +16,8 @@ from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.controller.testing import ControllerCluster, run_in_virtual_time
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, RequestHeader
 from ottla.protocol.errors import ErrorCode, NotController, StaleBrokerEpoch
-from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,

@@ -34,7 +34,7 @@ from ottla.protocol.records import (
     read_headers,
     validate_batches,
 )
-from ottla.protocol.storage.producer_snapshot import ProducerEntry
+from ottla.protocol.storage.indexes import ProducerEntry
 from ottla.protocol.topics import TopicPartition
 
 STATES = int(os.environ.get("CRASH_STATES", "300"))

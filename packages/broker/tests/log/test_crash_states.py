@@ -35,8 +35,7 @@ from ottla.protocol.records import (
     read_headers,
 )
 from ottla.protocol.storage.checkpoints import EpochStart
-from ottla.protocol.storage.indexes import AbortedTransaction
-from ottla.protocol.storage.producer_snapshot import ProducerEntry
+from ottla.protocol.storage.indexes import AbortedTransaction, ProducerEntry
 from ottla.protocol.topics import TopicPartition
 
 STATES = int(os.environ.get("CRASH_STATES", "300"))

@@ -20,8 +20,7 @@ from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.fast_path import FastPath
 from ottla.broker.requests.routes import Route, Routes
 from ottla.broker.security.principal import ANONYMOUS, Principal
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, encode_request
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

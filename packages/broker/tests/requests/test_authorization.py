@@ -11,8 +11,8 @@ from ottla.broker.cluster.inter_broker_access import Addresses, InterBrokerAcces
 from ottla.broker.config import BrokerConfig
 from ottla.broker.requests.authorization import RequestAuthorization, refusal_of_replica
 from ottla.broker.requests.context import CloseConnection, RequestContext
+from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ClusterAuthorizationFailed
-from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.zookeeper.errors import ConnectionLoss
 

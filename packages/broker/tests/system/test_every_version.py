@@ -21,8 +21,14 @@ from confluent_kafka.admin import (
 
 from ottla.broker.api.routes import ROUTES
 from ottla.broker.testing import BrokerThread
-from ottla.protocol.api import ApiKey, request_class, response_class
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request
+from ottla.protocol.api import (
+    ApiKey,
+    RequestHeader,
+    decode_response_header,
+    encode_request,
+    request_class,
+    response_class,
+)
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

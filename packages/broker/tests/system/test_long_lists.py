@@ -16,9 +16,14 @@ import pytest
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.broker.server.broker import Broker
-from ottla.protocol.api import ApiKey, response_class
+from ottla.protocol.api import (
+    ApiKey,
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    response_class,
+)
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartition,

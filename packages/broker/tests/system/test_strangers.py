@@ -16,9 +16,14 @@ from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.broker.server.broker import Broker
 from ottla.broker.testing import free_port
-from ottla.protocol.api import ApiKey, response_class
+from ottla.protocol.api import (
+    ApiKey,
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    response_class,
+)
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest
 from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -12,8 +12,7 @@ import pytest
 
 from ottla.broker.api.testing import batch_of
 from ottla.broker.testing import BrokerFailed, BrokerProcess
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, encode_request
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.zookeeper import paths

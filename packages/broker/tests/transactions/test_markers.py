@@ -15,8 +15,8 @@ from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.runtime.loop_budget import LONG_REQUESTS_MS, Disconnected
 from ottla.broker.transactions.markers import PartitionMarkers
+from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,

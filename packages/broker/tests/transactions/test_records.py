@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from ottla.broker.transactions.events import UNREADABLE, Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.records import TransactionRecord, decode_record, encode_record
-from ottla.protocol.internal_topics import TransactionLogValue, TransactionPartitions
 from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.stored_messages import TransactionLogValue, TransactionPartitions
 from ottla.protocol.topics import TopicPartition
 
 int64 = st.integers(0, 2**63 - 1)

@@ -14,13 +14,15 @@ from typing import Self
 from ottla.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
 from ottla.admin.cluster_health import ClusterState, PartitionHealth, Problem, problems, read_state
 from ottla.admin.configs import BROKER, BROKER_LOGGER, TOPIC, ConfigEntry, Configs
-from ottla.admin.group_progress import GroupProgress, PartitionProgress, read_progress
 from ottla.admin.groups import (
     CommittedOffset,
     GroupDescription,
     GroupListing,
+    GroupProgress,
     Groups,
     MemberDescription,
+    PartitionProgress,
+    read_progress,
 )
 from ottla.admin.offsets import EARLIEST, LATEST, Offsets
 from ottla.admin.partitions import Partitions, Reassignment

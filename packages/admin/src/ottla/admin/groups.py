@@ -1,4 +1,4 @@
-"""Consumer groups: list, describe, read and reset their offsets, delete."""
+"""Consumer groups: list, describe, delete, read and reset their offsets, and how far each one is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.admin.offsets import LATEST, Offsets
+from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup
-from ottla.protocol.group_payloads import ConsumerProtocolAssignment
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.messages.describe_groups import (
     DescribedGroupMember,
@@ -33,6 +33,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from ottla.protocol.stored_messages import ConsumerProtocolAssignment
 from ottla.protocol.topics import TopicPartition, by_topic
 
 NOTHING_COMMITTED = -1
@@ -265,3 +266,52 @@ def _fetch_topics(partitions: Iterable[TopicPartition]) -> list[OffsetFetchReque
         OffsetFetchRequestTopic(name=topic, partition_indexes=[partition.partition for partition in found])
         for topic, found in by_topic(partitions).items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """The progress of a group in a partition that it has committed or that a member owns.
+
+    `offset` is None without a commit, `end_offset` for a partition that was deleted or whose leader is away.
+    """
+
+    partition: TopicPartition
+    offset: int | None
+    end_offset: int | None
+    owner: MemberDescription | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records still to be read; negative for a commit beyond the end, as in Kafka; None if not known."""
+        if self.offset is None or self.end_offset is None:
+            return None
+        return self.end_offset - self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """A group with its members, and its progress by partition, sorted."""
+
+    description: GroupDescription
+    partitions: tuple[PartitionProgress, ...]
+
+    @property
+    def beyond_the_end(self) -> list[PartitionProgress]:
+        """Partitions whose commit is beyond the end: `auto_offset_reset` decides where the group goes on."""
+        return [partition for partition in self.partitions if partition.lag is not None and partition.lag < 0]
+
+
+async def read_progress(groups: Groups, offsets: Offsets, topics: Topics, name: str) -> GroupProgress:
+    """Read the progress of a group. Raises GroupIdNotFound."""
+    description = await groups.describe(name)
+    committed = {partition: offset for partition, (offset, _) in (await groups.committed(name)).items()}
+    owners = {partition: member for member in description.members for partition in member.partitions}
+    chosen = sorted({*committed, *owners})
+    known = {topic.name: topic.partitions for topic in await topics.list(internal=True)} if chosen else {}
+    existing = [partition for partition in chosen if partition.partition in known.get(partition.topic, ())]
+    ends = await offsets.find_reachable(dict.fromkeys(existing, LATEST))
+    progress = [
+        PartitionProgress(partition, committed.get(partition), ends.get(partition), owners.get(partition))
+        for partition in chosen
+    ]
+    return GroupProgress(description, tuple(progress))

@@ -7,11 +7,14 @@ request awaits a future in a queue.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from ottla.client.api_versions import BEFORE_API_VERSIONS, VersionRange, choose_version
 from ottla.client.authentication import authenticate, certificate_problem, renewal_s
@@ -25,11 +28,9 @@ from ottla.client.errors import (
     ConnectionClosed,
     RequestTimeout,
 )
-from ottla.client.socket_buffers import connect_socket, has_buffer_sizes
 from ottla.client.wire import Reply, WireProtocol
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, RequestHeader, decode_response_header, encode_request_header
 from ottla.protocol.errors import ErrorCode, error_for
-from ottla.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.primitives import MalformedMessage
@@ -43,6 +44,11 @@ API_VERSIONS_OPENING = 3
 
 Encode = Callable[[int], Sequence[bytes]]
 """Returns the parts of a framed request with a given correlation id."""
+
+_LEADS_ELSEWHERE: Final = frozenset(
+    {errno.EADDRNOTAVAIL, errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH}
+)
+"""Errors of a source address. Any other is the other side's, and would meet each source."""
 
 
 class Connection:
@@ -348,3 +354,72 @@ def _reason(error: OSError) -> str:
     """Return why a connection failed; asyncio joins the refusals of several addresses into one text."""
     numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))}
     return os.strerror(numbers.pop()) if len(numbers) == 1 else error.strerror or str(error)
+
+
+def has_buffer_sizes(config: ClientConfig) -> bool:
+    """Return whether a size is set: most programs leave both to the system."""
+    return config.send_buffer_bytes >= 0 or config.receive_buffer_bytes >= 0
+
+
+async def connect_socket(
+    address: Address, config: ClientConfig, source_host: str | None = None
+) -> socket.socket:
+    """Connect to the first address of a host that accepts. Raises the OSError of the last one.
+
+    The sizes are set before: TCP agrees on the scale of its window as it connects. The connection comes from
+    an address of `source_host`, where this machine has such a one and it leads there; from the system's
+    choice otherwise.
+    """
+    loop = asyncio.get_running_loop()
+    failure = OSError(f"{address.host} has no address")
+    sources = await _addresses_of(source_host)
+    for family, kind, protocol, _, target in await loop.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        for source in _sources_for(target[0], sources):
+            opened = _socket_with_buffers(family, kind, protocol, config)
+            try:
+                if source is not None:
+                    opened.bind((source, 0))
+                await loop.sock_connect(opened, target)
+            except OSError as error:
+                opened.close()
+                failure = error
+                if error.errno not in _LEADS_ELSEWHERE:
+                    break
+            except BaseException:
+                opened.close()
+                raise
+            else:
+                return opened
+    raise failure
+
+
+async def _addresses_of(host: str | None) -> Sequence[str]:
+    if host is None:
+        return ()
+    try:
+        entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    return [str(address[0]) for *_, address in entries]
+
+
+def _sources_for(target: Any, sources: Sequence[str]) -> Iterator[str | None]:
+    """Yield the sources that may lead to an address, then None, the system's choice.
+
+    A loopback address leads nowhere else, and Debian resolves a machine's own name to one.
+    """
+    wanted = ip_address(target)
+    for source in map(ip_address, sources):
+        if source.version == wanted.version and source.is_loopback == wanted.is_loopback:
+            yield str(source)
+    yield None
+
+
+def _socket_with_buffers(family: int, kind: int, protocol: int, config: ClientConfig) -> socket.socket:
+    opened = socket.socket(family, kind, protocol)
+    opened.setblocking(False)
+    sizes = ((socket.SO_SNDBUF, config.send_buffer_bytes), (socket.SO_RCVBUF, config.receive_buffer_bytes))
+    for option, size_bytes in sizes:
+        if size_bytes >= 0:
+            opened.setsockopt(socket.SOL_SOCKET, option, size_bytes)
+    return opened

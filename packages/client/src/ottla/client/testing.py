@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ottla.protocol.api import ApiKey, request_class
-from ottla.protocol.headers import decode_request_header, response_header
+from ottla.protocol.api import ApiKey, decode_request_header, request_class, response_header
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.metadata import (
     MetadataResponse,

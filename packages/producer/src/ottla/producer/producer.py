@@ -23,13 +23,11 @@ from ottla.producer.accumulator import (
     BatchBuilder,
     SendMethods,
 )
-from ottla.producer.append.buffer_space import BufferSpace
 from ottla.producer.append.bulk_sends import BulkSends, check_lengths
 from ottla.producer.append.metadata import ProducerMetadata
 from ottla.producer.append.pending_metadata import PendingMetadata
-from ottla.producer.append.record_admission import RecordAdmission, not_open
-from ottla.producer.append.record_appender import RecordAppender
-from ottla.producer.append.record_serialization import RecordSerializer
+from ottla.producer.append.record_admission import BufferSpace, RecordAdmission, not_open
+from ottla.producer.append.record_appender import RecordAppender, RecordSerializer
 from ottla.producer.append.send_general_path import SendGeneralPath
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import ProducerClosed
@@ -39,8 +37,7 @@ from ottla.producer.partitioner import partitioner
 from ottla.producer.record import Headers, RecordMetadata
 from ottla.producer.sender.batch_completion import BatchCompletion
 from ottla.producer.sender.idempotence import Idempotence
-from ottla.producer.sender.partition_order import PartitionOrder
-from ottla.producer.sender.refused_leaders import RefusedLeaders
+from ottla.producer.sender.partition_order import PartitionOrder, RefusedLeaders
 from ottla.producer.sender.sender import Sender
 from ottla.producer.sender.sequence_numbers import SequenceNumbers
 from ottla.producer.transactions.begin_commit_abort import Transactions

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
 
-from ottla.protocol import group_payloads, internal_topics
+from ottla.protocol import stored_messages
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.schema import Field, Message, Struct
 
@@ -19,14 +19,14 @@ Override = Callable[[Field], "st.SearchStrategy[Any] | None"]
 """Chooses the values of a field in place of the usual ones, or None to leave it."""
 
 STORED_MESSAGES: Final[tuple[type[Message], ...]] = (
-    internal_topics.OffsetCommitKey,
-    internal_topics.OffsetCommitValue,
-    internal_topics.GroupMetadataKey,
-    internal_topics.GroupMetadataValue,
-    internal_topics.TransactionLogKey,
-    internal_topics.TransactionLogValue,
-    group_payloads.ConsumerProtocolSubscription,
-    group_payloads.ConsumerProtocolAssignment,
+    stored_messages.OffsetCommitKey,
+    stored_messages.OffsetCommitValue,
+    stored_messages.GroupMetadataKey,
+    stored_messages.GroupMetadataValue,
+    stored_messages.TransactionLogKey,
+    stored_messages.TransactionLogValue,
+    stored_messages.ConsumerProtocolSubscription,
+    stored_messages.ConsumerProtocolAssignment,
 )
 
 _TEXT: Final = st.one_of(st.text(max_size=6), st.sampled_from(["é" * 64, "x" * 130]))

@@ -240,7 +240,7 @@ def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
 
 def _stop_orphans(data_dir: Path) -> None:
     """End the processes of a cluster whose directory is gone; nothing is left to be closed cleanly."""
-    from ottla.tools.local_cluster.orphans import end, orphans_of
+    from ottla.tools.local_cluster.members import end, orphans_of
 
     found = orphans_of(data_dir.absolute())
     if not found:

@@ -24,8 +24,12 @@ from ottla.protocol.records import (
     why_unreadable,
 )
 from ottla.protocol.storage import CorruptStorage, checkpoints
-from ottla.protocol.storage.indexes import decode_aborted_transactions, offset_entry_at, time_entry_at
-from ottla.protocol.storage.producer_snapshot import decode_producer_snapshot
+from ottla.protocol.storage.indexes import (
+    decode_aborted_transactions,
+    decode_producer_snapshot,
+    offset_entry_at,
+    time_entry_at,
+)
 from ottla.protocol.storage.segments import (
     SegmentFile,
     directory_name,

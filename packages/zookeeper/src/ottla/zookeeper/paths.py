@@ -1,7 +1,7 @@
-"""Kafka's paths in ZooKeeper.
+"""Kafka's paths in ZooKeeper, and the ACLs of znodes under `zookeeper.set.acl`.
 
 Every function that takes a name checks it, so a name from a znode or a request never becomes a path
-unchecked.
+unchecked. The broker does not apply ACLs yet.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from urllib.parse import quote, unquote
 
 from ottla.zookeeper.errors import IllegalName
+from ottla.zookeeper.session import ALL_PERMISSIONS, OPEN_ACL, READ_PERMISSION, Acl
 
 BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
@@ -56,6 +57,12 @@ PERSISTENT_ROOTS = (
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _SEQUENCE = re.compile(r"(-?\d{10,})\Z")
+
+CREATOR_ALL: tuple[Acl, ...] = (Acl(ALL_PERMISSIONS, "auth", ""),)
+CREATOR_ALL_WORLD_READ: tuple[Acl, ...] = (*CREATOR_ALL, Acl(READ_PERMISSION, "world", "anyone"))
+
+SENSITIVE = (f"{CONFIG}/users", f"{CONFIG}/brokers", DELEGATION_TOKEN)
+"""Znodes below these paths hold secrets: only brokers may read them."""
 
 
 def why_illegal_path(path: str) -> str | None:
@@ -216,3 +223,18 @@ def consumer_offset(group: str, topic_name: str, number: int) -> str:
 
 def _consumer_topic(group: str, what: str, topic_name: str) -> str:
     return f"{CONSUMERS}/{segment(group)}/{what}/{topic_segment(topic_name)}"
+
+
+def secure_acl(path: str) -> tuple[Acl, ...]:
+    """Return the ACL of a new znode: all permissions for its creator, read permission for the world.
+
+    Below `SENSITIVE` the world may not read; below `/consumers` everyone may write, because old consumers
+    register and commit there. The session needs credentials.
+    """
+    if _below(path, (CONSUMERS,)):
+        return OPEN_ACL
+    return CREATOR_ALL if _below(path, SENSITIVE) else CREATOR_ALL_WORLD_READ
+
+
+def _below(path: str, tops: tuple[str, ...]) -> bool:
+    return any(path == top or path.startswith(f"{top}/") for top in tops)

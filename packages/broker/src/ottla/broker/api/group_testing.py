@@ -21,8 +21,8 @@ from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.testing import MemoryCluster, memory_store
+from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import NotLeaderOrFollower
-from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,

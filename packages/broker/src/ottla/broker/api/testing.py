@@ -34,8 +34,8 @@ from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.broker.runtime.threads import RecordThreads
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.broker.transactions.events import Producer
+from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.headers import RequestHeader
 from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,

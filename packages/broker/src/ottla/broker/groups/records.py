@@ -14,7 +14,7 @@ from ottla.broker.cluster.metadata import NO_ID
 from ottla.broker.coordinators.coordinator_partitions import Headers, KeyValue
 from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
-from ottla.protocol.internal_topics import (
+from ottla.protocol.stored_messages import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,

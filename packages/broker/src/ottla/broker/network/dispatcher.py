@@ -17,9 +17,8 @@ from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import Disconnected, LoopBudget
-from ottla.protocol.api import ApiKey, request_class, response_class
+from ottla.protocol.api import ApiKey, decode_request_header, request_class, response_class, response_header
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
-from ottla.protocol.headers import decode_request_header, response_header
 from ottla.protocol.primitives import MalformedMessage
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.session import Session
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.requests.routes import Route, Routes
-    from ottla.protocol.headers import RequestHeader
+    from ottla.protocol.api import RequestHeader
     from ottla.protocol.schema import Message
 
 log = logging.getLogger("request")

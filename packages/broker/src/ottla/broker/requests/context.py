@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.broker.requests.permissions import Permission
     from ottla.broker.security.authorizer import Authorizer, Resource
     from ottla.broker.security.principal import Principal
-    from ottla.protocol.headers import RequestHeader
+    from ottla.protocol.api import RequestHeader
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from ottla.broker.requests._fast_path import (
 )
 
 if TYPE_CHECKING:
-    from ottla.protocol.headers import RequestHeader
+    from ottla.protocol.api import RequestHeader
     from ottla.protocol.schema import Message
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from ottla.broker.coordinators.coordinator_partitions import Headers, KeyValue
 from ottla.broker.transactions.events import UNREADABLE, Producer, TransactionSnapshot, TransactionState
-from ottla.protocol.internal_topics import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.stored_messages import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from ottla.protocol.topics import TopicPartition
 
 _KEY_VERSION: Final = 0

@@ -9,12 +9,12 @@ from typing import Self
 from ottla.consumer.assignors import Assignor, MemberSubscription, TopicRacks
 from ottla.consumer.errors import GroupFailed
 from ottla.consumer.group.rebalance_events import Joined, MemberSettings
-from ottla.protocol.group_payloads import (
+from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.stored_messages import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartitions,
 )
-from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.topics import TopicPartition
 
 Given = Mapping[str, Sequence[TopicPartition]]

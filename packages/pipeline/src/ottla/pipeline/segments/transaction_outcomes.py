@@ -12,8 +12,7 @@ from ottla.pipeline.segments.log_directories import PartitionFolder
 from ottla.pipeline.segments.segment_files import Entry, SegmentReader, open_segment, snapshot_of_active
 from ottla.protocol.records import BatchHeader, ControlType, read_end_transaction_marker
 from ottla.protocol.storage import CorruptStorage
-from ottla.protocol.storage.indexes import decode_aborted_transactions
-from ottla.protocol.storage.producer_snapshot import decode_producer_snapshot
+from ottla.protocol.storage.indexes import decode_aborted_transactions, decode_producer_snapshot
 from ottla.protocol.storage.segments import SegmentFile, parse_file_name
 
 

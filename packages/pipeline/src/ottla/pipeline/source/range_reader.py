@@ -19,7 +19,7 @@ from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.offsets import OffsetRange
 from ottla.pipeline.source.spark_rows import Rows
 from ottla.pipeline.spark_workers import ProcessCache
-from ottla.protocol.storage.uuids import encode_uuid
+from ottla.protocol.storage.checkpoints import encode_uuid
 
 BATCH_BYTES = 4 * 1024 * 1024
 """The approximate number of fetched bytes in one batch."""

@@ -22,7 +22,7 @@ from ottla.pipeline.source.offsets import Offsets, TopicIds, partition_names
 from ottla.protocol.errors import ErrorCode, KafkaError, UnknownTopicOrPartition, error_for
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.primitives import ZERO_UUID
-from ottla.protocol.storage.uuids import encode_uuid
+from ottla.protocol.storage.checkpoints import encode_uuid
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 log = logging.getLogger(__name__)

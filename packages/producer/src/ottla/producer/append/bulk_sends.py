@@ -14,11 +14,9 @@ from ottla.producer.accumulator import (
     TopicInfo,
     arrow_rows,
 )
-from ottla.producer.append.buffer_space import BufferSpace
 from ottla.producer.append.metadata import ProducerMetadata
-from ottla.producer.append.record_admission import RecordAdmission
-from ottla.producer.append.record_appender import RecordAppender
-from ottla.producer.append.record_serialization import RecordSerializer
+from ottla.producer.append.record_admission import BufferSpace, RecordAdmission
+from ottla.producer.append.record_appender import RecordAppender, RecordSerializer
 from ottla.producer.errors import NoSuchPartition, RecordTooLarge
 from ottla.producer.record import Headers
 

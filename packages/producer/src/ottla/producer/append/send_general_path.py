@@ -10,12 +10,10 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from ottla.producer.accumulator import Acknowledgement, Acknowledgements, Appender
-from ottla.producer.append.buffer_space import BufferSpace
 from ottla.producer.append.metadata import ProducerMetadata, check_topic_name
 from ottla.producer.append.pending_metadata import PendingMetadata
-from ottla.producer.append.record_admission import RecordAdmission
-from ottla.producer.append.record_appender import RecordAppender
-from ottla.producer.append.record_serialization import RecordSerializer, lasting
+from ottla.producer.append.record_admission import BufferSpace, RecordAdmission
+from ottla.producer.append.record_appender import RecordAppender, RecordSerializer, lasting
 from ottla.producer.errors import BufferFull
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.record import Headers, ProducerRecord

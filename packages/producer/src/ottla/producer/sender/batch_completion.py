@@ -14,7 +14,7 @@ from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import RecordRefused
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.sender.idempotence import Idempotence, TransactionCoordinator
-from ottla.producer.sender.refused_leaders import RefusedLeaders
+from ottla.producer.sender.partition_order import RefusedLeaders
 from ottla.protocol.errors import ErrorCode, InvalidRecord, KafkaError, error_for
 from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.protocol.topics import TopicPartition

@@ -22,17 +22,23 @@ from ottla.producer.config import ProducerConfig
 from ottla.producer.errors import DeliveryTimeout, ProducerClosed, TopicRecreated
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.sender.batch_completion import BatchCompletion
-from ottla.producer.sender.batch_compression import BatchCompression
 from ottla.producer.sender.idempotence import Idempotence
-from ottla.producer.sender.partition_order import PartitionOrder
+from ottla.producer.sender.partition_order import PartitionOrder, RefusedLeaders
 from ottla.producer.sender.produce_exchange import ProduceExchange
-from ottla.producer.sender.refused_leaders import RefusedLeaders
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.metadata import MetadataResponse
+from ottla.protocol.records import Codec
 from ottla.protocol.topics import TopicPartition
 
 # Batches also expire; a pass once a second is precise enough for that.
 _LONGEST_SLEEP_MS: Final = 1_000.0
+
+# From about these sizes on compression takes some milliseconds.
+_SLOW_BYTES: Final = {Codec.GZIP: 128 * 1024}
+_SLOW_BYTES_OTHERWISE: Final = 512 * 1024
+# zstd takes a hundred times as long at level 19 as at level 3, and lz4 thirty times.
+_QUICK_LEVEL: Final = 3
+_SLOW_BYTES_ABOVE_QUICK_LEVEL: Final = 8 * 1024
 
 
 class Sender:
@@ -348,3 +354,29 @@ class Sender:
             if self._on_batch is not None:
                 self._on_batch(batch)
         self._exchange.start(leader, batches)
+
+
+class BatchCompression:
+    """Compresses batches with the codec of their topic."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+
+    def is_slow(self, batch: Batch) -> bool:
+        """Whether a batch is to be compressed on a thread."""
+        codec = self._config.codec_for(batch.partition.topic)
+        return bool(codec) and batch.data is None and batch.size_in_bytes > self._slow_bytes(codec)
+
+    def compress(self, batch: Batch) -> None:
+        """Compress a batch, unless it is compressed."""
+        batch.pack(self._config.codec_for(batch.partition.topic), self._config.compression_level)
+
+    async def compress_on_thread(self, batch: Batch) -> None:
+        """Compress a closed batch on a thread. Raises MemoryError."""
+        codec = self._config.codec_for(batch.partition.topic)
+        await asyncio.to_thread(batch.pack, codec, self._config.compression_level)
+
+    def _slow_bytes(self, codec: Codec) -> int:
+        if codec not in _SLOW_BYTES and (self._config.compression_level or 0) > _QUICK_LEVEL:
+            return _SLOW_BYTES_ABOVE_QUICK_LEVEL
+        return _SLOW_BYTES.get(codec, _SLOW_BYTES_OTHERWISE)

@@ -1,8 +1,12 @@
 """The small text files of a log directory and of a partition.
 
 All are written whole, beside the old file and then over it, by the caller; here are only their contents.
+Topic ids are 22 characters of URL-safe base64, as Kafka writes them everywhere (KIP-516).
 """
 
+from __future__ import annotations
+
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -10,7 +14,6 @@ from uuid import UUID
 
 from ottla.protocol.storage.errors import CorruptStorage
 from ottla.protocol.storage.properties import decode_properties, encode_properties
-from ottla.protocol.storage.uuids import decode_uuid, encode_uuid
 from ottla.protocol.topics import TopicPartition
 
 __all__ = [
@@ -27,11 +30,14 @@ __all__ = [
     "decode_meta_properties",
     "decode_offset_checkpoint",
     "decode_partition_metadata",
+    "decode_uuid",
     "encode_leader_epochs",
     "encode_meta_properties",
     "encode_offset_checkpoint",
     "encode_partition_metadata",
+    "encode_uuid",
 ]
+
 
 RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
@@ -166,3 +172,24 @@ def decode_partition_metadata(data: bytes) -> UUID:
     if topic_id.int == 0:
         raise CorruptStorage("partition.metadata with the zero topic id")
     return topic_id
+
+
+def encode_uuid(value: UUID) -> str:
+    """The text of a UUID."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text.rstrip("=") + "==", altchars=b"-_", validate=True)
+
+
+def decode_uuid(text: str) -> UUID:
+    """The UUID of a text, with or without padding. Raises CorruptStorage for anything else."""
+    try:
+        # the decoder would take the other alphabet's signs as well
+        raw = b"" if "+" in text or "/" in text else _decode(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != 16:
+        raise CorruptStorage(f"{text[:40]!r} is not a UUID in base64")
+    return UUID(bytes=raw)

@@ -11,7 +11,16 @@ from ottla.zookeeper._operations import Read, SessionOperations
 from ottla.zookeeper._session_state import SessionStateMachine
 from ottla.zookeeper.embedded.data_tree import Applied, Transaction, Tree
 from ottla.zookeeper.errors import ZooKeeperError
-from ottla.zookeeper.session import Create, Operation, SetData, Stat, Watch
+from ottla.zookeeper.session import (
+    Create,
+    Operation,
+    Session,
+    SessionState,
+    SetData,
+    Stat,
+    StateChange,
+    Watch,
+)
 from ottla.zookeeper.watches import TreeEvent, WatchTable
 
 T = TypeVar("T")
@@ -277,3 +286,23 @@ def _outcome(ask: Callable[[], T], answer: asyncio.Future[T]) -> Callable[[], No
         error = raised
         return lambda: None if answer.done() else answer.set_exception(error)
     return lambda: None if answer.done() else answer.set_result(value)
+
+
+class States:
+    """The states that a session entered since this object was made, in order."""
+
+    def __init__(self, session: Session) -> None:
+        self.seen: list[SessionState] = []
+        self._came = asyncio.Event()
+        self.stop = session.listen(self._add)
+
+    async def until(self, state: SessionState, timeout_s: float = 30.0) -> None:
+        """Return once `state` was seen; raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while state not in self.seen:
+                self._came.clear()
+                await self._came.wait()
+
+    def _add(self, change: StateChange) -> None:
+        self.seen.append(change.state)
+        self._came.set()

@@ -13,8 +13,7 @@ from uuid import UUID
 
 from ottla.broker.api.fetch.response import FIRST_BY_ID
 from ottla.broker.api.fetch.sessions import FINAL_EPOCH
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader
+from ottla.protocol.api import ApiKey, RequestHeader
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 if TYPE_CHECKING:

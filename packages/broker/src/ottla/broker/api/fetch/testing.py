@@ -11,8 +11,7 @@ from ottla.broker.api.testing import ClockOfTurn, DataPlane, topic_id_of
 from ottla.broker.network.frames import FrameReader, ReceiveBuffer
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.fast_path import FastAnswers, Outcome, ReceivedBytes
-from ottla.protocol.api import ApiKey
-from ottla.protocol.headers import RequestHeader, encode_request, response_header
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request, response_header
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 

@@ -29,8 +29,8 @@ from ottla.broker.groups.classic.events import (
 )
 from ottla.broker.groups.classic.members import GroupMember, Members
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.group_payloads import ConsumerProtocolSubscription
 from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.stored_messages import ConsumerProtocolSubscription
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 

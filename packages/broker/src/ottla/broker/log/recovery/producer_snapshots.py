@@ -19,7 +19,7 @@ from ottla.broker.log.segments.segment import Segment
 from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.protocol.records import BatchHeader
 from ottla.protocol.storage import CorruptStorage
-from ottla.protocol.storage.producer_snapshot import (
+from ottla.protocol.storage.indexes import (
     ProducerEntry,
     decode_producer_snapshot,
     encode_producer_snapshot,

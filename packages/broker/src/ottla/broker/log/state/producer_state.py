@@ -23,8 +23,7 @@ from ottla.protocol.records import (
     EndTransactionMarker,
     read_end_transaction_marker,
 )
-from ottla.protocol.storage.indexes import AbortedTransaction
-from ottla.protocol.storage.producer_snapshot import ProducerEntry
+from ottla.protocol.storage.indexes import AbortedTransaction, ProducerEntry
 
 Buffer = bytes | bytearray | memoryview
 
