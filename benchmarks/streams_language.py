@@ -26,7 +26,7 @@ from ottla.streams.language.stream import Stream
 from ottla.streams.language.topology import Topology
 from ottla.streams.language.windows import WindowValue, tumbling
 from ottla.streams.state.memory import MemoryStore
-from ottla.streams.state.store_partition import StorePartition
+from ottla.streams.state.store import StorePartition
 
 TOPIC = "orders"
 KEYS = 1_000

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from ottla.pipeline.segments.data_source import SegmentsReader
-from ottla.pipeline.source.batch_reader import BatchReader
+from ottla.pipeline.source.readers import BatchReader
 from ottla.producer import SyncProducer
 from ottla.producer.config import CompressionType
 from ottla.protocol.storage.checkpoints import decode_offset_checkpoint

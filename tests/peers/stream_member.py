@@ -11,9 +11,8 @@ from ottla.streams.language.declarations import TableNode
 from ottla.streams.language.runs import Counters, Run
 from ottla.streams.language.steps import CompiledPart
 from ottla.streams.language.topology import Topology
-from ottla.streams.state.entry import from_record
 from ottla.streams.state.memory import MemoryStore
-from ottla.streams.state.store_partition import StorePartition
+from ottla.streams.state.store import StorePartition, from_record
 
 Row = tuple[bytes | None, bytes | None]
 

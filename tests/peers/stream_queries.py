@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import NullType, StructField, StructType
 
-from ottla.pipeline.source.batch_reader import ReadTask
 from ottla.pipeline.source.offset_bounds import Edge
 from ottla.pipeline.source.offsets import Nested, Offsets
+from ottla.pipeline.source.readers import IDLE_S, ReadTask, StreamReader
 from ottla.pipeline.source.stream_offsets import Clock
-from ottla.pipeline.source.stream_reader import IDLE_S, StreamReader
 from ottla.pipeline.source.topic_offsets import Selected, TopicOffsets
 from ottla.protocol.topics import TopicPartition
 

@@ -16,8 +16,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer.errors import CommitFailed, Fenced, GroupFailed, InconsistentAssignors
 from ottla.consumer.group.commits import Commits
-from ottla.consumer.listener import Partitions, RebalanceListener
-from ottla.consumer.subscription import TopicFilter, subscription
+from ottla.consumer.subscription import Partitions, RebalanceListener, TopicFilter, subscription
 from ottla.protocol.errors import OffsetMetadataTooLarge
 from ottla.protocol.topics import TopicPartition
 from peers.group_application import PATIENCE_S, group_application, outside

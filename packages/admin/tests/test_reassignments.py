@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.admin.balancing import TooFewBrokers, balanced
-from ottla.admin.reassigning import throttled_replicas
-from ottla.admin.reassignment_file import (
+from ottla.admin.reassigning import (
     MalformedReassignment,
     PartitionPlan,
     decode_plans,
     decode_topics,
     encode_plans,
+    throttled_replicas,
 )
 from ottla.admin.replicas import StoredBatch, compare
 from ottla.protocol.topics import TopicPartition

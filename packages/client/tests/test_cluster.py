@@ -8,9 +8,8 @@ import pytest
 
 from ottla.client.cluster import Cluster, NoSuchTopic
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
-from ottla.client.connection_pool import Pool
+from ottla.client.connection_pool import Pool, first_answer
 from ottla.client.errors import AuthenticationFailed, ClientError, DeadlineExceeded, NoBrokerAvailable
-from ottla.client.first_answer import first_answer
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.protocol.messages.api_versions import ApiVersionsRequest

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ottla.consumer.errors import ListenerFailed
-from ottla.consumer.listener import Partitions, RebalanceListener, tell
+from ottla.consumer.subscription import Partitions, RebalanceListener, tell
 from ottla.protocol.topics import TopicPartition
 
 SOME = frozenset({TopicPartition("t", 0)})

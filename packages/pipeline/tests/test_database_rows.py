@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.pipeline.jobs.database.followed_tables import SeenNumbers
 from ottla.pipeline.jobs.database.row_values import (
     bytes_of,
     key_of,
@@ -21,7 +22,6 @@ from ottla.pipeline.jobs.database.row_values import (
     text_of,
     timestamp_ms,
 )
-from ottla.pipeline.jobs.database.table_follower import SeenNumbers
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 

@@ -12,9 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from ottla.pipeline.jobs.database.connection import Database, DatabaseFailed, reflected
-from ottla.pipeline.jobs.database.outbox import Outbox, PendingEvents
+from ottla.pipeline.jobs.database.followed_tables import FollowedTable, Follower, Outbox, PendingEvents
 from ottla.pipeline.jobs.database.row_values import Record
-from ottla.pipeline.jobs.database.table_follower import FollowedTable, Follower
 
 NOW = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
 

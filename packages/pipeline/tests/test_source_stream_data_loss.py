@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ottla.client.testing import ScriptedBroker
 from ottla.pipeline.errors import DataLoss
 from ottla.pipeline.source.config import SourceConfig
-from ottla.pipeline.source.stream_reader import StreamReader
+from ottla.pipeline.source.readers import StreamReader
 from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import (

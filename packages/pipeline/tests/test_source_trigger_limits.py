@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.pipeline.source.stream_reader import TriggerDelay, limit_batch, new_offsets
+from ottla.pipeline.source.readers import TriggerDelay, limit_batch, new_offsets
 from ottla.protocol.topics import TopicPartition
 
 ZERO, ONE, TWO = (TopicPartition("orders", number) for number in range(3))

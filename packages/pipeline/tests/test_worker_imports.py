@@ -9,7 +9,7 @@ import pytest
 
 PLANNED = "import pyspark_ottla"
 WRITTEN = "import ottla.pipeline.sink.spark_writers"
-READ = "import ottla.pipeline.source.batch_reader"
+READ = "import ottla.pipeline.source.readers"
 
 
 def imported_by(statement: str) -> set[str]:

@@ -11,8 +11,7 @@ from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer.group.leadership import encode_assignment
 from ottla.consumer.group.rebalance_events import Phase
-from ottla.consumer.listener import RebalanceListener
-from ottla.consumer.subscription import subscription
+from ottla.consumer.subscription import RebalanceListener, subscription
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -14,8 +14,7 @@ from ottla.consumer import Consumer
 from ottla.consumer.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.commits import Commits
 from ottla.consumer.group.leadership import encode_assignment
-from ottla.consumer.listener import RebalanceListener
-from ottla.consumer.subscription import subscription
+from ottla.consumer.subscription import RebalanceListener, subscription
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData

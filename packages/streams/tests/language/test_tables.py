@@ -13,10 +13,9 @@ from ottla.protocol.topics import TopicPartition
 from ottla.streams.language.declarations import StoreKind, TableNode
 from ottla.streams.language.serdes import serde_of
 from ottla.streams.language.stores import StoreFactory, Tables
-from ottla.streams.state.entry import Contents, Entry, row_of
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore
-from ottla.streams.state.store import KeyedStore
+from ottla.streams.state.store import Contents, Entry, KeyedStore, row_of
 
 
 class OwnStores:

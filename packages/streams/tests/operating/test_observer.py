@@ -14,8 +14,7 @@ from ottla.streams.errors import DeadLetterDelayed, HandlerFailed, RecordUndecod
 from ottla.streams.handlers.arguments import arguments_of
 from ottla.streams.handlers.context import Context
 from ottla.streams.operating.health import HealthLimits, judge
-from ottla.streams.operating.log_format import FactsFormatter, JsonFormatter
-from ottla.streams.operating.log_lines import LineLimit
+from ottla.streams.operating.log_lines import FactsFormatter, JsonFormatter, LineLimit
 from ottla.streams.operating.metrics import StreamsMetrics
 from ottla.streams.operating.observer import ProcessorObserver
 from ottla.streams.operating.status import app_status, processor_status

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.streams.operating.top_view import heading, problems, tables, with_rates
+from ottla.streams.operating.top import heading, problems, tables, with_rates
 
 
 def status(at_ms: int, handled: int, **changed: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import pytest
 from ottla.streams.dedupe import SqliteStore as MarksStore
 from ottla.streams.dedupe.errors import StoreUnavailable
 from ottla.streams.dedupe.store import Scope
-from ottla.streams.state.entry import Entry
 from ottla.streams.state.sqlite import SqliteStore
+from ottla.streams.state.store import Entry
 from peers.small_disk import SmallDisk, small_disk
 
 SCOPE = Scope("orders", 0)

@@ -15,10 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.streams.state.entry import STATE_HEADER, Contents, Entry, from_record, to_headers
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore
-from ottla.streams.state.store import KeyedStore, StoreClosed
+from ottla.streams.state.store import (
+    STATE_HEADER,
+    Contents,
+    Entry,
+    KeyedStore,
+    StoreClosed,
+    from_record,
+    to_headers,
+)
 
 Log = list[tuple[bytes, Entry]]
 Kind = Literal["memory", "sqlite"]

@@ -17,10 +17,9 @@ from ottla.client.config import ClientConfig
 from ottla.consumer import ConsumerConfig
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.state.entry import Contents, Entry, to_headers
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore
-from ottla.streams.state.store import StoreClosed
+from ottla.streams.state.store import Contents, Entry, StoreClosed, to_headers
 from ottla.streams.state.topic_reader import TopicReader
 
 

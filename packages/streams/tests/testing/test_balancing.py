@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.testing.memory_group import balanced, rotated
+from ottla.streams.testing.cluster import balanced, rotated
 
 ORDERS = [TopicPartition("orders", each) for each in range(4)]
 ITEMS = [TopicPartition("items", each) for each in range(2)]

@@ -15,9 +15,8 @@ from ottla.producer import ProducerConfig, RecordTooLarge
 from ottla.protocol.errors import IllegalGeneration, UnknownMemberId
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.testing import StreamsTest
-from ottla.streams.testing.cluster import Life, MemoryCluster
+from ottla.streams.testing.cluster import Life, MemoryCluster, MemoryGroup
 from ottla.streams.testing.memory_consumer import MemoryConsumer
-from ottla.streams.testing.memory_group import MemoryGroup
 from ottla.streams.testing.memory_log import MemoryLog
 from ottla.streams.testing.memory_producer import MemoryProducer
 from peers.stream_apps import pricing

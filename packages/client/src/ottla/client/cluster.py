@@ -14,9 +14,8 @@ from uuid import UUID
 
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection import Connection
-from ottla.client.connection_pool import Pool
+from ottla.client.connection_pool import BOOTSTRAP_STAGGER_S, STAGGER_S, Pool, first_answer
 from ottla.client.errors import ClientError
-from ottla.client.first_answer import BOOTSTRAP_STAGGER_S, STAGGER_S, first_answer
 from ottla.client.retry import Backoff, retrying
 from ottla.protocol.errors import (
     BrokerNotAvailable,

@@ -113,7 +113,7 @@ def from_properties(cls: type[C], source: str | Path | Mapping[str, Any], **sett
 def read_properties(path: str | Path) -> dict[str, str]:
     """Read a properties file as the broker does, and strip the ends of values. Raises SettingError."""
     # Imported here: the storage formats are many modules, and most programs give keywords.
-    from ottla.protocol.storage.errors import CorruptStorage
+    from ottla.protocol.storage import CorruptStorage
     from ottla.protocol.storage.properties import decode_properties
 
     try:

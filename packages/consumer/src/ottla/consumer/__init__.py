@@ -30,10 +30,9 @@ from ottla.consumer.errors import (
     WrongMode,
 )
 from ottla.consumer.fetch.offset_lookups import OffsetAndTimestamp
-from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import ConsumerInterceptor, ConsumerRecord, RecordBatch
-from ottla.consumer.subscription import TopicFilter
+from ottla.consumer.subscription import RebalanceListener, TopicFilter
 from ottla.consumer.sync import SyncConsumer
 from ottla.protocol.topics import TopicPartition
 

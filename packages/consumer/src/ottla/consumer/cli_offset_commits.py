@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.errors import CommitFailed, NoSuchPartitions
-from ottla.consumer.listener import RebalanceListener
 from ottla.consumer.record import ConsumerRecord
+from ottla.consumer.subscription import RebalanceListener
 from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)

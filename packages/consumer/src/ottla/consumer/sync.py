@@ -21,10 +21,9 @@ from ottla.consumer.config import ConsumerConfig, ConsumerSettings
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES
 from ottla.consumer.fetch.offset_lookups import OffsetAndTimestamp
-from ottla.consumer.listener import Partitions, RebalanceListener
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import ConsumerRecord, RecordBatch
-from ottla.consumer.subscription import TopicFilter
+from ottla.consumer.subscription import Partitions, RebalanceListener, TopicFilter
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:

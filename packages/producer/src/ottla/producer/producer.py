@@ -23,12 +23,11 @@ from ottla.producer.accumulator import (
     BatchBuilder,
     SendMethods,
 )
-from ottla.producer.append.bulk_sends import BulkSends, check_lengths
 from ottla.producer.append.metadata import ProducerMetadata
 from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.append.record_admission import BufferSpace, RecordAdmission, not_open
 from ottla.producer.append.record_appender import RecordAppender, RecordSerializer
-from ottla.producer.append.send_general_path import SendGeneralPath
+from ottla.producer.append.send_general_path import BulkSends, SendGeneralPath, check_lengths
 from ottla.producer.config import ProducerConfig, ProducerSettings
 from ottla.producer.errors import ProducerClosed
 from ottla.producer.flushing import Flushing

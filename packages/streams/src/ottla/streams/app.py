@@ -1,15 +1,17 @@
-"""An app: handlers of topics, run together, with hooks, signals and a status page."""
+"""An app: handlers of topics, run together, with hooks, signals that stop it, and a status page."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 from ottla.client.settings import SettingError
@@ -21,11 +23,10 @@ from ottla.streams.handlers.arguments import arguments_of, handler_name
 from ottla.streams.handlers.worker_process import is_starting
 from ottla.streams.language.topology import Plan, Topology
 from ottla.streams.operating.health import HealthLimits
-from ottla.streams.operating.log_format import set_up_logging
+from ottla.streams.operating.log_lines import set_up_logging
 from ottla.streams.operating.loop_watch import LoopWatch
 from ottla.streams.operating.status import AppPages
 from ottla.streams.operating.status_server import DEFAULT_PORT, StatusServer
-from ottla.streams.stop_signals import StopSignals
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,9 @@ Loop = Literal["asyncio", "uvloop"]
 is_being_loaded: ContextVar[bool] = ContextVar("is_being_loaded", default=False)
 """Whether a command imports the program, to run its app itself."""
 _STOPPING: Final = "\nStopping: handlers that run have {:g} s to end; press Ctrl+C again to end at once.\n"
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SAME_S: Final = 0.5
 
 
 class App(Topology):
@@ -364,3 +368,44 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_one_line(failure) for failure in error.exceptions)
     return " ".join(str(error).split()) or type(error).__name__
+
+
+class StopSignals:
+    """Within `with`, on the main thread with a running loop: a first signal calls `stop` on the loop.
+
+    A second one ends the process with exit code 1, also while a handler blocks the loop: nothing is lost by
+    it, for what is not committed is handled again. One that comes within half a second is the first still:
+    a terminal and a supervisor may both pass on the same Ctrl+C. `said` is printed to standard error at the
+    first.
+    """
+
+    # Python's own signal handlers, not the loop's: those run on the loop only, which a handler may block.
+
+    def __init__(self, stop: Callable[[], None], said: str) -> None:
+        self._stop = stop
+        self._said = said
+        self._asked_s: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        assert self._loop is not None
+        now_s = self._loop.time()
+        if self._asked_s is not None:
+            if now_s - self._asked_s >= _SAME_S:
+                os._exit(1)
+            return
+        self._asked_s = now_s
+        with suppress(OSError):  # stderr may be closed
+            os.write(2, self._said.encode())  # the interrupted code may hold the lock of the buffered stream
+        self._loop.call_soon_threadsafe(self._stop)

@@ -80,7 +80,7 @@ def run(
       ottla streams run shop.streams --status 127.0.0.1:9465
     """
     from ottla.streams.app import App
-    from ottla.streams.operating.log_format import set_up_logging
+    from ottla.streams.operating.log_lines import set_up_logging
 
     if reload:
         _reload(program)

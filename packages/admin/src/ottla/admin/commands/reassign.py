@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ottla.admin import Admin, Reassignment
-    from ottla.admin.reassigning import PlanState
-    from ottla.admin.reassignment_file import PartitionPlan
+    from ottla.admin.reassigning import PartitionPlan, PlanState
     from ottla.protocol.topics import TopicPartition
 
 T = TypeVar("T")
@@ -74,7 +73,7 @@ def generate(
     properties: str | None,
 ) -> None:
     """Print a plan that spreads partitions and preferred leaders evenly over brokers, with few moves."""
-    from ottla.admin.reassignment_file import decode_topics, encode_plans
+    from ottla.admin.reassigning import decode_topics, encode_plans
 
     named = list(topics) + (_read(topics_file, decode_topics) if topics_file else [])
     ids = _ids(brokers) if brokers is not None else None
@@ -104,7 +103,7 @@ def _balanced(
     replication_factor: int | None,
 ) -> list[PartitionPlan]:
     from ottla.admin.balancing import balanced
-    from ottla.admin.reassignment_file import PartitionPlan
+    from ottla.admin.reassigning import PartitionPlan
 
     found = balanced(current, racks, weights=weights, replication_factor=replication_factor)
     return [PartitionPlan(partition, replicas) for partition, replicas in found.items()]
@@ -164,8 +163,8 @@ def execute(
     properties: str | None,
 ) -> None:
     """Begin the moves of a plan. `verify` shows their progress, and removes the throttle at the end."""
+    from ottla.admin.reassigning import decode_plans, encode_plans
     from ottla.admin.reassigning import execute as begin
-    from ottla.admin.reassignment_file import decode_plans, encode_plans
 
     plans = _read(file, decode_plans)
 
@@ -196,8 +195,8 @@ def verify(
 
     Once nothing moves any more, the throttles of the plan's topics and of all brokers are removed.
     """
+    from ottla.admin.reassigning import decode_plans
     from ottla.admin.reassigning import verify as check
-    from ottla.admin.reassignment_file import decode_plans
 
     plans = _read(file, decode_plans)
 
@@ -231,7 +230,7 @@ def cancel(
 ) -> None:
     """Cancel moves: the partitions keep the replicas that they had before."""
     from ottla.admin.reassigning import cancel as revert
-    from ottla.admin.reassignment_file import decode_plans
+    from ottla.admin.reassigning import decode_plans
 
     if (file is None) != everything:
         raise click.UsageError("give a FILE or --all")

@@ -182,7 +182,7 @@ def _load(properties: Path | None, flags: dict[str, str], *, warn: bool = True) 
 
 
 def _read_properties(path: Path | None) -> dict[str, str] | None:
-    from ottla.protocol.storage.errors import CorruptStorage
+    from ottla.protocol.storage import CorruptStorage
     from ottla.protocol.storage.properties import decode_properties
 
     try:

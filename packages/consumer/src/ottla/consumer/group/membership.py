@@ -54,9 +54,8 @@ from ottla.consumer.group.rebalance_events import (
 )
 from ottla.consumer.group.session import Session
 from ottla.consumer.group.subscription_metadata import SubscriptionMetadata
-from ottla.consumer.listener import tell
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.consumer.subscription import Subscription
+from ottla.consumer.subscription import Subscription, tell
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 # The interval of checking whether the application finished its records, while a rebalance waits.

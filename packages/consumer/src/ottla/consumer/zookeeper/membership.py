@@ -11,7 +11,7 @@ from dataclasses import replace
 from ottla.client.config import Address
 from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
-from ottla.consumer.listener import tell
+from ottla.consumer.subscription import tell
 from ottla.consumer.zookeeper.assignment import ASSIGNMENTS, FILTERS, Ownership, ThreadId
 from ottla.consumer.zookeeper.brokers import Brokers, OffsetStorage, StreamCommits
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from pydantic import Field
 
 from ottla.pipeline.jobs.database.connection import Database, DatabaseFailed, reflected
-from ottla.pipeline.jobs.database.outbox import Outbox, PendingEvents
+from ottla.pipeline.jobs.database.followed_tables import (
+    FollowedTable,
+    Follower,
+    Outbox,
+    PendingEvents,
+    now_utc,
+)
 from ottla.pipeline.jobs.database.row_values import Record
-from ottla.pipeline.jobs.database.table_follower import FollowedTable, Follower, now_utc
 from ottla.pipeline.jobs.declaration import Job, Mistake, Seconds, Target, cluster_errors
 from ottla.pipeline.jobs.declaration_errors import within
 from ottla.pipeline.lazy import sa

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ottla.pipeline.sink.spark_writers import BatchWriter, StreamWriter
-    from ottla.pipeline.source.batch_reader import BatchReader
-    from ottla.pipeline.source.stream_reader import StreamReader
+    from ottla.pipeline.source.readers import BatchReader, StreamReader
 
 
 @message_first
@@ -44,13 +43,13 @@ class OttlaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the batch reader."""
-        from ottla.pipeline.source.batch_reader import BatchReader
+        from ottla.pipeline.source.readers import BatchReader
 
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return the stream reader."""
-        from ottla.pipeline.source.stream_reader import StreamReader
+        from ottla.pipeline.source.readers import StreamReader
 
         return StreamReader(self.options, schema)
 

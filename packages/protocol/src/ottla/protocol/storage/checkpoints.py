@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from ottla.protocol.storage.errors import CorruptStorage
+from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.properties import decode_properties, encode_properties
 from ottla.protocol.topics import TopicPartition
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ottla.protocol.records import Buffer, crc32c
-from ottla.protocol.storage.errors import CorruptStorage
+from ottla.protocol.storage import CorruptStorage
 
 __all__ = [
     "OFFSET_ENTRY_SIZE",

@@ -8,7 +8,7 @@ than all of the configuration does.
 import re
 from collections.abc import Iterator, Mapping
 
-from ottla.protocol.storage.errors import CorruptStorage
+from ottla.protocol.storage import CorruptStorage
 
 __all__ = ["decode_properties", "encode_properties"]
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ottla.protocol.records import BATCH_HEADER_SIZE, BatchHeader, CorruptRecords, magic_at, read_header
 from ottla.protocol.records import split_batches as _split
-from ottla.protocol.storage.errors import CorruptStorage
+from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.topics import TopicPartition
 
 __all__ = [

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         by_message_id,
     )
     from ottla.streams.dedupe.sql_marks import SqlMarks
-    from ottla.streams.dedupe.store import Claim, DedupeStore, Scope
-    from ottla.streams.dedupe.stores.memory import MemoryStore
+    from ottla.streams.dedupe.store import Claim, DedupeStore, MemoryStore, Scope
     from ottla.streams.dedupe.stores.redis import RedisStore
     from ottla.streams.dedupe.stores.sqlite import SqliteStore
     from ottla.streams.dedupe.stores.topic import TopicStore
@@ -64,8 +63,7 @@ _MODULES = {
     "guard": ("Dedupe", "DedupeStatistics"),
     "identity": ("Identity", "MessageIds", "by_function", "by_header", "by_key", "by_message_id"),
     "sql_marks": ("SqlMarks",),
-    "store": ("Claim", "DedupeStore", "Scope"),
-    "stores.memory": ("MemoryStore",),
+    "store": ("Claim", "DedupeStore", "MemoryStore", "Scope"),
     "stores.redis": ("RedisStore",),
     "stores.sqlite": ("SqliteStore",),
     "stores.topic": ("TopicStore",),

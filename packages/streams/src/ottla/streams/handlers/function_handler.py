@@ -13,11 +13,17 @@ from typing import Any, Final, Literal, Protocol, Self, TypeGuard
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.streams.errors import BatchUndecodable, InvalidHandler, RecordUndecodable
-from ottla.streams.handlers.arguments import Arguments, Function, arguments_of, handler_name, unwrapped
+from ottla.streams.handlers.arguments import (
+    Arguments,
+    Function,
+    ValueFormat,
+    arguments_of,
+    handler_name,
+    unwrapped,
+)
 from ottla.streams.handlers.context import Context, Sender
 from ottla.streams.handlers.process_pool import ProcessPool
 from ottla.streams.handlers.thread_pool import DEFAULT_MAX_THREADS, ThreadPool
-from ottla.streams.handlers.value_decoding import ValueFormat
 from ottla.streams.handlers.worker_process import data_of, handle_in_worker, load_handler, raise_or_emitted
 from ottla.streams.seams import Handler, Work
 

@@ -15,9 +15,8 @@ from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.protocol.records import TimestampType
 from ottla.streams.errors import RemoteError
-from ottla.streams.handlers.arguments import Call, Function, arguments_of
+from ottla.streams.handlers.arguments import Call, Function, ValueFormat, arguments_of
 from ottla.streams.handlers.context import Context
-from ottla.streams.handlers.value_decoding import ValueFormat
 
 
 class Outcome(NamedTuple):

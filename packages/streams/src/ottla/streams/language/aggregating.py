@@ -18,7 +18,7 @@ from ottla.streams.language.windows import (
     with_window,
     without_window,
 )
-from ottla.streams.state.entry import NEVER, Entry
+from ottla.streams.state.store import NEVER, Entry
 
 KEYS_PER_SWEEP: Final = 100
 """The most idle keys whose windows one record closes: it must not take long for their sake."""

@@ -13,8 +13,7 @@ from ottla.streams.language.stores import StoreFactory, Tables
 from ottla.streams.language.topics import changelog_topic
 from ottla.streams.language.topology import SubTopology
 from ottla.streams.language.windows import NO_TIME
-from ottla.streams.state.entry import Contents
-from ottla.streams.state.store_partition import StorePartition
+from ottla.streams.state.store import Contents, StorePartition
 
 _CHUNK = 1_024
 

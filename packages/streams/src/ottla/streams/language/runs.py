@@ -15,13 +15,14 @@ from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.streams.errors import StateUndecodable
 from ottla.streams.language.declarations import TableNode
-from ottla.streams.state.entry import Entry, to_headers
-from ottla.streams.state.store import ELSEWHERE
-from ottla.streams.state.store_partition import (
+from ottla.streams.state.store import (
     CLOSED_UNTIL_KEY,
+    ELSEWHERE,
     SOURCE_KEY,
+    Entry,
     StorePartition,
     closed_until_entry,
+    to_headers,
 )
 
 Headers = Sequence[tuple[str, bytes | None]]

@@ -12,10 +12,9 @@ from typing import Final
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.handlers.context import key_hash
 from ottla.streams.language.declarations import StoreKind, TableNode
-from ottla.streams.state.entry import Contents, Entry, newest_row
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore
-from ottla.streams.state.store import ELSEWHERE, KeyedStore
+from ottla.streams.state.store import ELSEWHERE, Contents, Entry, KeyedStore, newest_row
 from ottla.streams.state.topic_reader import TopicReader
 
 ROWS_WITH_TIMES: Final = " with times"

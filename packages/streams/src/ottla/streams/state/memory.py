@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ottla.streams.state.entry import NEVER, Contents, Entry
+from ottla.streams.state.store import NEVER, Contents, Entry
 
 
 class MemoryStore:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ottla.streams.environment import environment
-from ottla.streams.state.entry import NEVER, Contents, Entry
 from ottla.streams.state.state_file import StateFile, is_damage, remove
-from ottla.streams.state.store import ELSEWHERE, Elsewhere, StoreClosed, StoreDamaged
+from ottla.streams.state.store import ELSEWHERE, NEVER, Contents, Elsewhere, Entry, StoreClosed, StoreDamaged
 
 T = TypeVar("T")
 

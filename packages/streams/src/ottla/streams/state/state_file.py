@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ottla.streams.state.entry import NEVER, Contents, Entry
+from ottla.streams.state.store import NEVER, Contents, Entry
 
 BUSY_TIMEOUT_S: Final = 0.05
 """How long a call waits for a file that is locked: calls to other files wait for it on the same thread."""

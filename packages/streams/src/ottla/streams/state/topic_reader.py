@@ -14,8 +14,15 @@ from typing import Final, Self
 from ottla.consumer import ConsumerConfig, ConsumerRecord, NotAssigned
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.environment import environment
-from ottla.streams.state.entry import Contents, Entry, from_record, row_of
-from ottla.streams.state.store import KeyedStore, StoreClosed, StoreDamaged
+from ottla.streams.state.store import (
+    Contents,
+    Entry,
+    KeyedStore,
+    StoreClosed,
+    StoreDamaged,
+    from_record,
+    row_of,
+)
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from ottla.streams.app import App
 from ottla.streams.environment import environment_of
 from ottla.streams.language.topology import Plan
 from ottla.streams.processing.processor import Processor
-from ottla.streams.testing.cluster import Life, MemoryCluster
+from ottla.streams.testing.cluster import Life, MemoryCluster, MemoryGroup
 from ottla.streams.testing.members import Member, Target, VirtualEnvironment
-from ottla.streams.testing.memory_group import MemoryGroup
 from ottla.streams.testing.memory_log import MemoryLog
 from ottla.streams.testing.memory_producer import MemoryProducer
 from ottla.streams.testing.records import (

@@ -18,7 +18,7 @@ from ottla.consumer import (
     NotAssigned,
     RecordBatch,
 )
-from ottla.consumer.listener import tell
+from ottla.consumer.subscription import tell
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.testing.cluster import Life, MemoryCluster
 

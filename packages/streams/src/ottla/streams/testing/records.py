@@ -10,7 +10,7 @@ import msgspec
 
 from ottla.consumer import ConsumerRecord
 from ottla.streams.errors import RecordUndecodable, StreamsError
-from ottla.streams.handlers.value_decoding import value_decoder
+from ottla.streams.handlers.arguments import value_decoder
 
 
 class DriverMisused(StreamsError):

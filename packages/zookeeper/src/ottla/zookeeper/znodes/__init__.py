@@ -14,7 +14,6 @@ from ottla.zookeeper.znodes.brokers import (
     FeatureNode,
     ProducerIdBlock,
 )
-from ottla.zookeeper.znodes.configuration import ConfigChange, ConfigEntity, OttlaTopicSettings
 from ottla.zookeeper.znodes.controller import (
     ControllerEpoch,
     ControllerNode,
@@ -27,6 +26,9 @@ from ottla.zookeeper.znodes.topics import (
     NO_LEADER,
     RECOVERED,
     RECOVERING,
+    ConfigChange,
+    ConfigEntity,
+    OttlaTopicSettings,
     PartitionState,
     TopicAssignment,
     decode_topic_id,
