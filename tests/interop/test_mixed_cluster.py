@@ -19,7 +19,7 @@ from ottla.admin.groups import GroupDescription
 from ottla.client.cluster import Cluster as ClientCluster
 from ottla.producer import Producer
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 from peers.request_counts import used_versions
 

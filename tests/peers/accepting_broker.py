@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.client.testing import ScriptedBroker
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -13,6 +12,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 
 
 def serving(

@@ -25,14 +25,16 @@ from random_frames import RandomFrames
 
 from ottla.broker.testing import BrokerFailed, BrokerProcess
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.control_requests import (
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest
-from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.protocol.messages.stop_replica import StopReplicaRequest
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
+from ottla.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.records import BatchBuilder, Codec
 
 ALLOWED_STALL_MS = 100.0

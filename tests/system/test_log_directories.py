@@ -20,13 +20,14 @@ from ottla.client.connection import Connection
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.alter_replica_log_dirs import (
+from ottla.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
 )
-from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from ottla.protocol.schema import Message
 from ottla.protocol.topics import TopicPartition
 

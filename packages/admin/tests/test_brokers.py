@@ -7,7 +7,7 @@ import pytest
 from ottla.admin import Admin
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, KafkaStorageError
-from ottla.protocol.messages import describe_log_dirs as describing
+from ottla.protocol.messages import log_dirs as describing
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.topics import TopicPartition
 

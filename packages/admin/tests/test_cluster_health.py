@@ -12,7 +12,7 @@ from ottla.admin import Broker, ClusterState, PartitionHealth, problems
 from ottla.client.cli import main
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_log_dirs import (
+from ottla.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,

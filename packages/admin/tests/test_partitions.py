@@ -11,7 +11,7 @@ from ottla.protocol.errors import ErrorCode, InvalidRequest, PreferredLeaderNotA
 from ottla.protocol.messages import alter_client_quotas as altering
 from ottla.protocol.messages import describe_client_quotas as describing
 from ottla.protocol.messages import elect_leaders as electing
-from ottla.protocol.messages import list_partition_reassignments as listing
+from ottla.protocol.messages import partition_reassignments as listing
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.topics import TopicPartition
 

@@ -12,28 +12,26 @@ from ottla.admin.topics import CreatedTopic
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import ErrorCode, InvalidPartitions, TopicAlreadyExists
-from ottla.protocol.messages import create_partitions as enlarging
-from ottla.protocol.messages import create_topics as creating
-from ottla.protocol.messages import delete_topics as deleting
 from ottla.protocol.messages import describe_configs as describing
+from ottla.protocol.messages import topics as messages
 from ottla.protocol.messages.metadata import MetadataRequest
 
 LEADERLESS = -1
 
 
-def created(code: ErrorCode) -> creating.CreateTopicsResponse:
-    topics = [creating.CreatableTopicResult(name="orders", error_code=code)]
-    return creating.CreateTopicsResponse(topics=topics)
+def created(code: ErrorCode) -> messages.CreateTopicsResponse:
+    topics = [messages.CreatableTopicResult(name="orders", error_code=code)]
+    return messages.CreateTopicsResponse(topics=topics)
 
 
-def enlarged(code: ErrorCode) -> enlarging.CreatePartitionsResponse:
-    results = [enlarging.CreatePartitionsTopicResult(name="orders", error_code=code)]
-    return enlarging.CreatePartitionsResponse(results=results)
+def enlarged(code: ErrorCode) -> messages.CreatePartitionsResponse:
+    results = [messages.CreatePartitionsTopicResult(name="orders", error_code=code)]
+    return messages.CreatePartitionsResponse(results=results)
 
 
-def deleted(code: ErrorCode) -> deleting.DeleteTopicsResponse:
-    responses = [deleting.DeletableTopicResult(name="orders", error_code=code)]
-    return deleting.DeleteTopicsResponse(responses=responses)
+def deleted(code: ErrorCode) -> messages.DeleteTopicsResponse:
+    responses = [messages.DeletableTopicResult(name="orders", error_code=code)]
+    return messages.DeleteTopicsResponse(responses=responses)
 
 
 def one_after_the_other(*answers: Any) -> Callable[[Any], Any]:
@@ -52,14 +50,14 @@ async def test_a_topic_is_created_when_the_repetition_finds_it_as_asked_for(firs
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata())
         exists = created(ErrorCode.TOPIC_ALREADY_EXISTS)
-        broker.on(creating.CreateTopicsRequest, one_after_the_other(first, exists))
+        broker.on(messages.CreateTopicsRequest, one_after_the_other(first, exists))
         async with Admin(broker.bootstrap_servers) as admin:
             with_metadata(broker, LEADERLESS, LEADERLESS, 1)
 
             found = await admin.topics.create("orders", partitions=3, replication_factor=1)
 
     assert found == CreatedTopic("orders", 3, 1)
-    assert len(broker.seen(creating.CreateTopicsRequest)) > 2  # it waited for the leaders
+    assert len(broker.seen(messages.CreateTopicsRequest)) > 2  # it waited for the leaders
 
 
 @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ async def test_a_topic_that_differs_from_the_one_asked_for_is_somebody_elses(ask
             describing.DescribeConfigsRequest, lambda _: describing.DescribeConfigsResponse(results=[result])
         )
         exists = created(ErrorCode.TOPIC_ALREADY_EXISTS)
-        broker.on(creating.CreateTopicsRequest, one_after_the_other(None, exists))
+        broker.on(messages.CreateTopicsRequest, one_after_the_other(None, exists))
         async with Admin(broker.bootstrap_servers) as admin:
             with pytest.raises(TopicAlreadyExists):
                 await admin.topics.create("orders", **asked)
@@ -90,7 +88,7 @@ async def test_a_topic_that_differs_from_the_one_asked_for_is_somebody_elses(ask
 async def test_a_topic_that_the_first_attempt_finds_is_somebody_elses() -> None:
     async with ScriptedBroker() as broker:
         with_metadata(broker)
-        broker.on(creating.CreateTopicsRequest, lambda _: created(ErrorCode.TOPIC_ALREADY_EXISTS))
+        broker.on(messages.CreateTopicsRequest, lambda _: created(ErrorCode.TOPIC_ALREADY_EXISTS))
         async with Admin(broker.bootstrap_servers) as admin:
             with pytest.raises(TopicAlreadyExists):
                 await admin.topics.create("orders", partitions=3)
@@ -100,7 +98,7 @@ async def test_partitions_are_added_when_the_repetition_finds_as_many() -> None:
     async with ScriptedBroker() as broker:
         with_metadata(broker)
         as_many = enlarged(ErrorCode.INVALID_PARTITIONS)
-        broker.on(enlarging.CreatePartitionsRequest, one_after_the_other(None, as_many, None, as_many))
+        broker.on(messages.CreatePartitionsRequest, one_after_the_other(None, as_many, None, as_many))
         async with Admin(broker.bootstrap_servers) as admin:
             await admin.topics.add_partitions("orders", 3)
             with pytest.raises(InvalidPartitions):
@@ -111,7 +109,7 @@ async def test_a_topic_is_deleted_when_the_repetition_does_not_find_it() -> None
     async with ScriptedBroker() as broker:
         with_metadata(broker)
         unknown = deleted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        broker.on(deleting.DeleteTopicsRequest, one_after_the_other(None, unknown))
+        broker.on(messages.DeleteTopicsRequest, one_after_the_other(None, unknown))
         async with Admin(broker.bootstrap_servers) as admin:
             await admin.topics.delete("orders")
             with pytest.raises(NoSuchTopic):

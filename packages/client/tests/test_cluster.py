@@ -13,7 +13,6 @@ from ottla.client.errors import AuthenticationFailed, ClientError, DeadlineExcee
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, LeaderNotAvailable, UnknownTopicOrPartition
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
-from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.metadata import (
@@ -22,6 +21,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
+from ottla.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.topics import TopicPartition
 
 IMPATIENT = ClientConfig(default_api_timeout_ms=300, retry_backoff_ms=5, retry_backoff_max_ms=20)

@@ -24,8 +24,8 @@ from ottla.client.testing import ScriptedBroker
 from ottla.client.wire import WireProtocol
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
-from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -14,8 +14,8 @@ from ottla.pipeline.sink.sink_client import SinkClient
 from ottla.pipeline.sink.tasks import TaskIdentity
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 
 
 class Allowing(ScriptedBroker):

@@ -14,7 +14,6 @@ from ottla.client.errors import ClientError
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.producer import Acknowledgement, Producer, ProducerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from ottla.protocol.messages.produce import (
     PartitionProduceData,
@@ -23,6 +22,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.records import decode_records, read_header
 from peers.accepting_broker import acknowledged, serving
 

@@ -14,7 +14,7 @@ from ottla.producer.accumulator import Accumulator, Appender, Batch
 from ottla.producer.sender.idempotence import Idempotence
 from ottla.producer.sender.sequence_numbers import SequenceNumbers
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
-from ottla.protocol.messages.init_producer_id import InitProducerIdResponse
+from ottla.protocol.messages.producer_ids import InitProducerIdResponse
 from ottla.protocol.topics import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)

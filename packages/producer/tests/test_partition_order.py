@@ -14,7 +14,6 @@ from ottla.producer import DeliveryTimeout, Producer, ProducerConfig
 from ottla.producer.accumulator import Accumulator, Appender
 from ottla.producer.sender.partition_order import PartitionOrder
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -22,6 +21,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.records import read_header
 from peers.accepting_broker import batches, serving
 

@@ -19,11 +19,11 @@ from ottla.producer import (
 from ottla.producer.cli import Partitions
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MessageTooLarge
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import (
     ProduceRequest,
 )
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest
 from ottla.protocol.records import decode_records, magic_at, read_header
 from ottla.protocol.topics import TopicPartition
 from peers.accepting_broker import acknowledged, batches, serving

@@ -24,14 +24,13 @@ from ottla.producer import (
 )
 from ottla.producer.transactions.state import TransactionError, TransactionFailed
 from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, InvalidTransactionTimeout, ProducerFenced
-from ottla.protocol.messages.add_partitions_to_txn import (
+from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-)
-from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.messages.txn_offset_commit import (
+    EndTxnRequest,
+    EndTxnResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

@@ -13,12 +13,14 @@ from ottla.client.testing import ScriptedBroker
 from ottla.producer import DeliveryTimeout, Producer, ProducerConfig
 from ottla.producer.transactions.state import TransactionError
 from ottla.protocol.errors import ErrorCode, ProducerFenced, TopicAuthorizationFailed
-from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from ottla.protocol.messages.add_partitions_to_txn import (
+from ottla.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
 )
-from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.schema import Message
 from ottla.protocol.topics import TopicPartition
 from peers.scripted_coordinator import added, coordinating

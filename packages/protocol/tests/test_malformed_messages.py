@@ -7,16 +7,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.api import decode_request_header, decode_response_header
-from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest
+from ottla.protocol.messages.sasl import SaslHandshakeResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from ottla.protocol.messages.transactions import AddOffsetsToTxnRequest
 from ottla.protocol.primitives import MalformedMessage, encode_uvarint
 from ottla.protocol.schema import Message
 from ottla.protocol.testing import instances, message_versions, version_id

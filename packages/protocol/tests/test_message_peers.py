@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsResponse
 from ottla.protocol.primitives import ZERO_UUID
@@ -47,7 +48,7 @@ def plain_values(field: Field) -> st.SearchStrategy[Any] | None:
 
 def kio_class(cls: type[Message], version: int) -> Any:
     """Return kio's class of a message in a version, or None."""
-    name = cls.__module__.rpartition(".")[2]
+    name = "" if cls in PAYLOADS else ApiKey(cls.API_KEY).name.lower()
     part = "request" if cls.__name__.endswith("Request") else "response"
     if cls in PAYLOADS:
         name = "consumer_protocol_" + cls.__name__.removeprefix("ConsumerProtocol").lower()

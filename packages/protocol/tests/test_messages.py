@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.api import ApiKey, request_class, response_class
-from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -29,7 +28,8 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from ottla.protocol.messages.sasl import SaslAuthenticateRequest
+from ottla.protocol.messages.transactions import AddPartitionsToTxnRequest
 from ottla.protocol.primitives import UnencodableValue, UnknownVersion, UnsupportedField
 from ottla.protocol.schema import Message
 from ottla.protocol.testing import instances, message_versions, version_id

@@ -13,7 +13,7 @@ from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.alter_replica_log_dirs import (
+from ottla.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,

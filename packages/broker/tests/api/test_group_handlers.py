@@ -18,18 +18,16 @@ from ottla.broker.api import (
 )
 from ottla.broker.api.group_testing import BROKER, GroupServices, TopicsStub, ask, context_of
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
-from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
-from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
 )
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.protocol.topics import GROUP_METADATA_TOPIC
 

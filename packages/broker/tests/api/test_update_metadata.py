@@ -16,7 +16,7 @@ from ottla.broker.api.testing import DataPlane
 from ottla.broker.cluster.metadata import NO_ID, MetadataCache
 from ottla.broker.replication.partition import Assignment
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,

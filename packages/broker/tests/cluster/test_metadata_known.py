@@ -24,8 +24,8 @@ from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.api import ApiKey, RequestHeader
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.control_requests import UpdateMetadataBroker, UpdateMetadataRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.protocol.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 20

@@ -23,7 +23,7 @@ from ottla.broker.config import broker_config_from
 from ottla.broker.controller.testing import LoopClock, run_in_virtual_time
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol import errors
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,

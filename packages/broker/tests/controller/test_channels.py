@@ -14,7 +14,7 @@ from ottla.broker.controller.controller_context import Endpoint, LiveBroker
 from ottla.broker.controller.events import ControlResponse
 from ottla.broker.metrics import Metrics
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from ottla.protocol.messages.control_requests import UpdateMetadataRequest, UpdateMetadataResponse
 
 
 class Refusing:

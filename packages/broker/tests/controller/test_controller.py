@@ -13,8 +13,7 @@ from ottla.broker.controller.events import ElectLeaders
 from ottla.broker.controller.testing import ControllerCluster, SimulatedBroker, run_in_virtual_time
 from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown, ProposedIsr
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
+from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.znodes import LogDirEvent, OttlaTopicSettings, PreferredReplicaElection, TopicAssignment

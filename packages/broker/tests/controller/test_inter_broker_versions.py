@@ -18,9 +18,14 @@ from ottla.broker.peers.client import MOST, Address, IncompatibleBroker, Peer
 from ottla.broker.requests.routes import Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from ottla.protocol.messages.control_requests import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
 from ottla.zookeeper import paths
 from ottla.zookeeper.znodes import FeatureNode
 

@@ -18,10 +18,6 @@ from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.api import ApiKey, RequestHeader
 from ottla.protocol.errors import ErrorCode, NotController, StaleBrokerEpoch
-from ottla.protocol.messages.allocate_producer_ids import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-)
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -29,10 +25,14 @@ from ottla.protocol.messages.alter_partition import (
     PartitionData,
     TopicData,
 )
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
+)
+from ottla.protocol.messages.producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
 )
 
 TOPIC_ID = UUID(int=77)

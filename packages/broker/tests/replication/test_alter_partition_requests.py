@@ -21,7 +21,7 @@ from ottla.broker.replication.leader_and_isr_requests import assignments_of
 from ottla.broker.replication.partition import Effect, IsrProposed, Partition
 from ottla.broker.replication.replicas import Replicas
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, NotController
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
+from ottla.protocol.messages.control_requests import LeaderAndIsrRequest
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import ZooKeeperError

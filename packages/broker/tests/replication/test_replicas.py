@@ -31,12 +31,10 @@ from ottla.protocol.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from ottla.protocol.messages.leader_and_isr import (
+from ottla.protocol.messages.control_requests import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
-)
-from ottla.protocol.messages.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,

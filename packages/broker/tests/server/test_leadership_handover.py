@@ -18,7 +18,7 @@ from ottla.broker.server.leadership_handover import (
     FullDirectoryHandover,
     LeadershipHandover,
 )
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,

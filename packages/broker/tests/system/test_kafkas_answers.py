@@ -9,7 +9,6 @@ import pytest
 from ottla.broker.testing import BrokerThread
 from ottla.client.cluster import Cluster
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -17,6 +16,7 @@ from ottla.protocol.messages.elect_leaders import (
     TopicPartitions,
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 WRITE = 1 << 4
 

@@ -25,9 +25,13 @@ from ottla.protocol.api import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest
+from ottla.protocol.messages.control_requests import (
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.offset_for_leader_epoch import (
@@ -35,8 +39,6 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from ottla.protocol.messages.stop_replica import StopReplicaRequest
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 

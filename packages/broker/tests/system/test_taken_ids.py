@@ -13,8 +13,8 @@ import pytest
 from ottla.broker.api.testing import batch_of
 from ottla.broker.testing import BrokerFailed, BrokerProcess
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request
-from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from ottla.zookeeper import paths
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.kazoo_session import KazooSession

@@ -15,7 +15,7 @@ from ottla.broker.runtime.environment import Environment
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.verification import Verification, VerificationRequests
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.add_partitions_to_txn import (
+from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

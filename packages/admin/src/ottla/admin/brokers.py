@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from ottla.client.cluster import Cluster, raise_for
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
-from ottla.protocol.messages.alter_replica_log_dirs import (
+from ottla.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
 )
-from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from ottla.protocol.topics import TopicPartition, by_topic
 
 

@@ -7,21 +7,19 @@ from dataclasses import dataclass
 
 from ottla.client.cluster import Cluster, raise_for
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
-from ottla.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     TopicPartitions,
 )
-from ottla.protocol.messages.list_partition_reassignments import (
+from ottla.protocol.messages.partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from ottla.protocol.topics import TopicPartition, by_topic
 

@@ -17,19 +17,18 @@ from ottla.protocol.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
 )
-from ottla.protocol.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-)
-from ottla.protocol.messages.create_topics import (
+from ottla.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
 )
-from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 
 T = TypeVar("T")
 

@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from ottla.client.environment import nonce
 from ottla.client.errors import AuthenticationFailed, UnsupportedByBroker
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from ottla.protocol.schema import Message
 
 if TYPE_CHECKING:

@@ -85,6 +85,42 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
 
 
+_SHARED_MODULES: Final = {
+    key: module
+    for module, keys in {
+        "acls": (ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS),
+        "control_requests": (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA),
+        "delegation_tokens": (
+            ApiKey.CREATE_DELEGATION_TOKEN,
+            ApiKey.RENEW_DELEGATION_TOKEN,
+            ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ),
+        "groups": (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS),
+        "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ALTER_REPLICA_LOG_DIRS),
+        "partition_reassignments": (
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ),
+        "producer_ids": (ApiKey.INIT_PRODUCER_ID, ApiKey.ALLOCATE_PRODUCER_IDS),
+        "sasl": (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE),
+        "scram_credentials": (
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ),
+        "topics": (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS),
+        "transactions": (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            ApiKey.TXN_OFFSET_COMMIT,
+            ApiKey.END_TXN,
+        ),
+    }.items()
+    for key in keys
+}
+"""The module of APIs that share one; every other API has a module of its own name."""
+
+
 @cache
 def request_class(key: int) -> type[Message]:
     """Return the class of an API's request. Raises ValueError for a key that is unknown."""
@@ -121,7 +157,7 @@ header_version = request_header_version
 
 
 def _message_class(key: ApiKey, suffix: str) -> type[Message]:
-    module = import_module(f"ottla.protocol.messages.{key.name.lower()}")
+    module = import_module(f"ottla.protocol.messages.{_SHARED_MODULES.get(key, key.name.lower())}")
     name = "".join(word.capitalize() for word in key.name.split("_"))
     found: type[Message] = getattr(module, name + suffix)
     return found

@@ -8,7 +8,7 @@ from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.coordinators.response_errors import known_to
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
-from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.protocol.messages.transactions import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import NotController, StaleBrokerEpoch
-from ottla.protocol.messages.allocate_producer_ids import (
+from ottla.protocol.messages.producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )

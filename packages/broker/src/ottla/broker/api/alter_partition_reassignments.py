@@ -7,7 +7,7 @@ from ottla.broker.controller.events import AlterReassignments
 from ottla.broker.peers.controller_requests import Answers
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.alter_partition_reassignments import (
+from ottla.protocol.messages.partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
-from ottla.protocol.messages.create_partitions import (
+from ottla.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

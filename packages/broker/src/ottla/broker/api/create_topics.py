@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.cluster.topics import CreatedTopic, NewTopic
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut
-from ottla.protocol.messages.create_topics import (
+from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

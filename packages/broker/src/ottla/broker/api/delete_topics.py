@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut, UnknownTopicId
-from ottla.protocol.messages.delete_topics import (
+from ottla.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,

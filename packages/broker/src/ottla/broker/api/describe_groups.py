@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ottla.broker.groups.classic.descriptions import GroupDescription
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_groups import (
+from ottla.protocol.messages.groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.log.hosting.directories import DirectoryDescription, PartitionSize
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_log_dirs import (
+from ottla.protocol.messages.log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

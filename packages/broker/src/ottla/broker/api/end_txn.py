@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.coordinators.response_errors import known_to
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
-from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
     from ottla.broker.transactions.coordinator import TransactionCoordinator

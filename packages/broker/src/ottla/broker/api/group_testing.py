@@ -23,7 +23,7 @@ from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.testing import MemoryCluster, memory_store
 from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import NotLeaderOrFollower
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,

@@ -8,7 +8,7 @@ from ottla.broker.coordinators.response_errors import INITIALIZE_FENCED_FROM, kn
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import NO_PRODUCER, Producer, Result
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from ottla.broker.transactions.coordinator import TransactionCoordinator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.replication.leader_and_isr_requests import NO_ID
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, LeaderAndIsrResponse
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs

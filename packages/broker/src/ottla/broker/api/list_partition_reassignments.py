@@ -8,7 +8,7 @@ from ottla.broker.api.ask_controller import Needs, ask_controller, partitions_na
 from ottla.broker.controller.events import ListReassignments
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import KafkaError
-from ottla.protocol.messages.list_partition_reassignments import (
+from ottla.protocol.messages.partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from ottla.protocol.messages.control_requests import StopReplicaRequest, StopReplicaResponse
 
 if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller

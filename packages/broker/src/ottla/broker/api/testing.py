@@ -36,7 +36,7 @@ from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,

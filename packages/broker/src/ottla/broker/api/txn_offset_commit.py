@@ -12,7 +12,7 @@ from ottla.broker.log.state.producer_state import NOT_REQUIRED
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.txn_offset_commit import (
+from ottla.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,

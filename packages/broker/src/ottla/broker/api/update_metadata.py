@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.cluster.metadata import LEADER_DURING_DELETION, NO_ID
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from ottla.protocol.messages.control_requests import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:

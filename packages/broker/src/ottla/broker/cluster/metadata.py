@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,

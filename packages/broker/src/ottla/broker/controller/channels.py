@@ -13,9 +13,14 @@ from ottla.broker.controller.events import ControlResponse
 from ottla.broker.controller.metrics import hide_queue_size, show_queue_size
 from ottla.broker.peers.client import IncompatibleBroker
 from ottla.protocol.errors import ErrorCode, error_for
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from ottla.protocol.messages.control_requests import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
 from ottla.protocol.primitives import UnencodableValue, UnknownVersion, UnsupportedField
 
 if TYPE_CHECKING:

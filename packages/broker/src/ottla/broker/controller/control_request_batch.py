@@ -18,18 +18,14 @@ from ottla.broker.controller.controller_context import (
 )
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import EndOfSlice, slices
-from ottla.protocol.messages.leader_and_isr import (
+from ottla.protocol.messages.control_requests import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
-)
-from ottla.protocol.messages.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
-)
-from ottla.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,

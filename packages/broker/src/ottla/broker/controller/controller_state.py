@@ -21,7 +21,7 @@ from ottla.broker.controller.events import (
     UncleanElectionAllowed,
 )
 from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown
-from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
+from ottla.protocol.messages.control_requests import UpdateMetadataResponse
 
 
 class ControllerState(IntEnum):

@@ -16,9 +16,11 @@ from ottla.broker.controller.controller_context import LiveBroker, Topic
 from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import EndOfSlice
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
-from ottla.protocol.messages.stop_replica import StopReplicaResponse
-from ottla.protocol.messages.update_metadata import UpdateMetadataResponse
+from ottla.protocol.messages.control_requests import (
+    LeaderAndIsrResponse,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
 from ottla.protocol.topics import TopicPartition
 
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse

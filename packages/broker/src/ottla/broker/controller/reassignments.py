@@ -33,7 +33,7 @@ from ottla.protocol.errors import (
     NoReassignmentInProgress,
     UnknownTopicOrPartition,
 )
-from ottla.protocol.messages.stop_replica import StopReplicaRequest
+from ottla.protocol.messages.control_requests import StopReplicaRequest
 from ottla.protocol.topics import TopicPartition
 
 NOTHING = Assignment(())

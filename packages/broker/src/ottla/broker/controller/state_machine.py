@@ -38,8 +38,12 @@ from ottla.broker.peers.controller_requests import AlterPartition, Answers, Cont
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from ottla.protocol.messages.control_requests import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
 from ottla.protocol.topics import TopicPartition
 
 

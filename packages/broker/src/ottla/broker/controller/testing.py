@@ -26,19 +26,18 @@ from ottla.broker.peers.controller_requests import AlterPartition, ProposedIsr
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.runtime.loop_budget import BACKGROUND_MS, LoopBudget
 from ottla.protocol.errors import ErrorCode, NotController
-from ottla.protocol.messages.leader_and_isr import (
+from ottla.protocol.messages.control_requests import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
-)
-from ottla.protocol.messages.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaRequest,
     StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
 )
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
 from ottla.zookeeper.session import Create, NodeExists, NoNode, SetData, Stat

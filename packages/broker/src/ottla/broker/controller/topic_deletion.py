@@ -11,7 +11,7 @@ from ottla.broker.controller.controller_context import (
 )
 from ottla.broker.controller.events import DeleteTopic, Steps
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from ottla.protocol.messages.control_requests import StopReplicaRequest, StopReplicaResponse
 from ottla.protocol.topics import TopicPartition
 
 _UNDER_WAY = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL)

@@ -37,7 +37,7 @@ from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.update_metadata import (
+from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,

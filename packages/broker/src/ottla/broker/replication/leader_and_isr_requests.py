@@ -8,17 +8,21 @@ from uuid import UUID
 
 from ottla.broker.replication.partition import Assignment
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.leader_and_isr import (
+from ottla.protocol.messages.control_requests import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
+    StopReplicaPartitionError,
+    StopReplicaResponse,
 )
-from ottla.protocol.messages.stop_replica import StopReplicaPartitionError, StopReplicaResponse
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState, LeaderAndIsrRequest
-    from ottla.protocol.messages.stop_replica import StopReplicaRequest
+    from ottla.protocol.messages.control_requests import (
+        LeaderAndIsrPartitionState,
+        LeaderAndIsrRequest,
+        StopReplicaRequest,
+    )
 
 NO_ID = UUID(int=0)
 NO_EPOCH = -1

@@ -38,8 +38,7 @@ from ottla.protocol.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrResponse
-from ottla.protocol.messages.stop_replica import StopReplicaResponse
+from ottla.protocol.messages.control_requests import LeaderAndIsrResponse, StopReplicaResponse
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,8 +48,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
-    from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
-    from ottla.protocol.messages.stop_replica import StopReplicaRequest
+    from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, StopReplicaRequest
 
 __all__ = ["FollowerFetching", "HostedPartition", "LeadershipListener", "NoFollowers", "Replicas"]
 

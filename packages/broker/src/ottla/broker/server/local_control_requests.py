@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.api import leader_and_isr, stop_replica, update_metadata
-from ottla.protocol.messages.leader_and_isr import LeaderAndIsrRequest
-from ottla.protocol.messages.stop_replica import StopReplicaRequest
-from ottla.protocol.messages.update_metadata import UpdateMetadataRequest
+from ottla.protocol.messages.control_requests import (
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.controller.control_request_batch import ControlRequest

@@ -20,7 +20,7 @@ from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.transactions.events import Producer
 from ottla.broker.transactions.metrics import VerificationMeters
 from ottla.protocol.errors import ErrorCode, KafkaError, error_class
-from ottla.protocol.messages.add_partitions_to_txn import (
+from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,

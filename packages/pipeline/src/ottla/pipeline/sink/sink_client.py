@@ -29,7 +29,7 @@ from ottla.protocol.errors import (
     TransactionalIdAuthorizationFailed,
     UnsupportedVersion,
 )
-from ottla.protocol.messages.end_txn import EndTxnRequest
+from ottla.protocol.messages.transactions import EndTxnRequest
 
 log = logging.getLogger(__name__)
 

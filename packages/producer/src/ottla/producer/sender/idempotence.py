@@ -17,7 +17,7 @@ from ottla.producer.accumulator import Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.sender.sequence_numbers import SequenceNumbers
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
-from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.topics import TopicPartition
 
 _SEQUENCE_REJECTED: Final = frozenset(

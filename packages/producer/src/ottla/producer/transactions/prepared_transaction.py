@@ -14,7 +14,7 @@ from ottla.protocol.errors import (
     NotCoordinator,
     error_for,
 )
-from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
 from ottla.broker.metrics.registry import MetricName
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.group_payloads import ConsumerProtocolAssignment
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from ottla.protocol.stored_messages import ConsumerProtocolAssignment
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Describe consumer groups."""
+"""Describe, list and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -52,3 +52,47 @@ class DescribeGroupsResponse(Message):
 
     throttle_time_ms: int = int32(since=1, ignorable=True)
     groups: list[DescribedGroup] = array(DescribedGroup)
+
+
+@message(api_key=16, versions=(0, 5), flexible_from=3)
+class ListGroupsRequest(Message):
+    """Asks for the groups a broker coordinates; version 4 filters by state (KIP-518), 5 by type (KIP-848)."""
+
+    states_filter: list[str] = array(string, since=4)
+    types_filter: list[str] = array(string, since=5)
+
+
+class ListedGroup(Struct):
+    group_id: str = string()
+    protocol_type: str = string()
+    group_state: str = string(since=4, ignorable=True)
+    group_type: str = string(since=5, ignorable=True)
+
+
+@message(api_key=16, versions=(0, 5), flexible_from=3)
+class ListGroupsResponse(Message):
+    """Lists groups."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    error_code: int = int16()
+    groups: list[ListedGroup] = array(ListedGroup)
+
+
+@message(api_key=42, versions=(0, 2), flexible_from=2)
+class DeleteGroupsRequest(Message):
+    """Deletes groups that have no members (KIP-229)."""
+
+    groups_names: list[str] = array(string)
+
+
+class DeletableGroupResult(Struct):
+    group_id: str = string()
+    error_code: int = int16()
+
+
+@message(api_key=42, versions=(0, 2), flexible_from=2)
+class DeleteGroupsResponse(Message):
+    """Says whether each group was deleted."""
+
+    throttle_time_ms: int = int32()
+    results: list[DeletableGroupResult] = array(DeletableGroupResult)

@@ -1,4 +1,4 @@
-"""List partitions that are being moved."""
+"""Move partitions to other brokers, and list those that are being moved."""
 
 from __future__ import annotations
 
@@ -13,6 +13,45 @@ from ottla.protocol.schema import (
     nullable_string,
     string,
 )
+
+
+class ReassignablePartition(Struct):
+    partition_index: int = int32()
+    replicas: list[int] | None = nullable_array(int32, None)
+
+
+class ReassignableTopic(Struct):
+    name: str = string()
+    partitions: list[ReassignablePartition] = array(ReassignablePartition)
+
+
+@message(api_key=45, versions=(0, 0), flexible_from=0)
+class AlterPartitionReassignmentsRequest(Message):
+    """Sets the wanted replicas of partitions, or cancels with null (KIP-455)."""
+
+    timeout_ms: int = int32(60000)
+    topics: list[ReassignableTopic] = array(ReassignableTopic)
+
+
+class ReassignablePartitionResponse(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+
+
+class ReassignableTopicResponse(Struct):
+    name: str = string()
+    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
+
+
+@message(api_key=45, versions=(0, 0), flexible_from=0)
+class AlterPartitionReassignmentsResponse(Message):
+    """Says for each partition whether its move was accepted."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
 
 
 class ListPartitionReassignmentsTopics(Struct):

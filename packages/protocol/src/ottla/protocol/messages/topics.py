@@ -1,4 +1,4 @@
-"""Create topics."""
+"""Create and delete topics, and add partitions to them."""
 
 from __future__ import annotations
 
@@ -80,3 +80,65 @@ class CreateTopicsResponse(Message):
 
     throttle_time_ms: int = int32(since=2, ignorable=True)
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)
+
+
+class CreatePartitionsAssignment(Struct):
+    broker_ids: list[int] = array(int32)
+
+
+class CreatePartitionsTopic(Struct):
+    name: str = string()
+    count: int = int32()
+    assignments: list[CreatePartitionsAssignment] | None = nullable_array(CreatePartitionsAssignment)
+
+
+@message(api_key=37, versions=(0, 3), flexible_from=2)
+class CreatePartitionsRequest(Message):
+    """Raises the number of partitions (KIP-195)."""
+
+    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
+    timeout_ms: int = int32()
+    validate_only: bool = boolean()
+
+
+class CreatePartitionsTopicResult(Struct):
+    name: str = string()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None)
+
+
+@message(api_key=37, versions=(0, 3), flexible_from=2)
+class CreatePartitionsResponse(Message):
+    """Says whether each topic was changed."""
+
+    throttle_time_ms: int = int32()
+    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
+
+
+class DeleteTopicState(Struct):
+    name: str | None = nullable_string(None)
+    topic_id: UUID = uuid()
+
+
+@message(api_key=20, versions=(0, 6), flexible_from=4)
+class DeleteTopicsRequest(Message):
+    """Deletes topics by name, since version 6 by topic id too (KIP-516)."""
+
+    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
+    topic_names: list[str] = array(string, until=5, ignorable=True)
+    timeout_ms: int = int32()
+
+
+class DeletableTopicResult(Struct):
+    name: str | None = nullable_string(nullable_from=6)
+    topic_id: UUID = uuid(since=6, ignorable=True)
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None, since=5, ignorable=True)
+
+
+@message(api_key=20, versions=(0, 6), flexible_from=4)
+class DeleteTopicsResponse(Message):
+    """Says whether each topic is being deleted; version 5 adds a message (KIP-599)."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    responses: list[DeletableTopicResult] = array(DeletableTopicResult)

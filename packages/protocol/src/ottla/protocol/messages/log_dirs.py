@@ -1,4 +1,4 @@
-"""Describe the log directories of a broker."""
+"""Describe the log directories of a broker, and move replicas between them."""
 
 from __future__ import annotations
 
@@ -55,3 +55,38 @@ class DescribeLogDirsResponse(Message):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=3, ignorable=True)
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)
+
+
+class AlterReplicaLogDirTopic(Struct):
+    name: str = string()
+    partitions: list[int] = array(int32)
+
+
+class AlterReplicaLogDir(Struct):
+    path: str = string()
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
+
+
+@message(api_key=34, versions=(0, 2), flexible_from=2)
+class AlterReplicaLogDirsRequest(Message):
+    """Names the directory each replica shall live in (KIP-113)."""
+
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir)
+
+
+class AlterReplicaLogDirPartitionResult(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    topic_name: str = string()
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
+
+
+@message(api_key=34, versions=(0, 2), flexible_from=2)
+class AlterReplicaLogDirsResponse(Message):
+    """Says whether each move was accepted."""
+
+    throttle_time_ms: int = int32()
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult)
