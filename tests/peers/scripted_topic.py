@@ -14,11 +14,15 @@ from ottla.consumer import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
+    EpochEndOffset,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
 )
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -26,12 +30,6 @@ from ottla.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-)
-from ottla.protocol.messages.offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
 )
 from ottla.protocol.records import BatchBuilder, Codec
 

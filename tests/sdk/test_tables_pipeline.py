@@ -19,7 +19,7 @@ from ottla.consumer import ConsumerRecord, SyncConsumer
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
-from ottla.pipeline.jobs.samples.tables import FILE, add_orders
+from ottla.pipeline.jobs.samples.sample_data import FILE, add_orders
 from ottla.pipeline.jobs.state_files import StateFile
 from peers.postgres import Postgres, missing_postgres
 
@@ -76,10 +76,10 @@ def declare(tmp_path: Path, bootstrap_servers: str, topic: str) -> Declare:
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """A shop's database; each `with` is a transaction."""
-    from ottla.pipeline.jobs.samples import tables
+    from ottla.pipeline.jobs.samples import sample_data
 
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
-        database.executescript(tables._TABLES)
+        database.executescript(sample_data._TABLES)
         yield database
 
 

@@ -11,7 +11,7 @@ from ottla.client.config import Address
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -20,7 +20,7 @@ from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
-from ottla.pipeline.jobs.samples.activity import events
+from ottla.pipeline.jobs.samples.sample_data import events
 from peers.pipelines import SPARK, Pipeline, failure_line
 from peers.small_disk import small_disk
 from peers.topics import Sent, Topics

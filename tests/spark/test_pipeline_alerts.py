@@ -18,7 +18,7 @@ from ottla.pipeline.jobs.alerting.on_spark import LABELS, METRIC, TIME, VALUE, M
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
-from ottla.pipeline.jobs.samples.alerts import BEGIN, metrics
+from ottla.pipeline.jobs.samples.sample_data import BEGIN, metrics
 from ottla.pipeline.jobs.value_parsing import REASON
 from peers.pipelines import SPARK, Pipeline, failure_line
 from peers.small_disk import small_disk

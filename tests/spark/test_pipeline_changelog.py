@@ -22,7 +22,7 @@ from ottla.pipeline.jobs.changelog import newest
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
-from ottla.pipeline.jobs.samples.changelog import changes
+from ottla.pipeline.jobs.samples.sample_data import changes
 from ottla.pipeline.jobs.value_parsing import REASON
 from peers.pipelines import SPARK, Pipeline
 from peers.spark_cluster import SparkCluster, declared_on

@@ -21,7 +21,7 @@ from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.run import Run
 from ottla.pipeline.jobs.samples import sample_declaration
-from ottla.pipeline.jobs.samples.logs import BAD_EVERY, lines
+from ottla.pipeline.jobs.samples.sample_data import LINES_BAD_EVERY, lines
 from peers.pipelines import SPARK, FailingLogs, Pipeline
 from peers.topics import Sent, Topics
 
@@ -242,7 +242,7 @@ pipeline = Dying(**dict(read_job(Path(__file__).with_name("logs.toml"))))
 def _expected(logs: Logs, count: int) -> tuple[set[Place], set[Place]]:
     """Return the places of good lines and of bad ones."""
     places = [(logs.topic, at % 2, at // 2) for at in range(count)]
-    bad = {place for at, place in enumerate(places) if at % BAD_EVERY == BAD_EVERY - 1}
+    bad = {place for at, place in enumerate(places) if at % LINES_BAD_EVERY == LINES_BAD_EVERY - 1}
     return set(places) - bad, bad
 
 

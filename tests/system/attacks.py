@@ -30,7 +30,7 @@ from ottla.protocol.messages.control_requests import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from ottla.protocol.messages.controller_requests import ControlledShutdownRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -37,7 +37,7 @@ from ottla.protocol.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -4,7 +4,7 @@ from ottla.admin.offsets import LATEST, Offsets
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
 from ottla.client.testing import NODE_ID, ScriptedBroker
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,

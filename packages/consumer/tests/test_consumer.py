@@ -10,7 +10,7 @@ from ottla.client.testing import ScriptedBroker
 from ottla.consumer import Consumer, ConsumerClosed, ConsumerConfig, ConsumerStopped, NoOffset
 from ottla.protocol.errors import ErrorCode, TopicAuthorizationFailed
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -13,7 +13,7 @@ from ottla.consumer import Consumer, ConsumerConfig
 from ottla.protocol.errors import CorruptMessage, ErrorCode, TopicAuthorizationFailed
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -18,7 +18,7 @@ from ottla.pipeline.jobs.alerting.series_state import AlertEvent, SeriesState
 from ottla.pipeline.jobs.alerts import Alerts
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.samples import sample_declaration
-from ottla.pipeline.jobs.samples.alerts import metrics
+from ottla.pipeline.jobs.samples.sample_data import metrics
 
 S, M = 1_000, 60_000
 FORGET = 60 * M

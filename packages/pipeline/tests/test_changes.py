@@ -14,7 +14,7 @@ from ottla.pipeline.jobs.change_reader import DELETED
 from ottla.pipeline.jobs.changelog import Changelog, Merged
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.samples import sample_declaration
-from ottla.pipeline.jobs.samples.changelog import changes
+from ottla.pipeline.jobs.samples.sample_data import changes
 from ottla.pipeline.jobs.state_files import BatchKey
 
 

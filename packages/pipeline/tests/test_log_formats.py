@@ -8,7 +8,7 @@ import pytest
 
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.log_formats import LineFormat, apache_format, nginx_format, regex_format
-from ottla.pipeline.jobs.samples.logs import BAD_EVERY, lines
+from ottla.pipeline.jobs.samples.sample_data import LINES_BAD_EVERY, lines
 
 
 def _groups(given: LineFormat, text: str) -> dict[str, str] | None:
@@ -72,7 +72,7 @@ def test_users_may_have_spaces() -> None:
 def test_cut_off_lines_are_none() -> None:
     given = nginx_format("combined")
     for number, line in enumerate(lines(200)):
-        assert (_groups(given, line) is None) == (number % BAD_EVERY == BAD_EVERY - 1)
+        assert (_groups(given, line) is None) == (number % LINES_BAD_EVERY == LINES_BAD_EVERY - 1)
 
 
 def test_literal_text_is_taken_as_it_is() -> None:

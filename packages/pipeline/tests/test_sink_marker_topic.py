@@ -22,7 +22,7 @@ from ottla.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -16,7 +16,7 @@ from ottla.pipeline.source.config import SourceConfig
 from ottla.pipeline.source.readers import StreamReader
 from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -15,7 +15,7 @@ from ottla.protocol.api import (
     response_header,
     response_header_version,
 )
-from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from ottla.protocol.messages.controller_requests import ControlledShutdownRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.primitives import MalformedMessage
 

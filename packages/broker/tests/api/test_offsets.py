@@ -10,20 +10,16 @@ from ottla.broker.api import delete_records, list_offsets, offset_for_leader_epo
 from ottla.broker.api.testing import DataPlane, batch_of
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.delete_records import (
+from ottla.protocol.messages.log_offsets import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
-)
-from ottla.protocol.messages.list_offsets import (
+    EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
-)
-from ottla.protocol.messages.offset_for_leader_epoch import (
-    EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,

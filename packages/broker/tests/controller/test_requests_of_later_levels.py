@@ -18,17 +18,17 @@ from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.api import ApiKey, RequestHeader
 from ottla.protocol.errors import ErrorCode, NotController, StaleBrokerEpoch
-from ottla.protocol.messages.alter_partition import (
+from ottla.protocol.messages.control_requests import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from ottla.protocol.messages.controller_requests import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
     PartitionData,
     TopicData,
-)
-from ottla.protocol.messages.control_requests import (
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataTopicState,
 )
 from ottla.protocol.messages.producer_ids import (
     AllocateProducerIdsRequest,

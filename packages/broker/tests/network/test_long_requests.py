@@ -18,7 +18,7 @@ from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.routes import Route, Routes
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages.log_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse

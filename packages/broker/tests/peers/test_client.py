@@ -15,13 +15,13 @@ from ottla.broker.peers.client import MOST
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import BrokerNotAvailable
-from ottla.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataRequest,
 )
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.controller_requests import AlterPartitionRequest, AlterPartitionResponse
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,

@@ -22,7 +22,7 @@ from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.errors import BrokerNotAvailable
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
-from ottla.protocol.messages.list_offsets import ListOffsetsRequest
+from ottla.protocol.messages.log_offsets import ListOffsetsRequest
 from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 30.0

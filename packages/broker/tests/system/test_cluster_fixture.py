@@ -14,7 +14,7 @@ from ottla.broker.testing import BrokerCluster, BrokerFailed, BrokerProcess
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -15,12 +15,6 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.server.broker import Broker
 from ottla.client.config import Address
 from ottla.client.connection import Connection
-from ottla.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -33,7 +27,11 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -22,7 +22,7 @@ from ottla.protocol.errors import (
     ReassignmentInProgress,
     UnknownTopicOrPartition,
 )
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -24,21 +24,22 @@ from ottla.protocol.api import (
     response_class,
 )
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.alter_partition import AlterPartitionRequest
 from ottla.protocol.messages.control_requests import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from ottla.protocol.messages.controller_requests import AlterPartitionRequest, ControlledShutdownRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from ottla.protocol.messages.offset_for_leader_epoch import (
+from ottla.protocol.messages.log_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 

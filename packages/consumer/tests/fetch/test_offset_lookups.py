@@ -8,7 +8,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.retry import is_retriable
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer.fetch.offset_lookups import EARLIEST, OffsetLookups
-from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages.log_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.topics import TopicPartition
 

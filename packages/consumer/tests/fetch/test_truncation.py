@@ -17,7 +17,7 @@ from ottla.consumer import (
 from ottla.consumer.fetch.fetcher import fetch_points
 from ottla.consumer.fetch.offset_lookups import EpochEnd, LookupResults
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.offset_for_leader_epoch import (
+from ottla.protocol.messages.log_offsets import (
     OffsetForLeaderEpochRequest,
 )
 from peers.scripted_topic import FAST, A, Log, reader, take, waits_for

@@ -10,13 +10,11 @@ from typing import Final
 from ottla.client.cluster import Cluster, is_stale, raise_for
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
-from ottla.protocol.messages.delete_records import (
+from ottla.protocol.messages.log_offsets import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
-)
-from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -13,7 +13,7 @@ from ottla.client.cluster import Cluster, Partition, raise_for
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

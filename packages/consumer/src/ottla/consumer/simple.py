@@ -22,7 +22,7 @@ from ottla.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

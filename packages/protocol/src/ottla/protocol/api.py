@@ -90,6 +90,7 @@ _SHARED_MODULES: Final = {
     for module, keys in {
         "acls": (ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS),
         "control_requests": (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA),
+        "controller_requests": (ApiKey.ALTER_PARTITION, ApiKey.CONTROLLED_SHUTDOWN),
         "delegation_tokens": (
             ApiKey.CREATE_DELEGATION_TOKEN,
             ApiKey.RENEW_DELEGATION_TOKEN,
@@ -98,6 +99,7 @@ _SHARED_MODULES: Final = {
         ),
         "groups": (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS),
         "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ALTER_REPLICA_LOG_DIRS),
+        "log_offsets": (ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DELETE_RECORDS),
         "partition_reassignments": (
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,

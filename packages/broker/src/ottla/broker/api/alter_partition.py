@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ottla.broker.peers.controller_requests import AlterPartition, Answers, ProposedIsr
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.alter_partition import (
+from ottla.protocol.messages.controller_requests import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     PartitionData,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.peers.controller_requests import ControlledShutdown
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import KafkaError
-from ottla.protocol.messages.controlled_shutdown import (
+from ottla.protocol.messages.controller_requests import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     RemainingPartition,

@@ -13,7 +13,7 @@ from ottla.protocol.errors import (
     PolicyViolation,
     RequestTimedOut,
 )
-from ottla.protocol.messages.delete_records import (
+from ottla.protocol.messages.log_offsets import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

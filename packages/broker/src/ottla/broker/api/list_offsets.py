@@ -14,7 +14,7 @@ from ottla.protocol.errors import (
     OffsetNotAvailable,
     UnsupportedVersion,
 )
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
-    from ottla.protocol.messages.list_offsets import ListOffsetsPartition
+    from ottla.protocol.messages.log_offsets import ListOffsetsPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
-from ottla.protocol.messages.offset_for_leader_epoch import (
+from ottla.protocol.messages.log_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

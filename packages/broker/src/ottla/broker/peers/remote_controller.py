@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.cluster.partition_znodes import Leadership
 from ottla.broker.peers.controller_requests import AlterPartition, Answers, ControlledShutdown
-from ottla.protocol.messages.alter_partition import (
+from ottla.protocol.messages.controller_requests import (
     AlterPartitionRequest,
     AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
     PartitionData,
     TopicData,
 )
-from ottla.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from ottla.broker.replication.follower_rules import (
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, error_for
 from ottla.protocol.messages.fetch import FetchResponse
-from ottla.protocol.messages.list_offsets import ListOffsetsResponse
-from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochResponse
+from ottla.protocol.messages.log_offsets import ListOffsetsResponse, OffsetForLeaderEpochResponse
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from importlib.resources import files
-from typing import Any
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration_files import UnknownKind
@@ -38,16 +36,17 @@ def send_sample(kind: str, bootstrap: str, topic: str | None, count: int) -> str
 
     if kind not in sample_kinds():
         raise UnknownKind(kind, sample_kinds())
-    # A module of samples has TOPIC, and either `send`, or `records` and SENT, a summary.
-    sample: Any = import_module(f"{__package__}.{kind}")
-    topic = topic or str(sample.TOPIC)
-    if hasattr(sample, "send"):
-        return str(sample.send(count))
+    from ottla.pipeline.jobs.samples.sample_data import SAMPLES, send_tables
+
+    if kind not in SAMPLES:
+        return send_tables(count)
+    sample = SAMPLES[kind]
+    topic = topic or sample.topic
     try:
         _send(bootstrap, sample.records(topic, count))
     except (ClientError, KafkaError) as error:
         raise PipelineError(" ".join(str(error).split())) from None
-    return str(sample.SENT).format(count=count, topic=topic, bad=count // getattr(sample, "BAD_EVERY", count))
+    return sample.summary.format(count=count, topic=topic, bad=count // sample.bad_every)
 
 
 def _send(bootstrap: str, records: Iterable[ProducerRecord]) -> None:

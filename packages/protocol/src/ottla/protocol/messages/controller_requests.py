@@ -1,4 +1,4 @@
-"""A leader proposes a new set of in-sync replicas."""
+"""From brokers to the controller: a proposed set of in-sync replicas, and leaders to move away."""
 
 from __future__ import annotations
 
@@ -63,3 +63,27 @@ class AlterPartitionResponse(Message):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     topics: list[TopicDataResponse] = array(TopicDataResponse)
+
+
+@message(api_key=7, versions=(0, 3), flexible_from=3)
+class ControlledShutdownRequest(Message):
+    """Announces that a broker wants to stop.
+
+    Version 0 travels without a client id in its header; 1 is ordinary; 2 adds the broker epoch (KIP-380).
+    """
+
+    broker_id: int = int32()
+    broker_epoch: int = int64(-1, since=2, ignorable=True)
+
+
+class RemainingPartition(Struct):
+    topic_name: str = string()
+    partition_index: int = int32()
+
+
+@message(api_key=7, versions=(0, 3), flexible_from=3)
+class ControlledShutdownResponse(Message):
+    """Lists the partitions the broker still leads."""
+
+    error_code: int = int16()
+    remaining_partitions: list[RemainingPartition] = array(RemainingPartition)
