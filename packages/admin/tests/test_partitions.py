@@ -8,8 +8,7 @@ from ottla.admin import CLIENT_ID, USER, Admin, Quota, Reassignment
 from ottla.client.errors import UnsupportedByBroker
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import ErrorCode, InvalidRequest, PreferredLeaderNotAvailable
-from ottla.protocol.messages import alter_client_quotas as altering
-from ottla.protocol.messages import describe_client_quotas as describing
+from ottla.protocol.messages import client_quotas
 from ottla.protocol.messages import elect_leaders as electing
 from ottla.protocol.messages import partition_reassignments as listing
 from ottla.protocol.messages.metadata import MetadataRequest
@@ -73,21 +72,21 @@ async def test_what_moves_is_listed() -> None:
 
 
 async def test_quotas_are_read_set_and_removed() -> None:
-    entry = describing.EntryData(
-        entity=[describing.EntityData(entity_type=USER, entity_name=None)],
-        values=[describing.ValueData(key="producer_byte_rate", value=10.0)],
+    entry = client_quotas.EntryData(
+        entity=[client_quotas.EntityData(entity_type=USER, entity_name=None)],
+        values=[client_quotas.ValueData(key="producer_byte_rate", value=10.0)],
     )
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata())
         broker.on(
-            describing.DescribeClientQuotasRequest,
-            lambda _: describing.DescribeClientQuotasResponse(entries=[entry]),
+            client_quotas.DescribeClientQuotasRequest,
+            lambda _: client_quotas.DescribeClientQuotasResponse(entries=[entry]),
         )
         codes = iter((ErrorCode.NONE, ErrorCode.INVALID_REQUEST))
         broker.on(
-            altering.AlterClientQuotasRequest,
-            lambda _: altering.AlterClientQuotasResponse(
-                entries=[altering.EntryDataResponse(error_code=next(codes))]
+            client_quotas.AlterClientQuotasRequest,
+            lambda _: client_quotas.AlterClientQuotasResponse(
+                entries=[client_quotas.EntryDataResponse(error_code=next(codes))]
             ),
         )
         async with Admin(broker.bootstrap_servers) as admin:
@@ -100,9 +99,9 @@ async def test_quotas_are_read_set_and_removed() -> None:
             with pytest.raises(InvalidRequest):
                 await admin.quotas.alter({CLIENT_ID: "shop"}, {"no_such_key": 5})
 
-    (asked,) = broker.seen(describing.DescribeClientQuotasRequest)
-    assert asked.components == [describing.ComponentData(entity_type=USER, match_type=1, match=None)]
-    first = broker.seen(altering.AlterClientQuotasRequest)[0].entries[0]
+    (asked,) = broker.seen(client_quotas.DescribeClientQuotasRequest)
+    assert asked.components == [client_quotas.ComponentData(entity_type=USER, match_type=1, match=None)]
+    first = broker.seen(client_quotas.AlterClientQuotasRequest)[0].entries[0]
     assert [(each.key, each.value, each.remove) for each in first.ops] == [
         ("producer_byte_rate", 5.0, False),
         ("request_percentage", 0.0, True),

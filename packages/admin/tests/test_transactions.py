@@ -8,9 +8,7 @@ from ottla.admin import Admin, NoSuchTransaction, PartitionProducer
 from ottla.client.errors import UnsupportedByBroker
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, TransactionalIdNotFound
-from ottla.protocol.messages import describe_producers as producing
-from ottla.protocol.messages import describe_transactions as describing
-from ottla.protocol.messages import list_transactions as listing
+from ottla.protocol.messages import open_transactions as messages
 from ottla.protocol.messages import write_txn_markers as marking
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.metadata import MetadataRequest
@@ -20,22 +18,20 @@ T0 = TopicPartition("t", 0)
 NOW_MS = 1_000_000
 
 
-def state(producer_id: int, start: int, *, last_ms: int = 0) -> producing.ProducerState:
-    return producing.ProducerState(
+def state(producer_id: int, start: int, *, last_ms: int = 0) -> messages.ProducerState:
+    return messages.ProducerState(
         producer_id=producer_id, producer_epoch=3, last_sequence=9, last_timestamp=last_ms,
         coordinator_epoch=-1, current_txn_start_offset=start,
     )  # fmt: skip
 
 
-def a_broker(*states: producing.ProducerState, marker: int = 0) -> ScriptedBroker:
+def a_broker(*states: messages.ProducerState, marker: int = 0) -> ScriptedBroker:
     """A broker that leads t-0 with these producers, and answers markers with an error code."""
     broker = ScriptedBroker()
     broker.on(MetadataRequest, lambda _: broker.metadata("t"))
-    partition = producing.PartitionResponse(partition_index=0, active_producers=list(states))
-    topic = producing.TopicResponse(name="t", partitions=[partition])
-    broker.on(
-        producing.DescribeProducersRequest, lambda _: producing.DescribeProducersResponse(topics=[topic])
-    )
+    partition = messages.PartitionResponse(partition_index=0, active_producers=list(states))
+    topic = messages.TopicResponse(name="t", partitions=[partition])
+    broker.on(messages.DescribeProducersRequest, lambda _: messages.DescribeProducersResponse(topics=[topic]))
     written = marking.WritableTxnMarkerPartitionResult(partition_index=0, error_code=marker)
     result = marking.WritableTxnMarkerResult(
         producer_id=1, topics=[marking.WritableTxnMarkerTopicResult(name="t", partitions=[written])]
@@ -51,11 +47,11 @@ def coordinates(broker: ScriptedBroker, transactions: dict[str, tuple[int, list[
         lambda _: FindCoordinatorResponse(node_id=NODE_ID, host=broker.host, port=broker.port),
     )
     broker.on(
-        listing.ListTransactionsRequest,
-        lambda asked: listing.ListTransactionsResponse(
+        messages.ListTransactionsRequest,
+        lambda asked: messages.ListTransactionsResponse(
             unknown_state_filters=[each for each in asked.state_filters if each == "Odd"],
             transaction_states=[
-                listing.TransactionState(
+                messages.ListedTransaction(
                     transactional_id=name, producer_id=producer, transaction_state="Ongoing"
                 )
                 for name, (producer, _) in transactions.items()
@@ -63,22 +59,22 @@ def coordinates(broker: ScriptedBroker, transactions: dict[str, tuple[int, list[
         ),
     )
 
-    def describe(asked: describing.DescribeTransactionsRequest) -> describing.DescribeTransactionsResponse:
+    def describe(asked: messages.DescribeTransactionsRequest) -> messages.DescribeTransactionsResponse:
         (name,) = asked.transactional_ids
         if name not in transactions:
-            missing = describing.TransactionState(
+            missing = messages.TransactionState(
                 transactional_id=name, error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             )
-            return describing.DescribeTransactionsResponse(transaction_states=[missing])
+            return messages.DescribeTransactionsResponse(transaction_states=[missing])
         producer, partitions = transactions[name]
-        found = describing.TransactionState(
+        found = messages.TransactionState(
             transactional_id=name, transaction_state="Ongoing", producer_id=producer, producer_epoch=3,
             transaction_timeout_ms=60_000, transaction_start_time_ms=5,
-            topics=[describing.TopicData(topic="t", partitions=partitions)],
+            topics=[messages.TopicData(topic="t", partitions=partitions)],
         )  # fmt: skip
-        return describing.DescribeTransactionsResponse(transaction_states=[found])
+        return messages.DescribeTransactionsResponse(transaction_states=[found])
 
-    broker.on(describing.DescribeTransactionsRequest, describe)
+    broker.on(messages.DescribeTransactionsRequest, describe)
 
 
 async def test_transactions_of_all_coordinators_are_listed_and_described() -> None:
@@ -96,14 +92,14 @@ async def test_transactions_of_all_coordinators_are_listed_and_described() -> No
         ("a", 1, "Ongoing"), ("b", 2, "Ongoing"),
     ]  # fmt: skip
     assert (described.partitions, described.start_ms, described.timeout_ms) == ((T0,), 5, 60_000)
-    asked = broker.seen(listing.ListTransactionsRequest)[0]
+    asked = broker.seen(messages.ListTransactionsRequest)[0]
     assert (asked.state_filters, asked.producer_id_filters, asked.duration_filter) == (["Ongoing"], [1, 2], 7)
 
 
 async def test_a_broker_that_cannot_filter_by_duration_is_not_asked_to() -> None:
-    async with ScriptedBroker({listing.ListTransactionsRequest.API_KEY: (0, 0)}) as broker:
+    async with ScriptedBroker({messages.ListTransactionsRequest.API_KEY: (0, 0)}) as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata())
-        broker.on(listing.ListTransactionsRequest, lambda _: listing.ListTransactionsResponse())
+        broker.on(messages.ListTransactionsRequest, lambda _: messages.ListTransactionsResponse())
         async with Admin(broker.bootstrap_servers) as admin:
             with pytest.raises(UnsupportedByBroker):
                 await admin.transactions.list(longer_than_ms=1)

@@ -9,7 +9,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.errors import DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
 from ottla.pipeline.sink.errors import MarkersUnreadable
-from ottla.pipeline.sink.marker_topic import MarkerTopic
+from ottla.pipeline.sink.markers import MarkerTopic
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,

@@ -29,9 +29,8 @@ from ottla.broker.transactions.events import Producer, TransactionSnapshot
 from ottla.broker.transactions.testing import MemoryCluster, leading, memory_store
 from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
-from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from ottla.protocol.messages.list_transactions import ListTransactionsRequest
+from ottla.protocol.messages.open_transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from ottla.protocol.messages.producer_ids import InitProducerIdRequest
 from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,

@@ -17,7 +17,7 @@ from ottla.broker.runtime.loop_budget import LONG_REQUESTS_MS, Disconnected
 from ottla.broker.transactions.markers import PartitionMarkers
 from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_producers import (
+from ottla.protocol.messages.open_transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     TopicRequest,

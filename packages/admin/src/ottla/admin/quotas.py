@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.cluster import Cluster, raise_for
-from ottla.protocol.messages.alter_client_quotas import (
+from ottla.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
-    EntityData,
-    EntryData,
-    OpData,
-)
-from ottla.protocol.messages.describe_client_quotas import (
+    AlteredEntryData,
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    EntityData,
+    OpData,
 )
 
 USER: Final = "user"
@@ -75,7 +73,7 @@ class Quotas:
 
         Raises InvalidRequest for keys and entities that brokers do not know.
         """
-        entry = EntryData(
+        entry = AlteredEntryData(
             entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
             ops=[
                 OpData(key=key, value=0.0 if value is None else float(value), remove=value is None)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from ottla.client.cluster import TRANSACTION, Cluster, is_stale, raise_for
 from ottla.protocol.errors import ErrorCode, TransactionalIdNotFound, error_for
-from ottla.protocol.messages import describe_producers, describe_transactions, list_transactions
+from ottla.protocol.messages import open_transactions
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -96,7 +96,7 @@ class Transactions:
         States are Kafka's: Ongoing, PrepareCommit, CompleteAbort and so on. `longer_than_ms` leaves those
         that have run for longer, and needs brokers since 3.8 (KIP-994): older ones raise UnsupportedByBroker.
         """
-        request = list_transactions.ListTransactionsRequest(
+        request = open_transactions.ListTransactionsRequest(
             state_filters=list(states),
             producer_id_filters=list(producer_ids),
             duration_filter=_NONE if longer_than_ms is None else longer_than_ms,
@@ -108,7 +108,7 @@ class Transactions:
             found: list[TransactionListing] = []
             for node_id in sorted(self._cluster.nodes):
                 response = await self._cluster.send(
-                    node_id, request, list_transactions.ListTransactionsResponse, min_version=least
+                    node_id, request, open_transactions.ListTransactionsResponse, min_version=least
                 )
                 raise_for(response.error_code)
                 if unknown := response.unknown_state_filters:
@@ -140,9 +140,9 @@ class Transactions:
         return await self._cluster.retry(f"describing transactional id {transactional_id!r}", ask)
 
     async def _describe_on(self, coordinator: int, transactional_id: str) -> TransactionDescription:
-        request = describe_transactions.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        request = open_transactions.DescribeTransactionsRequest(transactional_ids=[transactional_id])
         response = await self._cluster.send(
-            coordinator, request, describe_transactions.DescribeTransactionsResponse
+            coordinator, request, open_transactions.DescribeTransactionsResponse
         )
         (found,) = response.transaction_states
         if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
@@ -244,14 +244,14 @@ class Transactions:
 
     async def _producers_on(self, leader: int, partitions: Sequence[TopicPartition]) -> Producers:
         topics = [
-            describe_producers.TopicRequest(
+            open_transactions.TopicRequest(
                 name=name, partition_indexes=[partition.partition for partition in some]
             )
             for name, some in by_topic(partitions).items()
         ]
-        request = describe_producers.DescribeProducersRequest(topics=topics)
+        request = open_transactions.DescribeProducersRequest(topics=topics)
         connection = await self._cluster.connection_to_leader(leader)
-        response = await connection.send(request, describe_producers.DescribeProducersResponse)
+        response = await connection.send(request, open_transactions.DescribeProducersResponse)
         found = []
         for topic in response.topics:
             for answer in topic.partitions:
@@ -286,7 +286,7 @@ class Transactions:
         return found
 
 
-def _producer(partition: TopicPartition, given: describe_producers.ProducerState) -> PartitionProducer:
+def _producer(partition: TopicPartition, given: open_transactions.ProducerState) -> PartitionProducer:
     return PartitionProducer(
         partition,
         given.producer_id,

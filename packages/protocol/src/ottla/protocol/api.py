@@ -89,6 +89,7 @@ _SHARED_MODULES: Final = {
     key: module
     for module, keys in {
         "acls": (ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS),
+        "client_quotas": (ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),
         "control_requests": (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA),
         "controller_requests": (ApiKey.ALTER_PARTITION, ApiKey.CONTROLLED_SHUTDOWN),
         "delegation_tokens": (
@@ -100,6 +101,11 @@ _SHARED_MODULES: Final = {
         "groups": (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS),
         "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ALTER_REPLICA_LOG_DIRS),
         "log_offsets": (ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DELETE_RECORDS),
+        "open_transactions": (
+            ApiKey.LIST_TRANSACTIONS,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            ApiKey.DESCRIBE_PRODUCERS,
+        ),
         "partition_reassignments": (
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,

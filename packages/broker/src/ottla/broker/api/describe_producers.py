@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import KafkaError
-from ottla.protocol.messages.describe_producers import (
+from ottla.protocol.messages.open_transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

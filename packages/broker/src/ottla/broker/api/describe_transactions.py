@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_transactions import (
+from ottla.protocol.messages.open_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,

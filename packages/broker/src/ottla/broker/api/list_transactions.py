@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.transactions.coordinator import TransactionFilter
 from ottla.broker.transactions.events import TransactionState
-from ottla.protocol.messages.list_transactions import (
+from ottla.protocol.messages.open_transactions import (
+    ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from ottla.protocol.messages.list_transactions import TransactionState as ListedTransaction
 
 if TYPE_CHECKING:
     from ottla.broker.transactions.coordinator import TransactionCoordinator

@@ -30,8 +30,7 @@ from ottla.pipeline.lazy import pa
 from ottla.pipeline.sink.at_least_once import RowSender, put_all
 from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import ReplayChanged, WaitedTooLong
-from ottla.pipeline.sink.marker_topic import PARTITION
-from ottla.pipeline.sink.markers import Marker, Markers, is_begun, is_written, missing_task
+from ottla.pipeline.sink.markers import PARTITION, Marker, Markers, is_begun, is_written, missing_task
 from ottla.pipeline.sink.sink_client import SinkClient, sink_client_for
 from ottla.pipeline.sink.tasks import Columns, PendingTransaction, TaskIdentity, TaskResult
 from ottla.producer import Producer

@@ -15,8 +15,7 @@ from ottla.client.errors import ClientError, UnsupportedByBroker
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.sink.config import WAITING_TIMEOUT_MS, SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, TransactionFenced, WaitedTooLong
-from ottla.pipeline.sink.marker_topic import PARTITION, MarkerTopic
-from ottla.pipeline.sink.markers import Markers
+from ottla.pipeline.sink.markers import PARTITION, Markers, MarkerTopic
 from ottla.pipeline.sink.tasks import PendingTransaction, TaskIdentity
 from ottla.pipeline.spark_workers import ProcessCache
 from ottla.producer import Producer, ProducerLost, TransactionFailed, end_prepared

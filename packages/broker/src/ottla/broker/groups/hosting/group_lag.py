@@ -14,7 +14,7 @@ from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
 from ottla.broker.metrics.registry import MetricName
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.list_offsets import (
+from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
