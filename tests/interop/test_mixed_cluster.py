@@ -195,4 +195,4 @@ def test_an_apache_broker_of_a_later_level_is_served_in_its_versions(tmp_path: P
         asyncio.run(drop(cluster.servers))
         until(lambda: NEWEST_BETWEEN_BROKERS - to_controller - used() == set(), output)
         apache.stop()
-        until(lambda: all(words in output() for words in ("above 2.8", "/feature", ADVICE)), output)
+        until(lambda: all(words in output() for words in ("level=2.8", "/feature", ADVICE)), output)
