@@ -40,7 +40,7 @@ from ottla.protocol.records import (
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
 
-MAX_INLINE_PACKED_BYTES: Final = 64 * 1024
+MAX_INLINE_PACKED_BYTES: Final = 256 * 1024
 """Larger compressed batches are opened on a thread."""
 MAX_INLINE_PLAIN_BYTES: Final = 4 * 1024 * 1024
 """Larger batches without compression are read on a thread: these have half a million records at most."""
