@@ -1,9 +1,10 @@
 """End-to-end figures of a broker, paired with Apache Kafka 4.4 in one run.
 
 Start to first acknowledged record, idle memory, produce-to-consume latency at 1,000 messages a second, MB/s
-with confluent-kafka, and throughput with 1 and with 1,000 segments per partition.
+with confluent-kafka, the broker's CPU for batches in each codec, which it opens before it acknowledges them,
+and throughput with 1 and with 1,000 segments per partition.
 
-python benchmarks/broker_end_to_end.py [--quick]
+python benchmarks/broker_end_to_end.py [--quick] [--codecs]
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import cycle, islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -79,9 +82,15 @@ def latencies_ms(contender: Contender, topic: str, seconds: float, rate: int = 1
 
 
 def produce_rate(
-    contender: Contender, topic: str, count: int, value: bytes, batch_bytes: int = 1_000_000
+    contender: Contender,
+    topic: str,
+    count: int,
+    values: Sequence[bytes],
+    *,
+    batch_bytes: int = 1_000_000,
+    codec: str = "none",
 ) -> tuple[float, float]:
-    """Produce with acks=all; return MB/s and the broker's CPU seconds per GB."""
+    """Produce values in turn with acks=all; return MB/s and the broker's CPU seconds per GB of values."""
     failures: list[Any] = []
     producer = Producer(
         {
@@ -90,12 +99,13 @@ def produce_rate(
             "acks": "all",
             "linger.ms": 5,
             "batch.size": batch_bytes,
+            "compression.type": codec,
             "error_cb": failures.append,
             "queue.buffering.max.messages": 200_000,
         }
     )
     cpu, begun = contender.cpu_seconds(), time.perf_counter()
-    for _ in range(count):
+    for value in islice(cycle(values), count):
         while True:
             try:
                 producer.produce(topic, value, partition=0)
@@ -106,7 +116,7 @@ def produce_rate(
     if producer.flush(120) or failures:
         raise RuntimeError(f"records were left over: {failures}")
     seconds = time.perf_counter() - begun
-    size = count * len(value)
+    size = sum(map(len, islice(cycle(values), count)))
     return size / seconds / 1e6, (contender.cpu_seconds() - cpu) / (size / 1e9)
 
 
@@ -134,10 +144,40 @@ def consume_rate(contender: Contender, topic: str, count: int, size: int) -> tup
     return count * size / seconds / 1e6, (contender.cpu_seconds() - cpu) / (count * size / 1e9)
 
 
-def measure(start: Start, folder: Path, quick: bool) -> dict[str, str]:
-    """Measure all figures of one contender."""
+def codec_rates(contender: Contender, figures: dict[str, str], quick: bool) -> None:
+    """Produce values of about 200 B in each codec, in batches of 16 KB and 256 KB, after rounds to warm up.
+
+    The CPU time is the broker's, whatever the producer's codec costs: the least of three rounds.
+    """
+    random, words = Random(1), [b"departure", b"arrival", b"gate", b"delayed", b"boarding", b"cancelled"]
+    values = [
+        b'{"flight": %d, "state": "%s", "note": "%s", "at": %d, "from": "%s"}'
+        % (random.randrange(1_000), random.choice(words), b" ".join(random.choices(words, k=12)),
+           1_700_000_000 + random.randrange(10**6), random.randbytes(8).hex().encode())
+        for _ in range(10_000)
+    ]  # fmt: skip
+    count, codecs = (50_000 if quick else 300_000), ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def cpu_per_gb(codec: str, batch_bytes: int) -> float:
+        topic = f"codec-{codec}-{batch_bytes}"
+        return produce_rate(contender, topic, count, values, batch_bytes=batch_bytes, codec=codec)[1]
+
+    kinds = [(codec, batch_bytes) for codec in codecs for batch_bytes in (16_384, 262_144)]
+    for codec, batch_bytes in kinds:
+        create(contender, f"codec-{codec}-{batch_bytes}")
+        cpu_per_gb(codec, batch_bytes)
+    for codec, batch_bytes in kinds:
+        least = min(cpu_per_gb(codec, batch_bytes) for _ in range(3))
+        figures[f"produce 200 B, {codec}, {batch_bytes >> 10} KB"] = f"{least:.2f} CPU s/GB"
+
+
+def measure(start: Start, folder: Path, quick: bool, only_codecs: bool) -> dict[str, str]:
+    """Measure the figures of one contender."""
     figures: dict[str, str] = {}
     with start(folder, None) as contender:
+        if only_codecs:
+            codec_rates(contender, figures, quick)
+            return figures
         begun = time.perf_counter()
         first_acknowledgement(contender.bootstrap_servers)
         took_s = contender.started_in_s + time.perf_counter() - begun
@@ -150,6 +190,7 @@ def measure(start: Start, folder: Path, quick: bool) -> dict[str, str]:
         figures["produce to consume, 1,000/s, p50"] = f"{statistics.median(times):.2f} ms"
         figures["produce to consume, 1,000/s, p99"] = f"{times[len(times) * 99 // 100]:.2f} ms"
         rates(contender, figures, quick)
+        codec_rates(contender, figures, quick)
         segments(contender, figures, quick)
         figures["memory after the load"] = f"{contender.resident_mib():.0f} MiB"
     return figures
@@ -159,7 +200,7 @@ def rates(contender: Contender, figures: dict[str, str], quick: bool) -> None:
     for size, count in ((100, 1_000_000), (1000, 500_000)):
         topic, count = f"rate-{size}", count // (10 if quick else 1)
         create(contender, topic)
-        mb, cpu = produce_rate(contender, topic, count, b"v" * size)
+        mb, cpu = produce_rate(contender, topic, count, [b"v" * size])
         figures[f"produce {size} B"] = f"{mb:.0f} MB/s, {cpu:.2f} CPU s/GB"
         mb, cpu = consume_rate(contender, topic, count, size)
         figures[f"consume {size} B"] = f"{mb:.0f} MB/s, {cpu:.2f} CPU s/GB"
@@ -171,7 +212,7 @@ def segments(contender: Contender, figures: dict[str, str], quick: bool) -> None
     for name, segment_bytes in (("1 segment", 1 << 30), ("1,000 segments", count * size // 1000)):
         topic = f"segments-{segment_bytes}"
         create(contender, topic, **{"segment.bytes": str(max(segment_bytes, 100_000))})
-        mb, _ = produce_rate(contender, topic, count, b"v" * size, batch_bytes=50_000)
+        mb, _ = produce_rate(contender, topic, count, [b"v" * size], batch_bytes=50_000)
         figures[f"produce 1 KB into {name}"] = f"{mb:.0f} MB/s"
         mb, _ = consume_rate(contender, topic, count, size)
         figures[f"consume 1 KB out of {name}"] = f"{mb:.0f} MB/s"
@@ -180,6 +221,7 @@ def segments(contender: Contender, figures: dict[str, str], quick: bool) -> None
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--codecs", action="store_true", help="only the broker's CPU in each codec")
     options = parser.parse_args()
     starts: dict[str, Start] = {"ottla": ottla}
     if kafka_is_here():
@@ -187,7 +229,7 @@ def main() -> int:
     results: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
         for name, start in starts.items():
-            results[name] = measure(start, Path(folder), options.quick)
+            results[name] = measure(start, Path(folder), options.quick, options.codecs)
     rows = [(figure, *(results[name][figure] for name in results)) for figure in results["ottla"]]
     show("one broker, one machine, the same clients", rows, ("", *results))
     return 0
