@@ -9,7 +9,7 @@ from ottla.client.errors import UnsupportedByBroker
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import ErrorCode, InvalidProducerEpoch, TransactionalIdNotFound
 from ottla.protocol.messages import open_transactions as messages
-from ottla.protocol.messages import write_txn_markers as marking
+from ottla.protocol.messages import transactions as marking
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.topics import TopicPartition

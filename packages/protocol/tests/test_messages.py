@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.messages.consumer_group_heartbeat import (
+from ottla.protocol.messages.consumer_groups import (
     Assignment,
     ConsumerGroupHeartbeatResponse,
     TopicPartitionsResponse,

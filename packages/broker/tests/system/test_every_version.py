@@ -30,7 +30,7 @@ from ottla.protocol.api import (
     response_class,
 )
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.cluster import DescribeClusterRequest, FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -41,7 +41,6 @@ from ottla.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from ottla.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.protocol.schema import Message
 
 OFFERED = [

@@ -9,7 +9,7 @@ import pytest
 from ottla.broker.testing import BrokerThread
 from ottla.client.cluster import Cluster
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,

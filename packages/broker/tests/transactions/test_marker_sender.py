@@ -19,7 +19,7 @@ from ottla.broker.transactions.marker_sender import MarkerSender
 from ottla.broker.transactions.partition_state import TransactionsState
 from ottla.broker.transactions.testing import TOPIC_0, MemoryCluster
 from ottla.broker.transactions.transaction import Transaction
-from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from ottla.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 FIRST, SECOND = "first", "second"
 

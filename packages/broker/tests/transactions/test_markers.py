@@ -22,7 +22,7 @@ from ottla.protocol.messages.open_transactions import (
     DescribeProducersResponse,
     TopicRequest,
 )
-from ottla.protocol.messages.write_txn_markers import (
+from ottla.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -13,7 +13,18 @@ from typing import Self
 
 from ottla.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
 from ottla.admin.cluster_health import ClusterState, PartitionHealth, Problem, problems, read_state
-from ottla.admin.configs import BROKER, BROKER_LOGGER, TOPIC, ConfigEntry, Configs
+from ottla.admin.configs import (
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_ID,
+    IP,
+    TOPIC,
+    USER,
+    ConfigEntry,
+    Configs,
+    Quota,
+    Quotas,
+)
 from ottla.admin.groups import (
     CommittedOffset,
     GroupDescription,
@@ -26,7 +37,6 @@ from ottla.admin.groups import (
 )
 from ottla.admin.offsets import EARLIEST, LATEST, Offsets
 from ottla.admin.partitions import Partitions, Reassignment
-from ottla.admin.quotas import CLIENT_ID, IP, USER, Quota, Quotas
 from ottla.admin.replicas import ReplicaEnd, Replicas, Verified
 from ottla.admin.topics import CreatedTopic, Topics
 from ottla.admin.transactions import (

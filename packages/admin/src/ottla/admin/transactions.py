@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from ottla.client.cluster import TRANSACTION, Cluster, is_stale, raise_for
 from ottla.protocol.errors import ErrorCode, TransactionalIdNotFound, error_for
 from ottla.protocol.messages import open_transactions
-from ottla.protocol.messages.write_txn_markers import (
+from ottla.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

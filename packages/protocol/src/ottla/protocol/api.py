@@ -90,6 +90,8 @@ _SHARED_MODULES: Final = {
     for module, keys in {
         "acls": (ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS),
         "client_quotas": (ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),
+        "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.UPDATE_FEATURES),
+        "consumer_groups": (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
         "control_requests": (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA),
         "controller_requests": (ApiKey.ALTER_PARTITION, ApiKey.CONTROLLED_SHUTDOWN),
         "delegation_tokens": (
@@ -122,6 +124,7 @@ _SHARED_MODULES: Final = {
             ApiKey.ADD_OFFSETS_TO_TXN,
             ApiKey.TXN_OFFSET_COMMIT,
             ApiKey.END_TXN,
+            ApiKey.WRITE_TXN_MARKERS,
         ),
     }.items()
     for key in keys

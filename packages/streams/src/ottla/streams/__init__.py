@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.consumer import ConsumerRecord
     from ottla.streams.app import App
+    from ottla.streams.assembly import AppError
     from ottla.streams.config import StreamsConfig
-    from ottla.streams.declared_handlers import AppError
     from ottla.streams.dedupe import (
         Dedupe,
         DedupeError,
@@ -132,7 +132,7 @@ _MODULES = {
     "ottla.consumer": "ConsumerRecord",
     "ottla.streams.app": "App",
     "ottla.streams.config": "StreamsConfig",
-    "ottla.streams.declared_handlers": "AppError",
+    "ottla.streams.assembly": "AppError",
     "ottla.streams.dedupe": "Dedupe DedupeError DedupeStatistics DedupeStore Identity MemoryStore MessageIds "
     "MissingIdentity RedisStore SqlMarks SqliteStore StoreUnavailable TopicStore WindowLimits "
     "by_function by_header by_key by_message_id",

@@ -15,9 +15,15 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 from ottla.client.settings import SettingError
-from ottla.streams.assembly import HandlerProcessor
+from ottla.streams.assembly import (
+    STREAMS,
+    AppError,
+    DeclaredHandler,
+    HandlerProcessor,
+    as_member,
+    check_members,
+)
 from ottla.streams.config import StreamsConfig, check
-from ottla.streams.declared_handlers import STREAMS, AppError, DeclaredHandler, as_member, check_members
 from ottla.streams.dedupe.guard import Dedupe
 from ottla.streams.handlers.arguments import arguments_of, handler_name
 from ottla.streams.handlers.worker_process import is_starting

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ottla.streams.app import App, is_being_loaded
-from ottla.streams.declared_handlers import AppError
+from ottla.streams.assembly import AppError
 
 
 def load_app(target: str) -> App:

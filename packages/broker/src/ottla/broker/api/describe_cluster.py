@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.api.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS_ASKED
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_cluster import (
+from ottla.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, NotController
-from ottla.protocol.messages.update_features import (
+from ottla.protocol.messages.cluster import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,

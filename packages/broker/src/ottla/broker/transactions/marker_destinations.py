@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersResponse
+from ottla.protocol.messages.transactions import WriteTxnMarkersResponse
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode, NoNode, ZooKeeperError
 from ottla.zookeeper.znodes import TopicAssignment
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.peers.client import Peer
     from ottla.broker.transactions.marker_sender import Destination
-    from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+    from ottla.protocol.messages.transactions import WriteTxnMarkersRequest
     from ottla.protocol.topics import TopicPartition
     from ottla.zookeeper.session import Session
 

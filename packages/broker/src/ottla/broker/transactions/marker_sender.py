@@ -17,7 +17,7 @@ from ottla.broker.transactions.marker_queue import (
     verdict,
 )
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.write_txn_markers import (
+from ottla.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

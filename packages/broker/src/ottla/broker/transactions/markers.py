@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.log.log import AppendOrigin
 from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, RequestTimedOut
-from ottla.protocol.messages.write_txn_markers import (
+from ottla.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -19,7 +19,7 @@ from ottla.broker.transactions.events import Producer, TransactionSnapshot, Tran
 from ottla.broker.transactions.marker_sender import Destination
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
-from ottla.protocol.messages.write_txn_markers import (
+from ottla.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
