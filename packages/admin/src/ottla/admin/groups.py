@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from ottla.admin.offsets import LATEST, Offsets
 from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
-from ottla.protocol.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup
+from ottla.client.group_metadata import commit_without_member
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound
 from ottla.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -17,12 +18,6 @@ from ottla.protocol.messages.groups import (
     DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
-)
-from ottla.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
 )
 from ottla.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -171,36 +166,7 @@ class Groups:
 
     async def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group without members. Raises NonEmptyGroup."""
-        request = OffsetCommitRequest(
-            group_id=name,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            retention_time_ms=-1,
-            topics=[
-                OffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[
-                        OffsetCommitRequestPartition(
-                            partition_index=partition.partition,
-                            committed_offset=offsets[partition],
-                            committed_metadata="",
-                        )
-                        for partition in partitions
-                    ],
-                )
-                for topic, partitions in by_topic(offsets).items()
-            ],
-        )
-
-        async def ask() -> None:
-            response = await self._cluster.send_to_coordinator(name, request, OffsetCommitResponse)
-            for topic in response.topics:
-                for partition in topic.partitions:
-                    if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                        raise NonEmptyGroup(f"group {name!r} has members; stop them first")
-                    self._cluster.raise_coordinator_error(name, partition.error_code)
-
-        await self._cluster.retry(f"committing offsets of group {name!r}", ask)
+        await commit_without_member(self._cluster, name, offsets)
 
     async def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's committed offsets of some partitions (KIP-496)."""

@@ -1,8 +1,16 @@
-"""Offsets and metadata of a consumer group, as a consumer gives them to a transactional producer."""
+"""Offsets and metadata of a consumer group, as a consumer gives them to a transactional producer.
+
+`commit_without_member` commits offsets of a group for tools.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ottla.client.cluster import Cluster
+    from ottla.protocol.topics import TopicPartition
 
 NO_EPOCH = -1
 NO_GENERATION = -1
@@ -30,3 +38,44 @@ class GroupMetadata(NamedTuple):
     generation_id: int = NO_GENERATION
     member_id: str = ""
     group_instance_id: str | None = None
+
+
+async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets in Kafka for a group that has no members there. Raises NonEmptyGroup."""
+    # Producers import this module too, and commit no offsets in this way.
+    from ottla.protocol.errors import ErrorCode, NonEmptyGroup
+    from ottla.protocol.messages.offset_commit import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetCommitRequestTopic,
+        OffsetCommitResponse,
+    )
+    from ottla.protocol.topics import by_topic
+
+    topics = [
+        OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=offsets[partition],
+                    committed_metadata="",
+                )
+                for partition in partitions
+            ],
+        )
+        for topic, partitions in by_topic(offsets).items()
+    ]
+    request = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", retention_time_ms=-1, topics=topics
+    )
+
+    async def commit() -> None:
+        response = await cluster.send_to_coordinator(group, request, OffsetCommitResponse)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                    raise NonEmptyGroup(f"group {group!r} has members; stop them first")
+                cluster.raise_coordinator_error(group, partition.error_code)
+
+    await cluster.retry(f"committing offsets of group {group!r}", commit)

@@ -16,6 +16,7 @@ from typing import Protocol, Self
 from ottla.client.cluster import Cluster
 from ottla.client.config import Address
 from ottla.client.errors import ClientError
+from ottla.client.group_metadata import commit_without_member
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetLookups
@@ -23,13 +24,7 @@ from ottla.consumer.record import ConsumerRecord
 from ottla.consumer.zookeeper.config import ZookeeperConsumerConfig
 from ottla.consumer.zookeeper.group_znodes import GroupZnodes
 from ottla.consumer.zookeeper.streams import MessageStream, Offsets, Reader, StreamPositions
-from ottla.protocol.errors import ErrorCode, KafkaError, NonEmptyGroup
-from ottla.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -151,37 +146,6 @@ class ClusterBrokers:
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Store offsets in Kafka, without being a member of the group there."""
         await commit_without_member(self._cluster, group, offsets)
-
-
-async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit offsets in Kafka for a group that has no members there. Raises NonEmptyGroup."""
-    topics = [
-        OffsetCommitRequestTopic(
-            name=topic,
-            partitions=[
-                OffsetCommitRequestPartition(
-                    partition_index=partition.partition,
-                    committed_offset=offsets[partition],
-                    committed_metadata="",
-                )
-                for partition in partitions
-            ],
-        )
-        for topic, partitions in by_topic(offsets).items()
-    ]
-    request = OffsetCommitRequest(
-        group_id=group, generation_id_or_member_epoch=-1, member_id="", retention_time_ms=-1, topics=topics
-    )
-
-    async def commit() -> None:
-        response = await cluster.send_to_coordinator(group, request, OffsetCommitResponse)
-        for topic in response.topics:
-            for partition in topic.partitions:
-                if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                    raise NonEmptyGroup(f"group {group!r} has members; stop them first")
-                cluster.raise_coordinator_error(group, partition.error_code)
-
-    await cluster.retry(f"committing offsets of group {group!r}", commit)
 
 
 @dataclass(frozen=True, slots=True)

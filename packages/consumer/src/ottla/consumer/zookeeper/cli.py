@@ -191,7 +191,7 @@ def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
 
     async def use(session: Session) -> int:
         from ottla.client.cluster import Cluster
-        from ottla.consumer.zookeeper.brokers import commit_without_member
+        from ottla.client.group_metadata import commit_without_member
 
         znodes = group_admin.group_znodes_of(session, name)
         if members := await znodes.members():
