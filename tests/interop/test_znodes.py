@@ -14,10 +14,10 @@ from ottla.broker.testing import BrokerProcess
 from ottla.client.config import Address
 from ottla.client.connection import Connection
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from ottla.protocol.messages.configs import (
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
 from ottla.zookeeper import paths
@@ -86,8 +86,8 @@ async def test_apache_kafka_joins_a_cluster_and_takes_it_over(
 
 async def alter_through(servers: str, topic: str, key: str, value: str) -> int:
     """Set a topic's key through the broker of that address; return the error code."""
-    change = AlterableConfig(name=key, config_operation=0, value=value)
-    resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
+    change = IncrementalAlterableConfig(name=key, config_operation=0, value=value)
+    resource = IncrementalAlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
     request = IncrementalAlterConfigsRequest(resources=[resource])
     host, _, port = servers.partition(":")
     async with asyncio.timeout(BOUND_S), Connection(Address(host, int(port))) as connection:

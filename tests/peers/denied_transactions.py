@@ -9,7 +9,7 @@ from functools import partial
 from ottla.client.cluster import TRANSACTION
 from ottla.client.testing import NODE_ID, ScriptedBroker
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_configs import (
+from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 
 from ottla.protocol.api import ApiKey
-from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.log_offsets import (
     DeleteRecordsPartition,

@@ -19,7 +19,7 @@ from ottla.client.cli import main
 from ottla.client.commands import ExtensibleGroup
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_configs import (
+from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,

@@ -12,7 +12,7 @@ from ottla.admin.topics import CreatedTopic
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import ErrorCode, InvalidPartitions, TopicAlreadyExists
-from ottla.protocol.messages import describe_configs as describing
+from ottla.protocol.messages import configs as describing
 from ottla.protocol.messages import topics as messages
 from ottla.protocol.messages.metadata import MetadataRequest
 

@@ -10,7 +10,7 @@ from ottla.client.errors import DeadlineExceeded
 from ottla.client.testing import ScriptedBroker
 from ottla.pipeline.sink.errors import MarkersUnreadable
 from ottla.pipeline.sink.markers import MarkerTopic
-from ottla.protocol.messages.describe_configs import (
+from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,

@@ -24,7 +24,7 @@ from ottla.protocol.api import (
     response_class,
 )
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.log_offsets import (
     DeleteRecordsPartition,

@@ -15,18 +15,16 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.server.broker import Broker
 from ottla.client.config import Address
 from ottla.client.connection import Connection
-from ottla.protocol.messages.describe_configs import (
+from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-)
-from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from ottla.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from ottla.protocol.messages.log_offsets import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -169,8 +167,12 @@ async def test_describe_configs_behind_an_alteration_has_the_new_value(tmp_path:
         await created(connection, "orders")
         seen = []
         for number in range(TIMES):
-            value = AlterableConfig(name="retention.ms", config_operation=0, value=str(1000 + number))
-            resource = AlterConfigsResource(resource_type=topic_kind, resource_name="orders", configs=[value])
+            value = IncrementalAlterableConfig(
+                name="retention.ms", config_operation=0, value=str(1000 + number)
+            )
+            resource = IncrementalAlterConfigsResource(
+                resource_type=topic_kind, resource_name="orders", configs=[value]
+            )
             asked = DescribeConfigsResource(
                 resource_type=topic_kind, resource_name="orders", configuration_keys=["retention.ms"]
             )

@@ -24,7 +24,7 @@ from ottla.broker.replication.replicas import NoFollowers
 from ottla.broker.server.broker import Broker
 from ottla.broker.testing import BrokerProcess
 from ottla.protocol.errors import BrokerNotAvailable
-from ottla.protocol.messages.describe_configs import (
+from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,

@@ -21,16 +21,14 @@ from ottla.protocol.messages.client_quotas import (
     EntityData,
     OpData,
 )
-from ottla.protocol.messages.describe_configs import (
+from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
-)
-from ottla.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
 from ottla.protocol.schema import Message
@@ -104,11 +102,15 @@ class Configs:
     async def alter(self, kind: int, name: str, values: Mapping[str, str | None]) -> None:
         """Set keys; None resets a key to its default (KIP-339). Other keys stay as they are."""
         changes = [
-            AlterableConfig(name=key, config_operation=_UNSET if value is None else _SET, value=value)
+            IncrementalAlterableConfig(
+                name=key, config_operation=_UNSET if value is None else _SET, value=value
+            )
             for key, value in values.items()
         ]
         request = IncrementalAlterConfigsRequest(
-            resources=[AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)]
+            resources=[
+                IncrementalAlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+            ]
         )
 
         async def ask() -> None:

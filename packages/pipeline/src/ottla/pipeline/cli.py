@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import DEFAULT_BOOTSTRAP, show, show_json
+from ottla.client.commands import bootstrap_option, show, show_json
 
 if TYPE_CHECKING:
     from ottla.pipeline.jobs.declaration import Job
@@ -125,16 +125,7 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
 @pipeline.command()
 @click.argument("kind")
 @click.option("--declaration", is_flag=True, help="Print a declaration to start from, and send nothing.")
-@click.option(
-    "--bootstrap-server",
-    "-b",
-    metavar="HOST:PORT",
-    envvar="OTTLA_BOOTSTRAP_SERVER",
-    default=DEFAULT_BOOTSTRAP,
-    show_default=True,
-    show_envvar=True,
-    help="A broker of the cluster, or several separated by commas.",
-)
+@bootstrap_option
 @click.option("--topic", help="The topic to fill; the default is the topic of the declaration.")
 @click.option(
     "--count", type=click.IntRange(1), default=1_000, show_default=True, help=("The number of records.")

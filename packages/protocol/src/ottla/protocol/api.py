@@ -91,6 +91,7 @@ _SHARED_MODULES: Final = {
         "acls": (ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS),
         "client_quotas": (ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),
         "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.UPDATE_FEATURES),
+        "configs": (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS),
         "consumer_groups": (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
         "control_requests": (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA),
         "controller_requests": (ApiKey.ALTER_PARTITION, ApiKey.CONTROLLED_SHUTDOWN),

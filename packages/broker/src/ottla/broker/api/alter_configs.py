@@ -10,7 +10,7 @@ from ottla.broker.api.describe_configs import BROKER, TOPIC
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidConfig, InvalidRequest, KafkaError
-from ottla.protocol.messages.alter_configs import (
+from ottla.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ottla.broker.cluster.configs import DEFAULT, Entry
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidRequest, InvalidTopicException, KafkaError, UnknownTopicOrPartition
-from ottla.protocol.messages.describe_configs import (
+from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

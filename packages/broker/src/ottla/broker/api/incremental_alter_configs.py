@@ -10,11 +10,11 @@ from ottla.broker.api.describe_configs import TOPIC
 from ottla.broker.config import BrokerConfig, Setting, keys_of, topic_keys
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
-from ottla.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from ottla.protocol.messages.configs import (
     AlterConfigsResourceResponse,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
 
@@ -40,7 +40,7 @@ async def handle(
     )
 
 
-def _apply(resource: AlterConfigsResource, present: dict[str, str]) -> dict[str, str]:
+def _apply(resource: IncrementalAlterConfigsResource, present: dict[str, str]) -> dict[str, str]:
     times = Counter(config.name for config in resource.configs)
     if repeated := [name for name, count in times.items() if count > 1]:
         raise InvalidRequest(f"Error due to duplicate config keys: {', '.join(repeated)}")
@@ -50,7 +50,7 @@ def _apply(resource: AlterConfigsResource, present: dict[str, str]) -> dict[str,
     return present
 
 
-def _operate(config: AlterableConfig, key: Setting | None, present: dict[str, str]) -> None:
+def _operate(config: IncrementalAlterableConfig, key: Setting | None, present: dict[str, str]) -> None:
     if config.config_operation == DELETE:
         present.pop(config.name, None)
         return
@@ -64,7 +64,7 @@ def _operate(config: AlterableConfig, key: Setting | None, present: dict[str, st
         raise InvalidRequest(f"Unknown operation {config.config_operation} for config {config.name}")
 
 
-def _with_items(config: AlterableConfig, key: Setting | None, present: dict[str, str]) -> str:
+def _with_items(config: IncrementalAlterableConfig, key: Setting | None, present: dict[str, str]) -> str:
     if key is None or key.type != "list":
         verb = "append" if config.config_operation == APPEND else "subtract"
         raise InvalidConfig(f"Config value {verb} is not allowed for config key: {config.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -21,6 +21,18 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_TIMEOUT_MS = 3_000
 
 
+bootstrap_option: Final = click.option(
+    "--bootstrap-server",
+    "-b",
+    metavar="HOST:PORT",
+    envvar="OTTLA_BOOTSTRAP_SERVER",
+    default=DEFAULT_BOOTSTRAP,
+    show_default=True,
+    show_envvar=True,
+    help="A broker of the cluster, or several separated by commas.",
+)
+
+
 def cluster_options(command: F) -> F:
     """Add the options of a command that connects to a cluster."""
     for option in (
@@ -30,16 +42,7 @@ def cluster_options(command: F) -> F:
             type=click.Path(exists=True, dir_okay=False),
             help="A properties file with security and timeouts (security.protocol, sasl.username, ...).",
         ),
-        click.option(
-            "--bootstrap-server",
-            "-b",
-            metavar="HOST:PORT",
-            envvar="OTTLA_BOOTSTRAP_SERVER",
-            default=DEFAULT_BOOTSTRAP,
-            show_default=True,
-            show_envvar=True,
-            help="A broker of the cluster, or several separated by commas.",
-        ),
+        bootstrap_option,
     ):
         command = option(command)
     return command

@@ -193,10 +193,6 @@ class BufferedOutputs:
         kept_bytes = sum(work.size_bytes for work in again)
         self.size_bytes -= sum(work.size_bytes for work in done.works) - kept_bytes
 
-    def has_outputs_of(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether finished works of these partitions wait for a commit."""
-        return any(work.partition in partitions for work in self._waiting)
-
     def committed_among(self, plans: Collection[Plan]) -> list[Plan]:
         """Return the plans, one per partition, that equal the last commit and cover no output that waits."""
         last = {plan.partition: plan for plan in plans if not self._is_new(plan.partition, plan)}
