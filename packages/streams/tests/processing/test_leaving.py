@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -48,6 +49,47 @@ async def test_a_second_cancellation_ends_the_drain_at_once(ottla_broker: Broker
 
     assert running.cancelled()
     assert asyncio.all_tasks() == before
+
+
+PROGRAM = """
+import asyncio, sys
+from ottla.streams import Processor
+
+async def main():
+    began = asyncio.Event()
+
+    async def handle(record):
+        began.set()
+        await asyncio.Event().wait()
+
+    running = Processor(handle, "orders", group_id="g", bootstrap_servers=sys.argv[1])
+    entered = asyncio.get_running_loop().create_task(running.run())
+    await began.wait()
+    raise RuntimeError("of the application")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_that_fails_beside_a_processor_ends(ottla_broker: BrokerThread) -> None:
+    """`asyncio.run` cancels all tasks at once when its main function raises, also those that drain."""
+    async with Admin(bootstrap_servers=ottla_broker.bootstrap_servers) as admin:
+        await admin.topics.create("orders")
+    async with Producer(bootstrap_servers=ottla_broker.bootstrap_servers) as producer:
+        await producer.send_and_wait("orders", b"", b"key")
+
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, ottla_broker.bootstrap_servers, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(60):
+            _, said = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+
+    assert said.rstrip().endswith(b"RuntimeError: of the application")
 
 
 def test_a_processor_without_topics_is_refused_when_it_is_made() -> None:

@@ -163,6 +163,9 @@ class Processor:
         except asyncio.CancelledError:
             await self._end_at_once()
             raise
+        if self._stop_task is not None and self._stop_task.cancelling():
+            await self._end_at_once()
+            return
         await self._leave()
         if self._failure is not None and (error is None or self._has_cancelled_body):
             raise self._failure
@@ -181,9 +184,13 @@ class Processor:
         self._stopping.set()
 
     async def _stop_when_asked(self) -> None:
-        await self._stopping.wait()
         try:
+            await self._stopping.wait()
             await self._rebalancing.stop()
+        except asyncio.CancelledError:
+            # All tasks of a loop are cancelled at once when it ends: the block must not wait for this one.
+            self._stopped.set()
+            raise
         except Exception as error:
             self._failure = self._failure or error
         if self._failure is not None and self._body is not None:
