@@ -49,7 +49,7 @@ async def test_a_member_that_drains_keeps_its_heartbeat_and_its_other_partitions
     ottla_broker: BrokerThread,
 ) -> None:
     await write(ottla_broker, 400)
-    gate = asyncio.Event()
+    gate, drains = asyncio.Event(), asyncio.Event()
     seen: Counter[tuple[int, int]] = Counter()
     blocked: set[int] = set()
 
@@ -57,6 +57,8 @@ async def test_a_member_that_drains_keeps_its_heartbeat_and_its_other_partitions
         if record.offset == 0:
             blocked.add(record.partition)
             await gate.wait()
+        if record.offset >= 20:  # most records are left for the drain, however late the other member joins
+            await drains.wait()
         await asyncio.sleep(0.002)
         seen[record.partition, record.offset] += 1
 
@@ -67,6 +69,7 @@ async def test_a_member_that_drains_keeps_its_heartbeat_and_its_other_partitions
         entering = asyncio.get_running_loop().create_task(joining.run())
         await until(lambda: any(each.phase.value == "draining" for each in assignments(first)))
         before = sum(seen.values())
+        drains.set()
         await until(lambda: sum(seen.values()) > before + 50)
         gate.set()
         await until(lambda: len(joining.scheduler.partitions) == PARTITIONS // 2)
