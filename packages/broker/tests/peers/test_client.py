@@ -14,7 +14,7 @@ from ottla.broker.peers import Address, IncompatibleBroker, Peer, Peers
 from ottla.broker.peers.client import MOST
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import BrokerNotAvailable
+from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
 from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -277,6 +277,34 @@ async def test_connections_come_from_the_address_that_is_advertised_now() -> Non
             assert {address for address, _ in broker.clients} == {host}
             await peer.close()
             await until(lambda: not broker.open_connections)
+
+
+async def test_the_next_request_comes_from_an_address_that_was_advertised_since_the_last() -> None:
+    async with answering() as broker:
+        source = "127.0.0.1"
+        peer = Peer(lambda: Address(broker.host, broker.port), "broker-1", BOUND_MS, lambda: source)
+        await peer.send(ASKED, ListOffsetsResponse)
+        source = "127.0.0.9"
+        await peer.send(ASKED, ListOffsetsResponse)
+        await peer.send(ASKED, ListOffsetsResponse)
+        clients = [address for address, _ in broker.clients]
+        await peer.close()
+
+    assert broker.connections == 2
+    assert clients[-1] == "127.0.0.9"
+
+
+async def test_a_refused_broker_asks_again_over_another_connection() -> None:
+    refusals = iter([int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), 0])
+    async with ScriptedBroker() as broker:
+        broker.on(AlterPartitionRequest, lambda _: AlterPartitionResponse(error_code=next(refusals)))
+        peer = peer_of(broker)
+        refused = await peer.send(AlterPartitionRequest(), AlterPartitionResponse)
+        served = await peer.send(AlterPartitionRequest(), AlterPartitionResponse)
+        await peer.close()
+
+    assert (refused.error_code, served.error_code) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 0)
+    assert broker.connections == 2
 
 
 async def test_a_connection_has_the_receive_buffer_that_is_asked_for() -> None:

@@ -20,7 +20,7 @@ from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.replicas import HostedPartition, Replicas
 from ottla.broker.runtime.environment import Environment
-from ottla.protocol.errors import BrokerNotAvailable
+from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.log_offsets import ListOffsetsRequest
 from ottla.protocol.topics import TopicPartition
@@ -36,6 +36,7 @@ class Peer:
     def __init__(self, plane: DataPlane) -> None:
         self.plane = plane
         self.is_down = False
+        self.closed = 0
         self.asked: list[Any] = []
         self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
 
@@ -56,7 +57,7 @@ class Peer:
         return await offset_for_leader_epoch.handle(self.plane.services, request, context)
 
     async def close(self) -> None:
-        pass
+        self.closed += 1
 
 
 class World:
@@ -296,7 +297,10 @@ async def test_an_error_of_one_partition_does_not_stop_others(world: World) -> N
     await until(lambda: world.replicas.hosted(T0).log.log_end_offset == 1)  # type: ignore[union-attr]
 
 
-async def test_an_error_code_of_later_versions_is_an_error_of_one_partition(world: World) -> None:
+@pytest.mark.parametrize(("code", "closed"), [(9_999, 0), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)])
+async def test_an_unknown_code_or_a_refusal_is_an_error_of_one_partition(
+    world: World, code: int, closed: int
+) -> None:
     leaders = [await world.lead(number) for number in (0, 1)]
     unknown = [0]
 
@@ -304,7 +308,7 @@ async def test_an_error_code_of_later_versions_is_an_error_of_one_partition(worl
         for topic in response.responses:
             for one in topic.partitions:
                 if one.partition_index == 0 and not unknown[0]:
-                    one.error_code, unknown[0] = 9_999, 1
+                    one.error_code, unknown[0] = code, 1
         return response
 
     world.peer.change = refused
@@ -314,7 +318,7 @@ async def test_an_error_code_of_later_versions_is_an_error_of_one_partition(worl
 
     for leader, follower in zip(leaders, followers, strict=True):
         await alike(leader, follower)
-    assert unknown == [1]
+    assert (unknown, world.peer.closed) == ([1], closed)
 
 
 async def test_an_answer_that_breaks_a_rule_of_the_code_does_not_end_the_fetcher(world: World) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ottla.broker.config.listeners import advertised_host
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import BrokerNotAvailable
+from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
@@ -107,8 +107,10 @@ def source_host_of(config: BrokerConfig) -> str | None:
 class Peer:
     """One other broker, over a connection that the first request opens and that several callers share.
 
-    A request without an answer closes it, and so does a new address; the next request opens another one. A
-    caller that gives up closes nothing: the answers of the others come behind its own, which is discarded.
+    A request without an answer closes it, and so does a new address of either broker, or a refusal: the other
+    one takes this broker for a client, perhaps by an address that it had before. The next request opens
+    another one. A caller that gives up closes nothing: the answers of the others come behind its own, which
+    is discarded.
     """
 
     def __init__(
@@ -126,7 +128,8 @@ class Peer:
         self._source_host = source_host
         self._receive_buffer_bytes = receive_buffer_bytes
         self._connection: Connection | None = None
-        self._connected_to: Address | None = None
+        self._ends: tuple[Address, str | None] | None = None
+        """Where the connection leads, and the host that it comes from."""
         self._connecting = asyncio.Lock()
 
     async def send(self, request: Message, response_type: type[R], *, min_version: int | None = None) -> R:
@@ -152,7 +155,7 @@ class Peer:
         from ottla.client.errors import ClientError, UnsupportedByBroker
 
         try:
-            return await connection.send(
+            response = await connection.send(
                 request,
                 response_type,
                 min_version=min_version,
@@ -163,18 +166,22 @@ class Peer:
         except ClientError:
             await connection.close()  # this one: another caller may have opened the next
             raise
+        if getattr(response, "error_code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            await connection.close()
+        return response
 
     async def _connect(self) -> Connection:
-        """Return an open connection to where the broker is now; requests that need one at once share it."""
+        """Return an open connection between where both brokers are now; requests that need one share it."""
         async with self._connecting:
-            address, connection = self._address(), self._connection
-            if connection is not None and connection.is_open and self._connected_to == address:
+            ends, connection = (self._address(), self._source_host()), self._connection
+            if connection is not None and connection.is_open and self._ends == ends:
                 return connection
             await self.close()
+            address, source_host = ends
             connection = open_connection(
-                address, self._client_id, self._timeout_ms, self._source_host(), self._receive_buffer_bytes
+                address, self._client_id, self._timeout_ms, source_host, self._receive_buffer_bytes
             )
-            self._connection, self._connected_to = connection, address
+            self._connection, self._ends = connection, ends
             await connection.connect()
             return connection
 
@@ -194,7 +201,7 @@ class Peers:
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Connect from where this broker is advertised now; connections that are open stay."""
+        """Connect from where this broker is advertised now: from the next request on."""
         self._source_host = source_host_of(config)
 
     def broker(

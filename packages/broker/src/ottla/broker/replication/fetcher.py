@@ -314,6 +314,7 @@ class Fetcher:
     async def _take(self, response: FetchResponse) -> None:
         """Apply an answer: records at once, then what needs further questions, or threads."""
         turn = self._budget.turn()
+        is_refused = False
         later: list[tuple[Followed, Decision]] = []
         unsynced: list[Followed] = []
         for topic in response.responses:
@@ -324,6 +325,7 @@ class Fetcher:
                 if followed is None or asked is None or name in self._reassigned:
                     continue
                 self._unsettled[name] = None
+                is_refused |= answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 decision = followed.fetch.on_answer(asked, followed.partition.log, answer)
                 if isinstance(decision, Append):
                     self._append(followed, decision, answer)
@@ -335,6 +337,9 @@ class Fetcher:
         await asyncio.gather(*(self._sync(followed) for followed in unsynced))
         if later:
             await self._finish(later)
+        if is_refused:  # this connection may come from an address that this broker had before
+            self._session.lost()
+            await self._disconnect()
 
     async def _sync(self, followed: Followed) -> None:
         try:

@@ -291,7 +291,6 @@ class Broker:
         services.fetch_fast_path.fetch_max_bytes = config.fetch_max_bytes
         services.logs.configure(config)
         self.parts.followers.configure(config)
-        self.parts.peers.configure(config)
         services.replication_quotas.configure(config)
         if config.unclean_leader_election_enable:
             services.controller.unclean_election_allowed(None)
@@ -316,6 +315,7 @@ class Broker:
             data_dirs=self._data_dirs,
             files=self._files,
         )
+        self.parts.peers.configure(services.config)
         services.configs.on_broker_change.append(self._advertise)
         control.lasting(services.configs.follow(), "config-changes")
         control.lasting(services.controller.run(), "controller")
@@ -330,7 +330,12 @@ class Broker:
         """Register the endpoints of `advertised.listeners`, if they have changed."""
         endpoints = tuple(self._endpoints(config))
         if endpoints != self._registration.endpoints:
-            self._control.spawn(self._registration.move_to(endpoints), "advertised-listeners")
+            self._control.spawn(self._move_to(endpoints), "advertised-listeners")
+
+    async def _move_to(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Register other endpoints, and then connect from there: before, others refuse that address."""
+        await self._registration.move_to(endpoints)
+        self.parts.peers.configure(self.services.config)
 
     async def _register(self) -> int:
         try:
