@@ -29,6 +29,10 @@ from ottla.zookeeper.znodes import ConfigChange, ConfigEntity, OttlaTopicSetting
 STATIC = broker_config_from({"log.retention.hours": "24", "background.threads": "4"})
 
 
+async def anyone(before: BrokerConfig, after: BrokerConfig) -> None:
+    """Permit a change."""
+
+
 class Harness:
     """Settings of broker 1, followed while it is entered."""
 
@@ -174,7 +178,7 @@ async def test_a_cluster_wide_setting_reaches_every_topic_that_does_not_override
     await harness.configs.load()
     assert harness.configs.log_config("other").max_message_bytes == 1_048_588
 
-    await harness.configs.alter_broker("", lambda _: {"message.max.bytes": "1000"})
+    await harness.configs.alter_broker("", lambda _: {"message.max.bytes": "1000"}, permit=anyone)
 
     assert harness.configs.log_config("orders").max_message_bytes == 500
     assert harness.configs.log_config("other").max_message_bytes == 1000
@@ -184,8 +188,8 @@ async def test_a_cluster_wide_setting_reaches_every_topic_that_does_not_override
 
 
 async def test_a_brokers_own_setting_wins_over_the_clusters(harness: Harness) -> None:
-    await harness.configs.alter_broker("", lambda _: {"message.max.bytes": "1000"})
-    await harness.configs.alter_broker("1", lambda _: {"message.max.bytes": "2000"})
+    await harness.configs.alter_broker("", lambda _: {"message.max.bytes": "1000"}, permit=anyone)
+    await harness.configs.alter_broker("1", lambda _: {"message.max.bytes": "2000"}, permit=anyone)
 
     entry = harness.broker_entry("message.max.bytes")
 
@@ -195,9 +199,9 @@ async def test_a_brokers_own_setting_wins_over_the_clusters(harness: Harness) ->
 
 async def test_read_only_settings_and_those_of_other_brokers_cannot_be_altered(harness: Harness) -> None:
     with pytest.raises(InvalidRequest, match=r"dynamically: broker\.id"):
-        await harness.configs.alter_broker("1", lambda _: {"broker.id": "7"})
+        await harness.configs.alter_broker("1", lambda _: {"broker.id": "7"}, permit=anyone)
     with pytest.raises(InvalidRequest, match="Unexpected broker id, expected 1, but received 2"):
-        await harness.configs.alter_broker("2", lambda _: {})
+        await harness.configs.alter_broker("2", lambda _: {}, permit=anyone)
     assert harness.broker_entry("broker.id").read_only
 
 
@@ -212,7 +216,9 @@ async def test_settings_that_are_used_only_at_the_start_are_read_only(harness: H
     assert harness.broker_entry("listeners").read_only
     assert not harness.broker_entry("max.connections.per.ip").read_only
     with pytest.raises(InvalidConfig, match=r"overrides must be a list of host:limit, not '10\.0\.0\.1'"):
-        await harness.configs.alter_broker("1", lambda _: {"max.connections.per.ip.overrides": "10.0.0.1"})
+        await harness.configs.alter_broker(
+            "1", lambda _: {"max.connections.per.ip.overrides": "10.0.0.1"}, permit=anyone
+        )
 
 
 async def test_read_only_settings_that_another_tool_wrote_are_ignored_and_named_once(
@@ -243,7 +249,9 @@ async def test_an_alteration_removes_the_read_only_settings_that_another_tool_wr
     own = ConfigEntity("brokers/1", {"broker.id": "7", "message.max.bytes": "1000"})
     await harness.session.create(own.path, own.encode(), make_parents=True)
 
-    await harness.configs.alter_broker("1", lambda present: {**present, "max.connections.per.ip": "3"})
+    await harness.configs.alter_broker(
+        "1", lambda present: {**present, "max.connections.per.ip": "3"}, permit=anyone
+    )
 
     data, _ = await harness.session.get(own.path)
     kept = dict(ConfigEntity.decode("brokers/1", data).config)
@@ -285,7 +293,9 @@ async def test_whether_topics_allow_unclean_elections_is_read_as_it_is_in_zookee
 
     assert await harness.configs.read_unclean_topics({"orders", "other"}) == {"orders"}
 
-    await harness.configs.alter_broker("", lambda _: {"unclean.leader.election.enable": "true"})
+    await harness.configs.alter_broker(
+        "", lambda _: {"unclean.leader.election.enable": "true"}, permit=anyone
+    )
     assert await harness.configs.read_unclean_topics({"orders", "other"}) == {"orders", "other"}
 
 

@@ -20,6 +20,7 @@ from ottla.broker.cluster.inter_broker_access import (
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig, broker_config_from
 from ottla.client.config_definition import ConfigError
+from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import ConnectionLoss
 from ottla.zookeeper.testing import MemoryEnsemble
@@ -227,6 +228,100 @@ def test_a_refusal_names_address_and_setting_at_a_limited_rate(
     [facts] = [record.__dict__ for record in caplog.records]
     assert (facts["request"], facts["client"]) == ("UPDATE_METADATA v7", "10.9.9.9")
     assert words in facts["reason"]
+
+
+SHARED = {"zookeeper.connect": "elsewhere:2181", "advertised.listeners": "PLAINTEXT://127.0.0.1:9092"}
+"""Strangers come from 240.0.0.0/4, which is reserved: no machine that runs this has such an address."""
+
+
+def moved_to(host: str, **settings: str) -> BrokerConfig:
+    return broker_config_from({**SHARED, **settings, "advertised.listeners": f"PLAINTEXT://{host}:9092"})
+
+
+@pytest.mark.parametrize("stranger", ["240.0.0.9", "::ffff:240.0.0.9", "2001:db8:ffff::9", ""])
+@pytest.mark.parametrize("host", ["240.0.0.9", "127.0.0.2"])
+async def test_a_client_that_is_no_broker_does_not_move_one(
+    stranger: str, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others would admit it from the address that it chose."""
+    caplog.set_level(logging.WARNING, "request")
+    before = broker_config_from(SHARED)
+
+    with pytest.raises(
+        ClusterAuthorizationFailed, match=r"machine of a broker.*inter\.broker\.listener\.name"
+    ):
+        await Registrations("10.0.0.1").access(before).check_move(From(stranger), before, moved_to(host))
+
+    [facts] = [record.__dict__ for record in caplog.records]
+    assert facts["client"] == stranger
+
+
+async def test_a_client_that_is_no_broker_does_not_advertise_its_address_for_clients_either() -> None:
+    names = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT"}
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:9092,CLIENTS://127.0.0.1:9093"}
+    before = broker_config_from({**TWO_LISTENERS, **names, **listeners})
+    text = "PLAINTEXT://127.0.0.1:9092,CLIENTS://240.0.0.9:9093"
+    after = broker_config_from({**TWO_LISTENERS, **names, **listeners, "advertised.listeners": text})
+
+    with pytest.raises(ClusterAuthorizationFailed):
+        await Registrations("10.0.0.1").access(before).check_move(From("240.0.0.9"), before, after)
+
+
+async def test_while_brokers_are_unknown_no_client_moves_one() -> None:
+    registrations = Registrations("10.0.0.1")
+    registrations.failure = ConnectionLoss()
+    before = broker_config_from(SHARED)
+
+    with pytest.raises(ClusterAuthorizationFailed):
+        await registrations.access(before).check_move(From("10.0.0.1"), before, moved_to("127.0.0.2"))
+
+
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.1"])
+async def test_a_broker_is_moved_from_its_machine_and_from_those_of_other_brokers(client: str) -> None:
+    before = broker_config_from(SHARED)
+
+    await Registrations("10.0.0.1").access(before).check_move(From(client), before, moved_to("127.0.0.2"))
+
+
+async def test_a_broker_moves_to_no_host_that_its_requests_cannot_come_from() -> None:
+    before = broker_config_from(SHARED)
+    access = Registrations().access(before)
+
+    with pytest.raises(
+        InvalidConfig, match=r"240\.0\.0\.7 is no address of this machine.*inter\.broker\.networks"
+    ):
+        await access.check_move(From("127.0.0.1"), before, moved_to("240.0.0.7"))
+
+
+async def test_behind_nat_a_broker_moves_to_any_host() -> None:
+    networks = {"inter.broker.networks": "172.17.0.0/16"}
+    before = broker_config_from({**SHARED, **networks})
+    access = Registrations().access(before)
+
+    await access.check_move(From("172.17.0.1"), before, moved_to("240.0.0.7", **networks))
+
+
+async def test_any_client_changes_settings_that_leave_the_hosts() -> None:
+    before = broker_config_from(SHARED)
+    after = broker_config_from(
+        {**SHARED, "num.io.threads": "9", "advertised.listeners": "PLAINTEXT://127.0.0.1:9999"}
+    )
+    registrations = Registrations()
+
+    await registrations.access(before).check_move(From("240.0.0.9"), before, after)
+
+    assert registrations.reads == 0
+
+
+async def test_where_addresses_admit_nobody_any_client_changes_them() -> None:
+    own = {**TWO_LISTENERS, "inter.broker.listener.name": "BROKERS"}
+    text = "CLIENTS://240.0.0.9:9092,BROKERS://240.0.0.9:9093"
+    apart, alone = broker_config_from(own), broker_config_from({"broker.id": "1"})
+    apart_moved = broker_config_from({**own, "advertised.listeners": text})
+    alone_moved = broker_config_from({"broker.id": "1", "advertised.listeners": "PLAINTEXT://240.0.0.9:9092"})
+
+    await Registrations().access(apart).check_move(From("240.0.0.9", "CLIENTS"), apart, apart_moved)
+    await Registrations().access(alone).check_move(From("240.0.0.9"), alone, alone_moved)
 
 
 async def test_the_other_brokers_addresses_come_from_their_registrations() -> None:

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from ottla.admin import Admin
 from ottla.admin.configs import BROKER
+from ottla.broker.api import alter_configs, incremental_alter_configs
+from ottla.broker.api.describe_configs import BROKER as BROKER_TYPE
+from ottla.broker.api.incremental_alter_configs import DELETE, SET
+from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.server.broker import Broker
+from ottla.broker.testing import free_port
 from ottla.client.config import Address
 from ottla.client.connection import Connection
 from ottla.producer import Producer
-from ottla.protocol.errors import InvalidConfig, InvalidRequest
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request_header
+from ottla.protocol.errors import ErrorCode, InvalidConfig, InvalidRequest
+from ottla.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from ottla.protocol.messages.controller_requests import AlterPartitionRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.znodes import BrokerRegistration
@@ -41,9 +60,11 @@ def broker_on(coordinator: EmbeddedCoordinator, directory: Path, broker_id: int,
     return Broker(broker_config_from({**settings, **more}))
 
 
-async def advertise(broker: Broker, text: str | None, entity: str | None = None) -> None:
+async def advertise(
+    broker: Broker, text: str | None, entity: str | None = None, through: str = "127.0.0.1"
+) -> None:
     name = str(broker.broker_id) if entity is None else entity
-    async with Admin(f"127.0.0.1:{broker.port}") as admin:
+    async with Admin(f"{through}:{broker.port}") as admin:
         await admin.configs.alter(BROKER, name, {KEY: text})
 
 
@@ -84,6 +105,47 @@ async def test_other_addresses_are_registered_in_place_and_every_broker_and_clie
         assert {broker.node_id: broker.host for broker in answer.brokers} == {1: "127.0.0.1", 2: "localhost"}
         async with Producer(f"127.0.0.1:{one.port}") as producer:
             assert (await producer.send_and_wait("orders", b"x")).offset == 0
+
+
+async def ask_as_a_stranger(broker: Broker) -> None:
+    """Have a broker read where the others are: it admits what it knew for a minute, unless one is unknown."""
+    frame = encode_request_header(RequestHeader(int(ApiKey.ALTER_PARTITION), 0, 1, "stranger"))
+    frame += AlterPartitionRequest(broker_id=9, broker_epoch=-1).encode(0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, local_addr=("127.0.0.9", 0))
+    writer.write(struct.pack(">i", len(frame)) + frame)
+    await reader.readexactly(4)
+    writer.close()
+
+
+@pytest.mark.parametrize("moved", [1, 2], ids=["controller", "follower"])
+async def test_a_broker_that_moves_to_another_address_stays_in_its_cluster(
+    coordinator: EmbeddedCoordinator, tmp_path: Path, moved: int
+) -> None:
+    """Its connections are those of the address that it had: the others serve only the one that it has."""
+
+    def broker_at(number: int) -> Broker:
+        port = free_port()
+        addresses = {
+            "listeners": f"PLAINTEXT://0.0.0.0:{port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.{number + 1}:{port}",
+            "replica.lag.time.max.ms": "600000",  # a follower that is lost stays lost
+        }
+        return broker_on(coordinator, tmp_path, number, **addresses)
+
+    async with broker_at(1) as one, broker_at(2) as two, asyncio.timeout(BOUND_S):
+        await one.services.topics.create(NewTopic("early", assignments={0: [1, 2], 1: [2, 1]}))
+        async with Producer(f"127.0.0.1:{one.port}") as producer:
+            for partition in (0, 1):
+                await producer.send_and_wait("early", b"x", partition=partition)
+
+            mover, other = (one, two) if moved == 1 else (two, one)
+            await advertise(mover, f"PLAINTEXT://127.0.0.5:{mover.port}")
+            await seen_as("127.0.0.5", mover, by=other)
+            await ask_as_a_stranger(other)
+
+            await one.services.topics.create(NewTopic("late", assignments={0: [1, 2], 1: [2, 1]}))
+            for topic, partition in product(("early", "late"), (0, 1)):
+                await producer.send_and_wait(topic, b"y", partition=partition)
 
 
 async def test_deleting_the_setting_advertises_the_listeners_again(
@@ -146,6 +208,51 @@ async def test_addresses_that_nobody_could_use_are_refused(
 
         node, _ = await registration_of(one)
         assert [endpoint.host for endpoint in node.endpoints] == ["127.0.0.1", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+async def test_a_stranger_cannot_make_itself_a_broker_by_advertising_its_address(
+    coordinator: EmbeddedCoordinator, tmp_path: Path, validate_only: bool
+) -> None:
+    """Each way to change the setting, also to delete it."""
+    stranger = FakeSession(client_host="240.0.0.9")
+    context = RequestContext(RequestHeader(int(ApiKey.INCREMENTAL_ALTER_CONFIGS), 1, 1, "x"), stranger, 0.0)
+    async with broker_on(coordinator, tmp_path, 1) as one:
+        await advertise(one, f"PLAINTEXT://localhost:{one.port}")
+        await seen_as("localhost", one, by=one)
+        text = f"PLAINTEXT://240.0.0.9:{one.port}"
+        answers: list[AlterConfigsResourceResponse] = []
+        for operation in (SET, DELETE):
+            change = IncrementalAlterableConfig(name=KEY, config_operation=operation, value=text)
+            request = IncrementalAlterConfigsRequest(
+                resources=[
+                    IncrementalAlterConfigsResource(
+                        resource_type=BROKER_TYPE, resource_name="1", configs=[change]
+                    )
+                ],
+                validate_only=validate_only,
+            )
+            answers += (await incremental_alter_configs.handle(one.services, request, context)).responses
+        for whole in ([AlterableConfig(name=KEY, value=text)], []):
+            replacement = AlterConfigsRequest(
+                resources=[AlterConfigsResource(resource_type=BROKER_TYPE, resource_name="1", configs=whole)],
+                validate_only=validate_only,
+            )
+            answers += (await alter_configs.handle(one.services, replacement, context)).responses
+
+        node, _ = await registration_of(one)
+
+    assert [answer.error_code for answer in answers] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 4
+    assert "inter.broker.listener.name" in (answers[0].error_message or "")
+    assert [endpoint.host for endpoint in node.endpoints] == ["localhost"]
+
+
+async def test_a_host_that_is_not_of_this_machine_is_refused_by_name(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with broker_on(coordinator, tmp_path, 1) as one:
+        with pytest.raises(InvalidConfig, match=r"240\.0\.0\.7 is no address of this machine"):
+            await advertise(one, f"PLAINTEXT://240.0.0.7:{one.port}")
 
 
 async def test_all_brokers_together_have_no_addresses(

@@ -19,6 +19,7 @@ from ottla.protocol.messages.configs import (
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
 
 Settings = dict[str, str]
 
@@ -38,6 +39,7 @@ class Needs(Protocol):
     """The parts of the broker that AlterConfigs uses."""
 
     configs: Configs
+    inter_broker: InterBrokerAccess
 
 
 async def handle(
@@ -75,7 +77,7 @@ async def alter_each(
     answers = []
     async for resource in context.paced(resources):
         error, message = await _alter(
-            services, resource, partial(change, resource), validate_only=validate_only
+            services, context, resource, partial(change, resource), validate_only=validate_only
         )
         answers.append(
             answer(
@@ -89,7 +91,12 @@ async def alter_each(
 
 
 async def _alter(
-    services: Needs, resource: Resource, change: Callable[[Settings], Settings], *, validate_only: bool
+    services: Needs,
+    context: RequestContext,
+    resource: Resource,
+    change: Callable[[Settings], Settings],
+    *,
+    validate_only: bool,
 ) -> tuple[int, str | None]:
     kind, name = resource.resource_type, resource.resource_name
     try:
@@ -97,7 +104,8 @@ async def _alter(
             if kind == TOPIC:
                 await services.configs.alter_topic(name, change, validate_only=validate_only)
             elif kind == BROKER:
-                await services.configs.alter_broker(name, change, validate_only=validate_only)
+                permit = partial(services.inter_broker.check_move, context.session)
+                await services.configs.alter_broker(name, change, permit=permit, validate_only=validate_only)
             else:
                 raise InvalidRequest(f"AlterConfigs is only supported for topics and brokers, not {kind}")
     except KafkaError as error:

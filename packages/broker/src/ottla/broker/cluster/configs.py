@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +52,9 @@ BROKERS: Final = "brokers"
 CLUSTER_DEFAULT: Final = "<default>"
 NOTIFICATION_LIFE_MS: Final = 15 * 60_000
 RETRY_BACKOFF_S: Final = 0.5
+
+Permit = Callable[[BrokerConfig, BrokerConfig], Awaitable[None]]
+"""Raises for a change of this broker's configuration that its sender may not make."""
 
 _TYPES: Final[Mapping[str, int]] = {
     "boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "password": 9,
@@ -394,9 +397,17 @@ class Configs:
             return
 
     async def alter_broker(
-        self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool = False
+        self,
+        name: str,
+        change: Callable[[dict[str, str]], dict[str, str]],
+        *,
+        permit: Permit,
+        validate_only: bool = False,
     ) -> None:
-        """Replace the dynamic settings of this broker, or of all brokers for an empty name."""
+        """Replace the dynamic settings of this broker, or of all brokers for an empty name.
+
+        `permit` raises for a configuration that the sender may not bring about.
+        """
         if name and name != str(self._broker_id):
             raise InvalidRequest(f"Unexpected broker id, expected {self._broker_id}, but received {name}")
         entity = name or CLUSTER_DEFAULT
@@ -408,6 +419,7 @@ class Configs:
         while True:
             present, version = await read_entity(self._session, BROKERS, entity)
             settings = _checked(change(changeable(present, per_broker=bool(name))), check)
+            await permit(self.broker, self._with_dynamic({**self._brokers, entity: settings}))
             if validate_only:
                 return
             try:

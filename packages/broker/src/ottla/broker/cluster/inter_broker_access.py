@@ -2,7 +2,8 @@
 
 They stop replicas, replace the metadata and move high watermarks. Until clients log in, a broker is told by
 where it connects: to the inter-broker listener, where that is one of its own, or from the address of a
-registered broker or a network of `inter.broker.networks`.
+registered broker or a network of `inter.broker.networks`. Where addresses tell it, who may change the
+addresses of a broker is decided here, too.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
-from ottla.broker.config.listeners import parse_networks
+from ottla.broker.config.listeners import advertised_host, is_loopback, parse_networks
 from ottla.broker.runtime.log_lines import LimitedWarnings
+from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
 from ottla.zookeeper.session import NoNode
@@ -32,6 +34,7 @@ FRESH_MS: Final = 60_000
 BETWEEN_LOOKS_MS: Final = 1_000
 """Strangers make the broker read the registrations at most this often; they wait for it."""
 LOOK_TIMEOUT_S: Final = 5.0
+DISCARD_PORT: Final = 9
 MOST_NAMED: Final = 6
 """As many addresses of registered brokers are named in a refusal."""
 
@@ -113,6 +116,48 @@ class InterBrokerAccess:
             raise UnknownBrokers
         return is_known
 
+    async def check_move(self, client: Peer, before: BrokerConfig, after: BrokerConfig) -> None:
+        """Check a client's change of the hosts that this broker is advertised at.
+
+        Where brokers are known by address, other brokers would admit every host that it names. Raises
+        ClusterAuthorizationFailed unless the client is on the machine of a broker, and InvalidConfig for a
+        host that requests of this broker cannot come from.
+        """
+        old, new = _advertised_hosts(before), _advertised_hosts(after)
+        if self._is_alone or self._own_listener or old == new:
+            return
+        if not await self._is_beside_broker(client):
+            self._refuse_move(client)
+        host = new.get(self._listener, "")
+        if host != old.get(self._listener) and not self._networks and not await _is_own_host(host):
+            raise InvalidConfig(
+                f"advertised.listeners cannot move brokers' requests to {host}: {host} is no address of this "
+                "machine, and other brokers know this one by the address that it connects from; set "
+                "inter.broker.networks on every broker to the networks that its connections come from"
+            )
+
+    async def _is_beside_broker(self, client: Peer) -> bool:
+        host = plain_address(client.client_host)
+        if is_loopback(host) or _is_own_address(host):
+            return True
+        try:
+            return await self.admits(client)
+        except UnknownBrokers:
+            return False
+
+    def _refuse_move(self, client: Peer) -> NoReturn:
+        reason = (
+            f"advertised.listeners: {client.client_host or 'this client'} may not change the hosts, by which "
+            "brokers know each other: send the change from the machine of a broker, or give brokers a "
+            "listener of their own (inter.broker.listener.name)"
+        )
+        self._warnings.warn(
+            client.client_host,
+            "change of advertised.listeners refused",
+            extra={"client": client.client_host, "connection": client.connection_id, "reason": reason},
+        )
+        raise ClusterAuthorizationFailed(reason)
+
     def refused(self, peer: Peer, request: str) -> None:
         """Log a refused client, and the setting that admits it, at a limited rate."""
         reason = self._admitted_by()
@@ -175,6 +220,34 @@ def plain_address(text: str) -> str:
     return str(mapped or parsed)
 
 
+def _advertised_hosts(config: BrokerConfig) -> dict[str, str]:
+    return {listener.name: advertised_host(listener) for listener in config.parsed_advertised_listeners}
+
+
+def _is_own_address(address: str) -> bool:
+    """Return whether an address is this machine's: the system connects to it from itself. Sends nothing.
+
+    Binding to it would not say so, for a machine may be set to bind addresses that it does not have.
+    """
+    try:
+        family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, DISCARD_PORT))
+            return plain_address(probe.getsockname()[0]) == address
+    except (OSError, ValueError):
+        return False
+
+
+async def _is_own_host(host: str) -> bool:
+    """Return whether a name stands for an address of this machine."""
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            addresses = await _addresses_of(host)
+    except (OSError, UnicodeError):  # TimeoutError is an OSError
+        return False
+    return any(is_loopback(address) or _is_own_address(address) for address in addresses)
+
+
 class OtherBrokers:
     """The addresses of all registered brokers but one: those their endpoints' names stand for."""
 
@@ -218,8 +291,13 @@ async def _hosts(operations: Operations, broker_id: int) -> Iterable[str] | None
 
 async def _resolve(host: str, before: frozenset[str] | None) -> frozenset[str] | None:
     try:
-        entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return await _addresses_of(host)
     except OSError as error:
         log.warning("host of a registered broker not resolved", extra={"host": host, "reason": str(error)})
         return before
+
+
+async def _addresses_of(host: str) -> frozenset[str]:
+    """Resolve a name. Raises OSError."""
+    entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return frozenset(plain_address(str(address[0])) for *_, address in entries)

@@ -67,7 +67,9 @@ class NetworkSettings:
         None,
         "Addresses given to clients and other brokers, if they differ from listeners: NAME://host:port "
         "separated by commas. A change while the broker runs is registered at once, and every broker's "
-        "metadata follow.",
+        "metadata follow. Where brokers share a listener with clients, they know each other by these hosts: "
+        "other hosts are then set from the machine of a broker only, and the listener of brokers gets an "
+        "address of this machine, unless inter.broker.networks is set.",
         update="per-broker",
     )
     listener_security_protocol_map: str = setting(
