@@ -16,7 +16,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.znodes import LogDirEvent, OttlaTopicSettings, PreferredReplicaElection, TopicAssignment
+from ottla.zookeeper.znodes import OttlaTopicSettings, PreferredReplicaElection, TopicAssignment
 
 Story = Callable[[ControllerCluster], Coroutine[Any, Any, None]]
 
@@ -380,86 +380,3 @@ def test_a_lost_reply_never_leaves_a_partition_unled(seed: int) -> None:
         await cluster.until(lambda: cluster.settled("orders", 0) and cluster.settled("orders", 1), "both led")
 
     play(story, 1, 2, seed=seed)
-
-
-# ---- full disks
-
-
-def leader_of(cluster: ControllerCluster) -> int | None:
-    state = cluster.state("orders")
-    return None if state is None else state.leader
-
-
-async def announce_room(cluster: ControllerCluster, broker_id: int, *, is_full: bool) -> None:
-    """Let a broker run out of room, or get some, and say so in ZooKeeper."""
-    broker = cluster.brokers[broker_id]
-    broker.is_full = is_full
-    event = LogDirEvent(broker_id)
-    await broker.session.create(event.path, event.encode(), sequential=True, make_parents=True)
-
-
-def test_replicas_without_room_leave_leaderships_and_isrs_until_they_have_it() -> None:
-    async def story(cluster: ControllerCluster) -> None:
-        await with_topic(cluster, (1, 2), (2, 1), (1,))
-
-        await announce_room(cluster, 1, is_full=True)
-
-        def has_moved() -> bool:
-            states = [cluster.state("orders", number) for number in range(3)]
-            return [(one.leader, one.isr) for one in states if one] == [(2, (2,)), (2, (2,)), (1, (1,))]
-
-        await cluster.until(has_moved, "leaderships and ISRs without broker 1")
-        await cluster.catch_up()  # proposes broker 1 for the ISRs
-        assert has_moved()
-
-        await announce_room(cluster, 1, is_full=False)
-
-        async def is_back() -> bool:
-            await cluster.catch_up()
-            state = cluster.state("orders")
-            return state is not None and set(state.isr) == {1, 2}
-
-        for _ in range(100):
-            if await is_back():
-                break
-            await asyncio.sleep(0.1)
-        assert await is_back()
-        assert cluster.active is not None
-        await cluster.active.ask(ElectLeaders(frozenset({TopicPartition("orders", 0)})))
-        state = cluster.state("orders")
-        assert state is not None
-        assert state.leader == 1
-
-    play(story, 1, 2)
-
-
-def test_two_disks_that_fill_up_at_once_leave_a_leader() -> None:
-    async def story(cluster: ControllerCluster) -> None:
-        await with_topic(cluster, (1, 2))
-
-        await announce_room(cluster, 1, is_full=True)
-        await announce_room(cluster, 2, is_full=True)
-
-        def has_one_member() -> bool:
-            state = cluster.state("orders")
-            return state is not None and len(state.isr) == 1 and state.leader in state.isr
-
-        await cluster.until(has_one_member, "the last member of the ISR leads")
-
-    play(story, 1, 2)
-
-
-def test_a_topic_is_deleted_where_there_is_no_room() -> None:
-    """The room that its deletion makes may be all that the disk waits for."""
-
-    async def story(cluster: ControllerCluster) -> None:
-        await with_topic(cluster, (1, 2))
-        await announce_room(cluster, 1, is_full=True)
-        await cluster.until(lambda: leader_of(cluster) == 2, "moved")
-
-        await cluster.delete_topic("orders")
-
-        await cluster.until(lambda: not cluster.exists(paths.topic("orders")), "the topic gone")
-        assert TopicPartition("orders", 0) not in cluster.brokers[1].data
-
-    play(story, 1, 2)

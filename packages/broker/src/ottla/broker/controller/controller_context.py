@@ -120,7 +120,10 @@ class ControllerContext:
     """The partitions in `PartitionState.NEW`, in the order in which they entered it."""
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     failed_replicas: set[Replica] = field(default_factory=set)
-    """Replicas on a log directory that their broker reported as failed."""
+    """Replicas on a log directory that their broker reported as failed, or as full."""
+    lost_replicas: set[Replica] = field(default_factory=set)
+    """Failed replicas of the ISR that their broker reported although no other replica leads: none comes back
+    but by a repair. One without room is offered then: it has all acknowledged records."""
     deleting: set[str] = field(default_factory=set)
     deletions_waiting: set[str] = field(default_factory=set)
     """Topics marked for deletion of which a partition is being reassigned: they are deleted after that."""
@@ -182,6 +185,21 @@ class ControllerContext:
         """Whether that broker is alive and its log of that partition is usable."""
         return broker in self.live and (partition, broker) not in self.failed_replicas
 
+    def may_lead_again(self, partition: TopicPartition, broker: int) -> bool:
+        """Whether a replica is on a live broker that has not reported it as lost for good."""
+        return broker in self.live and (partition, broker) not in self.lost_replicas
+
+    def mark_failed(self, replica: Replica, *, for_good: bool) -> None:
+        """A broker reported a replica as failed."""
+        self.failed_replicas.add(replica)
+        if for_good:
+            self.lost_replicas.add(replica)
+
+    def mark_usable(self, replica: Replica) -> None:
+        """A broker reported a replica as usable, or has it no more."""
+        self.failed_replicas.discard(replica)
+        self.lost_replicas.discard(replica)
+
     def is_deleting(self, partition: TopicPartition) -> bool:
         """Whether the partition's topic is being deleted."""
         return partition.topic in self.deleting
@@ -242,7 +260,7 @@ class ControllerContext:
     def forget_replica(self, partition: TopicPartition, broker: int) -> None:
         """Drop all facts about a replica that was removed from the assignment."""
         self.replica_states.pop((partition, broker), None)
-        self.failed_replicas.discard((partition, broker))
+        self.mark_usable((partition, broker))
 
     def forget_topic(self, topic: str) -> None:
         """Drop everything known of a topic."""

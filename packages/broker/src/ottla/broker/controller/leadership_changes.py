@@ -94,14 +94,21 @@ class Leaderships:
         return allowed
 
     def _needs_unclean(self, partition: TopicPartition) -> bool:
-        """Whether replicas are alive, but none that is in sync."""
+        """Whether replicas are alive, but none that is in sync, nor one that was and may lead again."""
         now = self._context.leaderships.get(partition)
-        if now is None:
+        if now is None or self._may_lead_again(partition, now):
             return False
         alive = {
             b for b in self._context.assignment(partition).replicas if self._context.is_alive(partition, b)
         }
         return bool(alive) and alive.isdisjoint(now.isr)
+
+    def _may_lead_again(self, partition: TopicPartition, now: Leadership) -> bool:
+        """Whether a member of the ISR without room has yet to answer that it is the last one.
+
+        Two full disks that were given up at one moment, each for the other, hold all acknowledged records.
+        """
+        return any(self._context.may_lead_again(partition, member) for member in now.isr)
 
     def _settled(self, partition: TopicPartition, unclean: Collection[str]) -> Leadership | None:
         """Return the next leadership of a partition, or None when the present one stays."""
@@ -115,7 +122,7 @@ class Leaderships:
             context.assignment(partition).replicas,
             now.isr,
             alive,
-            unclean_allowed=partition.topic in unclean,
+            unclean_allowed=partition.topic in unclean and not self._may_lead_again(partition, now),
         )
         if choice is None:
             # The last in-sync replica stays in the ISR: it alone is known to hold every acknowledged record.

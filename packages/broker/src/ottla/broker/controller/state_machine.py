@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller_context import (
+    NO_LEADER,
     ControllerContext,
     LiveBroker,
     PartitionState,
+    Replica,
     ReplicaState,
     Topic,
 )
@@ -184,7 +186,8 @@ class Machine:
     def _brokers_failed(self, failed: set[int]) -> Steps[None]:
         context = self.context
         context.shutting_down -= failed
-        context.failed_replicas = {replica for replica in context.failed_replicas if replica[1] not in failed}
+        for replica in [replica for replica in context.failed_replicas if replica[1] in failed]:
+            context.mark_usable(replica)
         affected = context.partitions_on(failed)
         for some in slices(affected):
             for partition in some:
@@ -332,16 +335,19 @@ class Machine:
                 lost.add(replica)
             elif error.error_code == ErrorCode.NONE and replica in self.context.failed_replicas:
                 back.add(replica)
-        yield from self._replicas_changed(lost, back)
+        yield from self._replicas_changed(lost, back, _without_leader(request, broker) if lost else set())
 
     def _replicas_changed(
-        self, lost: set[tuple[TopicPartition, int]], back: set[tuple[TopicPartition, int]]
+        self, lost: set[Replica], back: set[Replica], awaited: set[TopicPartition]
     ) -> Steps[None]:
+        """Elect other leaders; a lost replica of the `awaited` partitions had been asked for as the last."""
         known = {
             r for r in lost | back if r in self.context.replica_states and not self.context.is_deleting(r[0])
         }
-        self.context.failed_replicas |= lost & known
-        self.context.failed_replicas -= back
+        for replica in lost & known:
+            self.context.mark_failed(replica, for_good=replica[0] in awaited)
+        for replica in back:
+            self.context.mark_usable(replica)
         for partition, broker in known:
             lost_now = (partition, broker) in lost
             self.context.move_replica(
@@ -356,3 +362,13 @@ class Machine:
         for partition in self.context.partitions_on([broker]):
             if partition in self.context.leaderships and not self.context.is_deleting(partition):
                 self.batch.lead_or_follow(partition, [broker])
+
+
+def _without_leader(request: LeaderAndIsrRequest, broker: int) -> set[TopicPartition]:
+    """The partitions of a request that have no leader, and that broker in their ISR."""
+    return {
+        TopicPartition(topic.topic_name, state.partition_index)
+        for topic in request.topic_states
+        for state in topic.partition_states
+        if state.leader == NO_LEADER and broker in state.isr
+    }

@@ -123,6 +123,8 @@ class SimulatedBroker:
         """What the latest accepted LeaderAndIsr said of every hosted partition."""
         self.data: set[TopicPartition] = set()
         self.undeletable: set[TopicPartition] = set()
+        """Partitions whose logs cannot be deleted."""
+        self.failed: set[TopicPartition] = set()
         """Partitions whose logs are in a directory that failed."""
         self.is_full = False
         """Whether it gives up, for want of room, what another member of the ISR can lead."""
@@ -202,15 +204,20 @@ class SimulatedBroker:
                     self.assigned[partition] = copy(state)  # the request's are other brokers' too
                     self.data.add(partition)
             answers = [
-                LeaderAndIsrPartitionError(partition_index=s.partition_index, error_code=self._given_up(s))
+                LeaderAndIsrPartitionError(
+                    partition_index=s.partition_index, error_code=self._given_up(topic.topic_name, s)
+                )
                 for s in topic.partition_states
             ]
             topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=answers))
         return LeaderAndIsrResponse(error_code=error, topics=[] if error else topics)
 
-    def _given_up(self, state: LeaderAndIsrPartitionState) -> ErrorCode:
+    def _given_up(self, topic: str, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        has_failed = TopicPartition(topic, state.partition_index) in self.failed
+        is_wanted = state.leader == -1 and self.id in state.isr
         others = set(state.isr) - {self.id}
-        return ErrorCode.KAFKA_STORAGE_ERROR if self.is_full and others else ErrorCode.NONE
+        is_lost = has_failed or (self.is_full and others and not is_wanted)
+        return ErrorCode.KAFKA_STORAGE_ERROR if is_lost else ErrorCode.NONE
 
     def _update(self, request: UpdateMetadataRequest, error: ErrorCode) -> UpdateMetadataResponse:
         if not error:
