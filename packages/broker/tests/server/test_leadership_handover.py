@@ -95,24 +95,36 @@ class FullDisk:
         self.news = False
         self.now_ms = 0.0
         self.announced_ms: list[float] = []
+        self.announced = asyncio.Event()
+        self.copied: list[Path] = []
         self.on_room_changed: list[Callable[[Path, bool], None]] = []
         disk: Any = self
-        self.handover = FullDirectoryHandover(
-            disk, disk, lambda: self.announced_ms.append(self.now_ms), lambda: self.now_ms
-        )
+        self.handover = FullDirectoryHandover(disk, disk, self.announce, lambda: self.now_ms)
+
+    def announce(self) -> None:
+        self.announced_ms.append(self.now_ms)
+        self.announced.set()
 
     def room_changed(self, directory: Path, is_full: bool) -> None:
         self.news = True
 
-    def has_news_of_room(self) -> bool:
+    async def copy_where_room_is(self, directory: Path) -> None:
+        self.copied.append(directory)
+
+    async def has_news_of_room(self) -> bool:
         return self.news
 
     async def look_for_room(self) -> None:
         pass
 
-    def change(self, *, is_full: bool) -> None:
-        for listener in self.on_room_changed:
-            listener(Path("/data"), is_full)
+    async def change(self, *, is_full: bool) -> None:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self.handover.run())
+            for listener in self.on_room_changed:
+                listener(Path("/data"), is_full)
+            self.announced.clear()
+            await self.announced.wait()
+            running.cancel()
 
     async def look_until(self, end_ms: float) -> None:
         while self.now_ms < end_ms:
@@ -123,17 +135,18 @@ class FullDisk:
 async def test_the_controller_is_told_of_a_full_disk_at_once_and_once() -> None:
     disk = FullDisk()
 
-    disk.change(is_full=True)
+    await disk.change(is_full=True)
     disk.news = False
     await disk.look_until(60_000)
-    disk.change(is_full=False)
+    await disk.change(is_full=False)
 
     assert disk.announced_ms == [0, 60_000]
+    assert disk.copied == [Path("/data"), Path("/data")]
 
 
 async def test_a_controller_that_does_not_act_is_told_again_after_longer_and_longer_pauses() -> None:
     disk = FullDisk()
-    disk.change(is_full=True)
+    await disk.change(is_full=True)
 
     await disk.look_until(600_000)
 

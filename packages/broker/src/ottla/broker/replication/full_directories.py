@@ -9,16 +9,19 @@ same.
   with reads and without writes: it alone has all acknowledged records.
 - A leader with an ISR that is proposed and not confirmed is not given up yet, and on a full disk it proposes
   no smaller ISR: the controller would take the answer for that of the last member.
+- A member of the ISR is not given up while no replica leads: it is asked for as the last one.
 - A replica that was given up keeps its records, and copies no more until there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ottla.broker.replication.partition import Role
+from ottla.broker.replication.partition import NO_LEADER, Role
+from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 _APPLIED = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
 """The outcomes of a role that this broker has now, or had before."""
+MOST_REPEATS: Final = 2
+"""How often a log that could not be created is asked for; its topic may be deleted, or moved."""
 
 
 class FullDirectories:
@@ -37,19 +42,22 @@ class FullDirectories:
     def __init__(self, broker_id: int, is_alive: Callable[[int], bool]) -> None:
         self._broker_id = broker_id
         self._is_alive = is_alive
-        self._full: set[Path] = set()
+        self._full: set[str] = set()
+        """By name: the hash of a new path costs more than all else, and there are thousands of partitions."""
         self._given_up: set[TopicPartition] = set()
         """Replicas whose last answer was KAFKA_STORAGE_ERROR."""
         self._taken_back: set[TopicPartition] = set()
         """Replicas that were given up in the leader epoch that they have, and are no longer."""
+        self._repeats: dict[TopicPartition, int] = {}
+        """How often a given-up replica without a log was news since it was assigned."""
 
     def note(self, directory: Path, *, is_full: bool) -> None:
         """A directory is full, or has room again."""
-        (self._full.add if is_full else self._full.discard)(directory)
+        (self._full.add if is_full else self._full.discard)(str(directory))
 
     def holds(self, log: Log) -> bool:
         """Return whether a log is in a full directory."""
-        return bool(self._full) and log.directory.parent in self._full
+        return bool(self._full) and os.path.dirname(log.directory) in self._full
 
     def answer(
         self,
@@ -61,6 +69,7 @@ class FullDirectories:
         """Return the answer to an assignment with that outcome."""
         if not self._full and topic_partition not in self._given_up and not self._taken_back:
             return outcome
+        self._repeats.pop(topic_partition, None)
         if partition is None:
             # A log that could not be created for want of room is created once the request comes again.
             is_lost = outcome is ErrorCode.KAFKA_STORAGE_ERROR and bool(self._full)
@@ -87,19 +96,41 @@ class FullDirectories:
         """A partition is deleted here."""
         self._given_up.discard(topic_partition)
         self._taken_back.discard(topic_partition)
+        self._repeats.pop(topic_partition, None)
 
-    def is_due(self, hosted: Mapping[TopicPartition, HostedPartition]) -> bool:
-        """Return whether the controller has to repeat its assignments: it would get other answers."""
-        is_lost = self._full and any(
-            # Where it leads still, the controller has not had the answer, or could not elect another leader.
-            (name not in self._given_up or partition.leads) and self._can_give_up(partition)
-            for name, partition in hosted.items()
-        )
-        return bool(is_lost) or any(self._is_back(hosted.get(name)) for name in self._given_up)
+    def is_due(self, hosted: Mapping[TopicPartition, HostedPartition]) -> Generator[EndOfSlice, None, bool]:
+        """Return, after steps, whether the controller would get other answers to its assignments.
 
-    def _is_back(self, partition: HostedPartition | None) -> bool:
-        if partition is None:
-            return not self._full
+        It is then made to repeat them, which counts as one attempt for the logs that could not be created.
+        """
+        is_due = False
+        for some in slices(list(self._given_up)):
+            for name in some:
+                partition = hosted.get(name)
+                is_due |= self._is_wanted(name) if partition is None else self._is_back(partition)
+            yield EndOfSlice()
+        if is_due or not self._full:
+            return is_due
+        for held in slices(list(hosted.items())):
+            if any(self._is_lost(name, partition) for name, partition in held):
+                return True
+            yield EndOfSlice()
+        return False
+
+    def _is_wanted(self, name: TopicPartition) -> bool:
+        """Whether a log that found no room is to be created now, if it is still assigned."""
+        if self._full or name not in self._given_up:
+            return False
+        self._repeats[name] = repeats = self._repeats.get(name, 0) + 1
+        if repeats > MOST_REPEATS:
+            self.forget(name)
+        return repeats <= MOST_REPEATS
+
+    def _is_lost(self, name: TopicPartition, partition: HostedPartition) -> bool:
+        # Where it leads still, the controller has not had the answer, or could not elect another leader.
+        return (name not in self._given_up or partition.leads) and self._can_give_up(partition)
+
+    def _is_back(self, partition: HostedPartition) -> bool:
         if partition.core.role is Role.NONE:  # stopped by an Apache Kafka controller, which assigns it again
             return not self.holds(partition.log)
         return partition.core.proposal is None and not self._can_give_up(partition)
@@ -110,4 +141,6 @@ class FullDirectories:
             return False
         if self._broker_id not in core.isr:
             return True
+        if core.role is Role.FOLLOWER and core.leader == NO_LEADER:
+            return False
         return any(member != self._broker_id and self._is_alive(member) for member in core.isr)

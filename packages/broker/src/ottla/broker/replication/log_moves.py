@@ -150,7 +150,7 @@ class LogMoves:
             return True
         older = partition.log
         self._logs.exchange(copy, older)
-        partition.replace_log(copy)
+        self._replicas.log_moved(partition, copy)
         log.info(
             "replica moved",
             extra={

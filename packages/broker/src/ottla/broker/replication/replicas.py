@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig, LogConfig
     from ottla.broker.log.hosting.registry import LogRegistry
+    from ottla.broker.log.log import Log
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
     from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, StopReplicaRequest
@@ -209,10 +210,7 @@ class Replicas:
     async def apply(
         self, assignments: Sequence[tuple[TopicPartition, UUID | None, Assignment]]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Take roles; returns the error code of each partition. Calls run one after another.
-
-        Missing logs are created.
-        """
+        """Take roles, one call after another, creating missing logs; return each partition's error code."""
         async with self._one_at_a_time:
             answers: dict[TopicPartition, ErrorCode] = {}
             await self._logs.make_way(role[0] for role in assignments)
@@ -233,9 +231,8 @@ class Replicas:
                     log.warning("partition keeps its role", extra=facts)
                     answers[topic_partition] = error.code
                 except OSError:
-                    log.exception(
-                        "partition offline: log not made", extra={"partition": str(topic_partition)}
-                    )
+                    facts = {"partition": str(topic_partition)}
+                    log.exception("partition offline: log not made", extra=facts)
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
                 answers[topic_partition] = self._full.answer(
@@ -396,15 +393,26 @@ class Replicas:
                 self._resign(partition)
 
     def room_changed(self, directory: Path, is_full: bool) -> None:
-        """Copy no more into a directory that is full, and go on once it has room."""
+        """Answer the controller from now on that a directory is full, or has room."""
         self._full.note(directory, is_full=is_full)
-        for partition in self:
-            if partition.core.role is Role.FOLLOWER and partition.log.directory.parent == directory:
+
+    async def copy_where_room_is(self, directory: Path) -> None:
+        """Copy no more into a directory that is full, and go on once it has room."""
+        name = str(directory)
+        async for partition in self._budget.turn().over(list(self)):
+            if partition.core.role is Role.FOLLOWER and os.path.dirname(partition.log.directory) == name:
                 self._copy_or_rest(partition)
 
-    def has_news_of_room(self) -> bool:
+    async def has_news_of_room(self) -> bool:
         """Return whether the controller would be answered otherwise now, for what is full or is no longer."""
-        return self._full.is_due(self._hosted)
+        return await self._budget.turn().run(self._full.is_due(self._hosted))
+
+    def log_moved(self, partition: HostedPartition, log: Log) -> None:
+        """Go on with a log that holds the same records in another directory, and copy where that has room."""
+        was_full = self._full.holds(partition.log)
+        partition.replace_log(log)
+        if partition.core.role is Role.FOLLOWER and self._full.holds(log) != was_full:
+            self._copy_or_rest(partition)
 
     # ---- in-sync replicas
 
@@ -429,8 +437,8 @@ class Replicas:
         """The committed state of a partition was read."""
         partition = self._hosted.get(topic_partition)
         if partition is not None:
-            now_ms = self._clock.now_ms()
-            partition.perform(partition.core.isr_read(leader_epoch, isr, partition_epoch, now_ms))
+            core = partition.core
+            partition.perform(core.isr_read(leader_epoch, isr, partition_epoch, self._clock.now_ms()))
 
     def isr_refused(self, topic_partition: TopicPartition, token: int) -> None:
         """The controller refused a proposed ISR for good, and no copy of it is in flight."""

@@ -35,7 +35,7 @@ from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.server.composition import Composition, Parts
-from ottla.broker.server.leadership_handover import LOOK_EVERY_MS, FullDirectoryHandover
+from ottla.broker.server.leadership_handover import FullDirectoryHandover
 from ottla.broker.server.local_control_requests import LocalSender
 from ottla.broker.server.periodic_tasks import schedule
 from ottla.protocol.topics import TopicPartition
@@ -169,7 +169,7 @@ class Broker:
         self._join_cluster(session, control)
         await self._until_known()
         self._schedule(scheduler, services)
-        scheduler.every("full-log-directories", LOOK_EVERY_MS, self._full_directories.look)
+        self._full_directories.schedule(scheduler)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)
 

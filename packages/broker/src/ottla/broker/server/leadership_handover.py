@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.peers.active_controller import ActiveController
     from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.zookeeper.session import Session
 
 TOLD_WITHIN_MS: Final = 5_000.0
@@ -102,6 +103,10 @@ class FullDirectoryHandover:
         now_ms: Callable[[], float],
     ) -> None:
         """`announce` has the controller repeat the assignments of this broker; it does not wait."""
+        self._changed: dict[Path, None] = {}
+        """Directories whose partitions have not been looked at since they were full, or had room again."""
+        self._has_changed = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._logs = logs
         self._replicas = replicas
         self._announce = announce
@@ -113,18 +118,39 @@ class FullDirectoryHandover:
     def _room_changed(self, directory: Path, is_full: bool) -> None:
         self._replicas.room_changed(directory, is_full)
         self._due_ms, self._pause_ms = float("-inf"), FIRST_PAUSE_MS
-        self._announce_news()
+        self._changed[directory] = None
+        self._has_changed.set()
+
+    def schedule(self, tasks: BackgroundTasks) -> None:
+        """Start to announce what is new, and to look for room."""
+        tasks.lasting(self.run(), "full-log-directories-announced")
+        tasks.every("full-log-directories", LOOK_EVERY_MS, self.look)
+
+    async def run(self) -> None:
+        """Announce until cancelled, at once, which directories are full, or have room again."""
+        while True:
+            await self._has_changed.wait()
+            self._has_changed.clear()
+            await self._announce_news()
 
     async def look(self) -> None:
         """Look for room where there was none, and repeat what the controller has not acted on."""
         await self._logs.look_for_room()
-        self._announce_news()
+        await self._announce_news()
 
-    def _announce_news(self) -> None:
-        now_ms = self._now_ms()
-        if now_ms < self._due_ms:
+    async def _announce_news(self) -> None:
+        async with self._one_at_a_time:
+            while self._changed:
+                directory, _ = self._changed.popitem()
+                await self._replicas.copy_where_room_is(directory)
+            if self._now_ms() >= self._due_ms:
+                await self._announce_if_due()
+
+    async def _announce_if_due(self) -> None:
+        has_news, now_ms = await self._replicas.has_news_of_room(), self._now_ms()
+        if self._changed:  # meanwhile, and all was not looked at since: `run` goes on at once
             return
-        if not self._replicas.has_news_of_room():
+        if not has_news:
             self._due_ms, self._pause_ms = float("-inf"), FIRST_PAUSE_MS
             return
         self._due_ms = now_ms + self._pause_ms
