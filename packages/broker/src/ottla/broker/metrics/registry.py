@@ -153,7 +153,7 @@ class HistogramCounts:
 
 
 Metric = Meter | Gauge | Histogram
-Family = Callable[[], Iterable[tuple[MetricName, float]]]
+Family = Callable[[], Iterable[tuple[MetricName, float] | None]]
 _M = TypeVar("_M", Meter, Histogram)
 
 
@@ -163,7 +163,10 @@ class Metrics:
     def __init__(self) -> None:
         self._metrics: dict[MetricName, Metric] = {}
         self.families: list[Family] = []
-        """Gauges that are many and come and go: each call yields those of now, with their values."""
+        """Gauges that are many and come and go: each call yields those of now, with their values.
+
+        Between two, None ends a step of the work that is made for them.
+        """
         self._rotated_ms = 0.0
 
     def meter(self, group: str, type: str, name: str, **tags: str) -> Meter:  # noqa: A002 - Kafka's word
@@ -209,7 +212,8 @@ class Metrics:
 
     def __iter__(self) -> Iterator[tuple[MetricName, Metric]]:
         """Iterate over a copy of all metrics, gauges of families included."""
-        computed = [(name, Gauge(partial(float, value))) for read in self.families for name, value in read()]
+        found = [sample for read in self.families for sample in read() if sample is not None]
+        computed = [(name, Gauge(partial(float, value))) for name, value in found]
         return iter([*self._metrics.items(), *computed])
 
     def __len__(self) -> int:

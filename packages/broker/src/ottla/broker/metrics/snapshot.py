@@ -76,10 +76,11 @@ async def take_snapshot(metrics: Metrics, turn: Turn) -> Snapshot:
             values.append(_value_of(metric))
         await turn.yield_if_spent()
     for read in list(metrics.families):
-        for name, value in read():
-            names.append(name)
-            kinds.append("gauge")
-            values.append(value)
+        for sample in read():
+            if sample is not None:
+                names.append(sample[0])
+                kinds.append("gauge")
+                values.append(sample[1])
             await turn.yield_if_spent()
     return Snapshot(tuple(names), tuple(kinds), tuple(values))
 

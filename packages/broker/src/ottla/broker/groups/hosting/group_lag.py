@@ -6,13 +6,15 @@ are those that dashboards of group lag know. Their number is limited: groups and
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
 from ottla.broker.metrics.registry import MetricName
+from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.log_offsets import (
     ListOffsetsPartition,
@@ -20,7 +22,6 @@ from ottla.protocol.messages.log_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ottla.protocol.stored_messages import ConsumerProtocolAssignment
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _UNASKED_ROUNDS: Final = 30
 """Rounds after the last page in which other leaders are still asked."""
 LONGEST_NAME: Final = 256
 """Of a group, and of a client: each sample repeats them. A group of a longer name is left out."""
+_SEEN_PER_SHOWN: Final = 2
+"""Topics and partitions of assignments that are looked at for each partition that may be shown."""
 _LATEST: Final = -1
 _CONSUMER: Final = -1
 
@@ -44,6 +47,10 @@ class LogEnds(Protocol):
 
     def end_of(self, partition: TopicPartition) -> int | None:
         """Return the offset behind the last record that consumers may read; None where it is not known."""
+        ...
+
+    def partitions_of(self, topic: str) -> Container[int] | None:
+        """Return the numbers of the partitions of a topic; nothing for one that does not exist."""
         ...
 
 
@@ -65,21 +72,61 @@ class GroupLag:
         self._ends = ends
         self._most = most
 
-    def samples(self) -> Iterator[tuple[MetricName, float]]:
-        """Yield every sample. Groups may change between two of them."""
+    def samples(self) -> Iterator[tuple[MetricName, float] | None]:
+        """Yield every sample, and None at the end of a step without one. Groups may change between two."""
         left, hidden = self._most, 0
         for hosted in self._groups():
-            owners = owners_of(hosted.group)
+            if max(len(hosted.offsets), 1) > left or len(hosted.group.group_id) > LONGEST_NAME:
+                hidden += len(hosted.offsets)
+                yield None
+                continue
+            owners = yield from self._owners(hosted.group, left)
             partitions = {*hosted.offsets, *owners}
             cost = max(len(partitions), 1)  # a group without partitions has a sample, too
-            if cost > left or len(hosted.group.group_id) > LONGEST_NAME:
+            if cost > left:
                 hidden += len(partitions)
                 continue
             left -= cost
-            yield _name("members", hosted), len(list(hosted.group.members))
+            yield _name("members", hosted), len(hosted.group.members)
             for partition in sorted(partitions):
                 yield from self._of_partition(hosted, partition, owners.get(partition, NO_OWNER))
         yield MetricName("ottla.broker", "ConsumerGroups", "PartitionsNotShown"), hidden
+
+    def _owners(self, group: Group, most: int) -> Generator[None, None, dict[TopicPartition, Owner]]:
+        """Yield between steps; return the members of a stable group of consumers by their partitions.
+
+        Only of partitions that exist: clients make assignments, and may make anything. It ends at more than
+        `most` partitions, also where they are as many because they do not exist or are named again.
+        """
+        owners: dict[TopicPartition, Owner] = {}
+        if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return owners
+        seen = 0
+        for member in group.members:
+            owner = Owner(member.client_id[:LONGEST_NAME], member.client_host)
+            for partition in self._assigned(member.assignment):
+                seen += 1
+                if partition is not None:
+                    owners[partition] = owner
+                if len(owners) > most or seen > _SEEN_PER_SHOWN * most:
+                    return owners
+                if seen % SLICE == 0:
+                    yield
+            yield
+        return owners
+
+    def _assigned(self, assignment: bytes) -> Iterator[TopicPartition | None]:
+        """Yield the partitions of an assignment that exist, and None for each topic and other partition."""
+        try:
+            for topic, indexes in _topics_of(assignment):
+                yield None
+                existing = self._ends.partitions_of(topic)
+                if not existing:
+                    continue
+                for (index,) in indexes:
+                    yield TopicPartition(topic, index) if index in existing else None
+        except (ValueError, struct.error):  # clients made it
+            return
 
     def _of_partition(
         self, hosted: HostedGroup, partition: TopicPartition, owner: Owner
@@ -102,23 +149,21 @@ def _name(name: str, hosted: HostedGroup, partition: TopicPartition | None = Non
     return MetricName("kafka", "consumergroup", name, tuple(sorted(tags.items())))
 
 
-def owners_of(group: Group) -> dict[TopicPartition, Owner]:
-    """Return the members of a stable group of consumers by the partitions that they are assigned."""
-    if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return {}
-    owners: dict[TopicPartition, Owner] = {}
-    for member in group.members:
-        owner = Owner(member.client_id[:LONGEST_NAME], member.client_host)
-        owners.update(dict.fromkeys(_assigned(member.assignment), owner))
-    return owners
+def _topics_of(assignment: bytes) -> Iterator[tuple[str, Iterator[tuple[int]]]]:
+    """Yield each topic of a `ConsumerProtocolAssignment` with its partitions, which are not read before.
 
-
-def _assigned(assignment: bytes) -> list[TopicPartition]:
-    try:
-        topics = ConsumerProtocolAssignment.from_bytes(assignment).assigned_partitions if assignment else []
-    except ValueError:  # clients made it, and may make anything
-        return []
-    return [TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions]
+    Decoded at once, an assignment of 50 KB takes milliseconds. Raises struct.error where it is cut off.
+    """
+    if not assignment:
+        return
+    (topics,) = struct.unpack_from(">i", assignment, 2)  # behind the version
+    at = 6
+    for _ in range(topics):
+        (length,) = struct.unpack_from(">H", assignment, at)
+        topic = assignment[at + 2 : at + 2 + length].decode()
+        (count,) = struct.unpack_from(">I", assignment, at + 2 + length)
+        begin, at = at + 6 + length, at + 6 + length + 4 * count
+        yield topic, struct.iter_unpack(">i", memoryview(assignment)[begin:at])
 
 
 class ClusterLogEnds:
@@ -144,6 +189,11 @@ class ClusterLogEnds:
             return hosted.high_watermark
         self._named.add(partition)
         return self._ends.get(partition)
+
+    def partitions_of(self, topic: str) -> Container[int] | None:
+        """Return the numbers of the partitions of a topic; nothing for one that does not exist."""
+        known = self._metadata.topic(topic)
+        return None if known is None else known.partitions
 
     async def refresh(self) -> None:
         """Ask each leader of partitions that have no replica here; those that do not answer are left out."""
