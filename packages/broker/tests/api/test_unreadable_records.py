@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from collections.abc import Awaitable
 from typing import Final
 
@@ -20,7 +22,18 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from ottla.protocol.records import BatchBuilder, Codec, decode_records, read_header, validate_batch
+from ottla.protocol.records import (
+    BATCH_HEADER_SIZE,
+    BatchBuilder,
+    Codec,
+    compress,
+    crc32c,
+    decode_records,
+    decompress,
+    read_header,
+    validate_batch,
+)
+from ottla.protocol.records.compression import is_in_many_blocks, xxh32
 from peers.crafted_batches import TIME_MS, CraftedBatch, crafted_batches, lz4_batches
 
 VERSION: Final = 9
@@ -164,6 +177,55 @@ async def test_each_batch_is_checked_where_a_request_names_a_partition_twice(pla
     codes = [found.error_code for found in done.responses[0].partition_responses]
     assert codes == [ErrorCode.NONE, ErrorCode.INVALID_RECORD]
     assert partition.log.log_end_offset == 3
+
+
+def framed(codec: Codec, data: bytes, size: int) -> bytes:
+    """Compress data in blocks, frames or members of that many bytes."""
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    match codec:
+        case Codec.GZIP | Codec.ZSTD:
+            return b"".join(compress(codec, piece) for piece in pieces)
+        case Codec.SNAPPY:
+            head = compress(codec, b"")
+            return head + b"".join(compress(codec, piece)[len(head) :] for piece in pieces)
+    head = b"\x04\x22\x4d\x18\x60\x40" + bytes([xxh32(b"\x60\x40") >> 8 & 0xFF])
+    blocks = (struct.pack("<I", 0x8000_0000 | len(piece)) + piece for piece in pieces)
+    return head + b"".join(blocks) + bytes(4)
+
+
+def repacked(plain: bytes, codec: Codec, packed: bytes) -> bytes:
+    batch = bytearray(plain[:BATCH_HEADER_SIZE] + packed)
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">h", batch, 21, codec)
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+async def test_a_batch_of_many_tiny_blocks_is_opened_on_a_thread(plane: DataPlane, codec: Codec) -> None:
+    partition = await plane.lead()
+    builder = BatchBuilder(1 << 20)
+    builder.append(b"k", random.Random(0).randbytes(40_000), TIME_MS)
+    plain = builder.build()
+    records = plain[BATCH_HEADER_SIZE:]
+    tiny = repacked(plain, codec, framed(codec, records, 8))
+    usual = repacked(plain, codec, framed(codec, records, 1024))
+
+    assert takes_long(tiny, partition.log.config)
+    assert not takes_long(usual, partition.log.config)
+    for batch in (tiny, usual):
+        assert (await answer_to(plane, batch)).error_code == ErrorCode.NONE
+    assert partition.log.log_end_offset == 2
+
+
+def test_tiny_blocks_within_a_frame_of_zstd_count() -> None:
+    data = random.Random(0).randbytes(1000)
+    blocks = [(8 | (at == 999)).to_bytes(3, "little") + data[at : at + 1] for at in range(1000)]
+    frame = b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", 1000) + b"".join(blocks)
+
+    assert decompress(Codec.ZSTD, frame) == data
+    assert is_in_many_blocks(Codec.ZSTD, frame)
+    assert not is_in_many_blocks(Codec.ZSTD, compress(Codec.ZSTD, data))
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 100])

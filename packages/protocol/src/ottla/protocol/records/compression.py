@@ -3,12 +3,15 @@
 `compress(codec, data)` and `decompress(codec, data, max_bytes=...)` work on whole batches,
 `decompressed_blocks` on batches of any size in bounded memory. `magic` matters for lz4 alone, whose frame
 header carries a wrong checksum in message sets of magic 0 (KAFKA-3160).
+
+Over 500 lines because a codec's framing is written, read, bounded and counted in one place.
 """
 
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.protocol.errors import UnsupportedCompressionType
@@ -47,6 +50,8 @@ LARGE_FOR_ZSTD = 4 << 20
 """Bytes above which the highest levels of zstd would take hundreds of MiB."""
 _LEVEL_FOR_LARGE = 19
 _SMALLEST_GUESS = 1024
+MOST_BLOCKS = 256
+"""Blocks that a batch is split into by usual writers, at most: theirs have 32 KiB and more."""
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _END_STEP = 64 * 1024
 
@@ -130,6 +135,29 @@ def decompressed_blocks(codec: int, data: Buffer) -> Iterator[Buffer]:
     raise UnsupportedCompressionType(f"no compression type {codec} in magic 2")
 
 
+def is_in_many_blocks(codec: int, data: Buffer) -> bool:
+    """Whether compressed data has more blocks, frames or members than `MOST_BLOCKS`.
+
+    Each costs a microsecond or so besides its bytes, and clients can make them as small as one byte. The
+    count stops at the limit. False for data that turns out before it not to be of that codec.
+    """
+    match codec:
+        case Codec.GZIP:  # where members end shows only when they are unfolded: beginnings are counted
+            return bytes(data).count(_GZIP_MAGIC) > MOST_BLOCKS
+        case Codec.SNAPPY if data[:8] == _XERIAL_MAGIC:
+            blocks: Iterator[object] = _xerial_blocks(memoryview(data))
+        case Codec.LZ4:
+            blocks = _lz4_ends(memoryview(data))
+        case Codec.ZSTD:
+            blocks = _zstd_ends(memoryview(data))
+        case _:
+            return False
+    try:
+        return any(True for _ in islice(blocks, MOST_BLOCKS, None))
+    except UnreadableRecords:
+        return False
+
+
 def decompress_as_readers_do(
     codec: int, data: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> bytearray:
@@ -174,17 +202,27 @@ def _end_of_gzip(data: bytes) -> int:
 
 
 def _end_of_lz4(data: memoryview) -> int:
+    """Return where an lz4 frame ends; 0 if it does not."""
+    end = 0
+    for end in _lz4_ends(data):  # noqa: B007 - the last one counts
+        pass
+    return max(end, 0)
+
+
+def _lz4_ends(data: memoryview) -> Iterator[int]:
+    """Yield -1 for each block of an lz4 frame, and then the end of the frame, if it has one."""
     if len(data) < 7 or int.from_bytes(data[:4], "little") != _LZ4_MAGIC:
-        return 0
+        return
     flags = data[4]
     at = 7 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
     while at + 4 <= len(data):
         size = int.from_bytes(data[at : at + 4], "little") & 0x7FFF_FFFF
         at += 4
         if size == 0:
-            return at + (4 if flags & 4 else 0)
+            yield at + (4 if flags & 4 else 0)
+            return
         at += size + (4 if flags & 16 else 0)
-    return 0
+        yield -1
 
 
 def _bounded_copy(data: Buffer, max_bytes: int) -> bytearray:
@@ -227,6 +265,32 @@ def _gzip_size(data: Buffer) -> int:
         return 0
     (size,) = struct.unpack_from("<I", data, len(data) - 4)
     return int(min(size, 1032 * len(data)))
+
+
+def _zstd_ends(data: memoryview) -> Iterator[int]:
+    """Yield the end of each block and frame of zstd data."""
+    at = 0
+    while at + 8 <= len(data):
+        if int.from_bytes(data[at : at + 4], "little") & 0xFFFF_FFF0 == _ZSTD_SKIPPABLE:
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+        else:
+            descriptor = data[at + 4]
+            at += _zstd_header_size(descriptor)
+            is_last = False
+            while not is_last and at + 3 <= len(data):
+                header = int.from_bytes(data[at : at + 3], "little")
+                is_last, is_run = bool(header & 1), header & 6 == 2
+                at += 3 + (1 if is_run else header >> 3)
+                yield at
+            at += 4 if descriptor & 4 else 0
+        yield at
+
+
+def _zstd_header_size(descriptor: int) -> int:
+    """The size of the header of a frame, with its magic."""
+    single_segment = descriptor >> 5 & 1
+    content_size = (single_segment, 2, 4, 8)[descriptor >> 6]
+    return 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3] + content_size
 
 
 def _zstd_size(data: Buffer) -> int:
@@ -361,6 +425,7 @@ def _with_lz4_checksum(frame: Buffer, *, broken: bool) -> bytearray:
 # -------------------------------------------------------------------------------------------------- in blocks
 
 _BLOCK_BYTES = 128 * 1024
+_ZSTD_SKIPPABLE = 0x184D2A50
 _ZSTD_PIECE_BYTES = 512
 """Compressed bytes that are unfolded at once: 3 bytes of zstd may stand for 128 KiB, so these for 22 MiB."""
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27

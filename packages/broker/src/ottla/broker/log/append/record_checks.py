@@ -24,6 +24,7 @@ from ottla.broker.log.append.batch_validation import (
 )
 from ottla.protocol.errors import InvalidRecord, UnsupportedCompressionType
 from ottla.protocol.records import (
+    BATCH_HEADER_SIZE,
     BatchHeader,
     Buffer,
     DecompressedTooLarge,
@@ -36,6 +37,7 @@ from ottla.protocol.records import (
     split_batches,
     validate_batches,
 )
+from ottla.protocol.records.compression import is_in_many_blocks
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
@@ -85,7 +87,8 @@ def is_packed(batch: Buffer) -> bool:
 def _takes_long(batch: memoryview) -> bool:
     if not is_packed(batch):
         return len(batch) > MAX_INLINE_PLAIN_BYTES
-    if len(batch) > MAX_INLINE_PACKED_BYTES:
+    codec, packed = batch[_ATTRIBUTES_AT + 1] & _CODEC, batch[BATCH_HEADER_SIZE:]
+    if len(batch) > MAX_INLINE_PACKED_BYTES or is_in_many_blocks(codec, packed):
         return True
     try:
         scan_records(batch, max_decompressed_bytes=MAX_INLINE_BYTES)
