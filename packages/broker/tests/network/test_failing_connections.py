@@ -83,7 +83,7 @@ async def test_a_connection_whose_write_fails_is_closed_and_the_others_get_their
     async with network() as made:
         connections = [connected(made.server, socket) for socket in sockets]
 
-        with caplog.at_level(logging.ERROR):
+        with caplog.at_level(logging.WARNING):
             for connection in connections:
                 receive(connection, heartbeat(7))
             await made.until(lambda: bool(sockets[2].written) or sockets[2].is_aborted)
@@ -94,6 +94,20 @@ async def test_a_connection_whose_write_fails_is_closed_and_the_others_get_their
     assert [socket.written for socket in sockets] == [answer, b"", answer]
     assert [socket.is_aborted for socket in sockets] == [False, True, False]
     assert [record.message for record in caplog.records] == ["connection failed"]
+
+
+async def test_connections_that_fail_alike_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    sockets = [Socket(RuntimeError("a fault of the broker")) for _ in range(100)]
+    async with network() as made:
+        connections = [connected(made.server, socket) for socket in sockets]
+        for connection in connections:
+            receive(connection, heartbeat(7))
+        await made.until(lambda: all(socket.is_aborted for socket in sockets))
+        for connection in connections:
+            connection.connection_lost(None)
+
+    (line,) = [record for record in caplog.records if record.message == "connection failed"]
+    assert line.exc_info
 
 
 def connected(server: Server, socket: Socket) -> Connection:

@@ -115,6 +115,64 @@ def test_a_long_answer_arrives_whole_and_in_order(
         runner.run(exchange([long, [b"short"], long], slow=slow, in_steps=True))
 
 
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
+def test_a_connection_that_closes_writes_its_long_answer_to_the_end(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], slow: bool
+) -> None:
+    path = tmp_path / "regions"
+    path.write_bytes(random.Random(0).randbytes(10_000))
+    file = DiskFiles().open(path)
+    long = [part for at in range(3_000) for part in (b"%d" % at, Slice(file, at, at % 100))]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(answered_while_it_closes(long, slow=slow))
+
+
+async def answered_while_it_closes(parts: list[bytes | Slice], *, slow: bool) -> None:
+    def handler(services: None, request: Any, context: RequestContext) -> Regions:
+        context.turn.steps = LONG + 1
+        return Regions(parts)
+
+    config = BrokerConfig(socket_send_buffer_bytes=8192 if slow else -1)
+    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler)])
+    async with asyncio.timeout(BOUND_S), server_of(routes, config) as server:
+        reader, writer = await asyncio.open_connection(*await server.listen("PLAINTEXT", "127.0.0.1", 0))
+        frame = struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 0, -1)
+        writer.write(struct.pack(">i", len(frame)) + frame)
+        while not any(connection.responses.parts for connection in server.connections.all()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for connection in server.connections.all():
+            connection.close()
+        assert (await reader.read())[8:] == expected(parts)
+        writer.close()
+        while len(server.connections):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_a_client_that_never_reads_its_answer_is_closed_in_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "regions"
+    path.write_bytes(bytes(LARGE))
+    parts: list[bytes | Slice] = [Slice(DiskFiles().open(path), 0, LARGE)]
+
+    def handler(services: None, request: Any, context: RequestContext) -> Regions:
+        return Regions(parts)
+
+    config = BrokerConfig(socket_send_buffer_bytes=8192, request_timeout_ms=200)
+    routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler, borrows_buffer=True)])
+    async with asyncio.timeout(BOUND_S), server_of(routes, config) as server:
+        with socket.create_connection(await server.listen("PLAINTEXT", "127.0.0.1", 0)) as client:
+            frame = struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 0, -1)
+            client.sendall(struct.pack(">i", len(frame)) + frame)
+            while not any(connection.responses.waiting for connection in server.connections.all()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            (connection,) = server.connections.all()
+            connection.close()
+            assert connection.busy
+            while len(server.connections):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
 class EmptyTransport(asyncio.Transport):
     """Has nothing left to write to its socket."""
 

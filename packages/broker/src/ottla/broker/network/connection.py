@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +14,6 @@ from ottla.broker.network.session import Session, SessionState
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.network.shared import Shared
-
-log = logging.getLogger("request")
 
 
 class Connection(NativeConnection, asyncio.BufferedProtocol):
@@ -33,6 +30,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self._initial_state = state
         self.reading = True
         self._client_has_left = False
+        self._end_of_close: asyncio.TimerHandle | None = None
         self.last_active_s = 0.0
         self.looked_at_s = 0.0
 
@@ -69,6 +67,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = self.session.is_gone = True
+        if self._end_of_close is not None:
+            self._end_of_close.cancel()
         self.responses.close()
         self.intake.client_is_gone()
         self.shared.queue.forget(self)
@@ -130,6 +130,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     def _unblocked(self) -> None:
         if not self.closing:
             self.intake.pump()
+        elif not self.responses.parts:
+            self.transport.close()
         self.shared.connections.settled()
 
     def set_reading(self, reading: bool) -> None:
@@ -177,16 +179,22 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     def fail(self, error: Exception) -> None:
         """Close because of a fault of this broker, and drop unsent responses."""
-        log.error("connection failed", extra={"connection": self.session.connection_id}, exc_info=error)
+        facts = {"connection": self.session.connection_id}
+        self.shared.warnings.warn(repr(error), "connection failed", extra=facts, exc_info=error)
         self.abort()
 
     def close(self) -> None:
-        """Close once the pending responses are written."""
+        """Close once the pending responses are written, or after `request.timeout.ms`."""
         if not self.closing:
             self.responses.flush()
         self.intake.stop()
         self.closing = True
-        self.transport.close()
+        if not self.responses.parts:  # what the transport has, it writes before it closes
+            self.transport.close()
+        elif self._end_of_close is None:
+            self.set_reading(False)
+            within_s = self.shared.config.request_timeout_ms / 1000
+            self._end_of_close = asyncio.get_running_loop().call_later(within_s, self.abort)
 
     def forget_frames(self) -> None:
         """Free the memory of received bytes, now and not when the transport reports the end."""

@@ -6,7 +6,6 @@ records may begin behind unanswered ones of their API: their effects happen in o
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ottla.broker.network.shared import Shared
     from ottla.broker.requests.fast_path import FastAnswers, FastPath, Wait
 
-log = logging.getLogger("request")
 
 MAX_IN_FLIGHT: Final = 128
 """Unanswered requests of a connection at which reading from it pauses."""
@@ -277,7 +275,8 @@ class RequestsInProgress(Unanswered):
 
     def _fail(self, error: Exception) -> None:
         facts = {"connection": self._session.connection_id}
-        log.error("connection closed: a response could not be made", extra=facts, exc_info=error)
+        event = "connection closed: a response could not be made"
+        self._shared.warnings.warn(repr(error), event, extra=facts, exc_info=error)
         if self._client is not None:
             self._client.abort()
 
