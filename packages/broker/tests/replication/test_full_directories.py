@@ -103,7 +103,7 @@ class Disk:
         await self.changed(is_full=False)
 
     async def changed(self, *, is_full: bool) -> None:
-        self.replicas.room_changed(self.folder, is_full)
+        self.replicas.full_directories.note(self.folder, is_full=is_full)
         await self.replicas.copy_where_room_is(self.folder)
 
     @property
@@ -205,6 +205,35 @@ async def test_a_leader_with_a_full_disk_proposes_no_smaller_isr(disk: Disk) -> 
     await disk.free()
     disk.replicas.shrink_isrs()
     assert disk.proposed == [(ME,)]
+
+
+async def test_a_leader_that_takes_writes_again_waits_for_no_follower_that_lags(disk: Disk) -> None:
+    """The directory counts as full for `log.dir.full.backoff.ms` after there is room."""
+    disk.dead.add(OTHER)
+    await disk.assigned(ME, 1, (ME, OTHER))
+    hosted = disk.replicas.hosted(T0)
+    assert hosted is not None
+    hosted.core.max_lag_ms = -1
+    hosted.core.log_end_offset = 5
+    await disk.fill()
+    disk.replicas.full_directories.note_room([disk.folder])
+
+    disk.replicas.shrink_isrs()
+    assert disk.proposed == [(ME,)]
+
+
+async def test_a_leader_that_was_given_up_proposes_no_smaller_isr_though_it_takes_writes(disk: Disk) -> None:
+    await disk.assigned(ME, 1, (ME, OTHER))
+    hosted = disk.replicas.hosted(T0)
+    assert hosted is not None
+    hosted.core.max_lag_ms = -1
+    hosted.core.log_end_offset = 5
+    await disk.fill()
+    assert await disk.assigned(ME, 1, (ME, OTHER)) is GIVEN_UP
+    disk.replicas.full_directories.note_room([disk.folder])
+
+    disk.replicas.shrink_isrs()
+    assert disk.proposed == []
 
 
 async def test_a_replica_outside_the_isr_stays_given_up_without_a_leader(disk: Disk) -> None:
@@ -370,7 +399,7 @@ class TwoDisks:
         return (await self.replicas.apply([(T0, None, assigned)]))[T0]
 
     async def room_changed(self, directory: Path, *, is_full: bool) -> None:
-        self.replicas.room_changed(directory, is_full)
+        self.replicas.full_directories.note(directory, is_full=is_full)
         await self.replicas.copy_where_room_is(directory)
 
     async def moved(self, to: Path) -> None:

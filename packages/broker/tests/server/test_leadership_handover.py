@@ -97,6 +97,7 @@ class FullDisk:
         self.announced_ms: list[float] = []
         self.announced = asyncio.Event()
         self.copied: list[Path] = []
+        self.with_room: list[Path] = []
         self.on_room_changed: list[Callable[[Path, bool], None]] = []
         disk: Any = self
         self.handover = FullDirectoryHandover(disk, disk, self.announce, lambda: self.now_ms)
@@ -105,8 +106,15 @@ class FullDisk:
         self.announced_ms.append(self.now_ms)
         self.announced.set()
 
-    def room_changed(self, directory: Path, is_full: bool) -> None:
+    @property
+    def full_directories(self) -> FullDisk:
+        return self
+
+    def note(self, directory: Path, *, is_full: bool) -> None:
         self.news = True
+
+    def note_room(self, directories: list[Path]) -> None:
+        self.with_room = directories
 
     async def copy_where_room_is(self, directory: Path) -> None:
         self.copied.append(directory)
@@ -114,8 +122,8 @@ class FullDisk:
     async def has_news_of_room(self) -> bool:
         return self.news
 
-    async def look_for_room(self) -> None:
-        pass
+    async def look_for_room(self) -> list[Path]:
+        return [Path("/data")]
 
     async def change(self, *, is_full: bool) -> None:
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
@@ -153,6 +161,14 @@ async def test_a_controller_that_does_not_act_is_told_again_after_longer_and_lon
     pauses = [after - before for before, after in zip(disk.announced_ms, disk.announced_ms[1:], strict=False)]
     assert pauses[:4] == [FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS, 8 * FIRST_PAUSE_MS]
     assert set(pauses[5:]) == {MAX_PAUSE_MS}
+
+
+async def test_a_look_finds_the_full_directories_that_take_writes_again() -> None:
+    disk = FullDisk()
+
+    await disk.look_until(1_000)
+
+    assert disk.with_room == [Path("/data")]
 
 
 async def test_news_that_come_later_are_told_when_they_are_seen() -> None:

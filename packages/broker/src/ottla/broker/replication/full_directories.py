@@ -16,7 +16,7 @@ same.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +44,8 @@ class FullDirectories:
         self._is_alive = is_alive
         self._full: set[str] = set()
         """By name: the hash of a new path costs more than all else, and there are thousands of partitions."""
+        self._with_room: set[str] = set()
+        """Full directories that took writes when they were last looked at."""
         self._given_up: set[TopicPartition] = set()
         """Replicas whose last answer was KAFKA_STORAGE_ERROR."""
         self._taken_back: set[TopicPartition] = set()
@@ -54,6 +56,17 @@ class FullDirectories:
     def note(self, directory: Path, *, is_full: bool) -> None:
         """A directory is full, or has room again."""
         (self._full.add if is_full else self._full.discard)(str(directory))
+
+    def note_room(self, directories: Iterable[Path]) -> None:
+        """These directories, of those that are full, take writes by now."""
+        self._with_room = set(map(str, directories))
+
+    def keeps_isr(self, partition: HostedPartition) -> bool:
+        """Return whether a leader proposes no smaller ISR: it takes no writes, or is given up."""
+        if not self.holds(partition.log):
+            return False
+        takes_writes = os.path.dirname(partition.log.directory) in self._with_room
+        return not takes_writes or partition.topic_partition in self._given_up
 
     def holds(self, log: Log) -> bool:
         """Return whether a log is in a full directory."""

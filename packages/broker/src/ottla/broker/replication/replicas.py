@@ -99,7 +99,7 @@ class Replicas:
         self._is_known = is_known
         self._hosted: dict[TopicPartition, HostedPartition] = {}
         self._offline: set[TopicPartition] = set()
-        self._full = FullDirectories(broker_id, is_alive)
+        self.full_directories = FullDirectories(broker_id, is_alive)
         self._listeners: list[LeadershipListener] = []
         self._saved: dict[TopicPartition, int] = {}
         self._checkpoints = HighWatermarkCheckpoints(logs.files)
@@ -235,7 +235,7 @@ class Replicas:
                     log.exception("partition offline: log not made", extra=facts)
                     self._offline.add(topic_partition)
                     answers[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
-                answers[topic_partition] = self._full.answer(
+                answers[topic_partition] = self.full_directories.answer(
                     topic_partition, self._hosted.get(topic_partition), assignment, answers[topic_partition]
                 )
             if known or level == logging.DEBUG:
@@ -277,7 +277,7 @@ class Replicas:
 
     def _copy_or_rest(self, partition: HostedPartition) -> None:
         """Copy a partition that is followed, unless its disk is full."""
-        if self._full.holds(partition.log):
+        if self.full_directories.holds(partition.log):
             self._followers.unfollow(partition.topic_partition)
         else:
             self._followers.follow(partition, partition.core.leader)
@@ -362,14 +362,18 @@ class Replicas:
             if leader_epoch not in (DELETE_EPOCH, NO_EPOCH) and leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
             # One that was given up for want of room may be assigned again in the same epoch.
-            rests = partition.core.role is Role.FOLLOWER and self._full.holds(partition.log) and not delete
+            rests = (
+                partition.core.role is Role.FOLLOWER
+                and self.full_directories.holds(partition.log)
+                and not delete
+            )
             if not rests:
                 self._resign(partition)
         if delete:
             self._hosted.pop(topic_partition, None)
             self._gauges.remove(topic_partition)
             self._saved.pop(topic_partition, None)
-            self._full.forget(topic_partition)
+            self.full_directories.forget(topic_partition)
             if self._logs.get(topic_partition) is not None:
                 self._logs.delete(topic_partition)
         log.info("partition stopped", extra={"partition": str(topic_partition), "deleted": delete})
@@ -386,15 +390,11 @@ class Replicas:
         """Stop serving these partitions: their log directory has failed."""
         for topic_partition in topic_partitions:
             partition = self._hosted.pop(topic_partition, None)
-            self._full.forget(topic_partition)
+            self.full_directories.forget(topic_partition)
             self._gauges.remove(topic_partition)
             self._offline.add(topic_partition)
             if partition is not None:
                 self._resign(partition)
-
-    def room_changed(self, directory: Path, is_full: bool) -> None:
-        """Answer the controller from now on that a directory is full, or has room."""
-        self._full.note(directory, is_full=is_full)
 
     async def copy_where_room_is(self, directory: Path) -> None:
         """Copy no more into a directory that is full, and go on once it has room."""
@@ -405,13 +405,13 @@ class Replicas:
 
     async def has_news_of_room(self) -> bool:
         """Return whether the controller would be answered otherwise now, for what is full or is no longer."""
-        return await self._budget.turn().run(self._full.is_due(self._hosted))
+        return await self._budget.turn().run(self.full_directories.is_due(self._hosted))
 
     def log_moved(self, partition: HostedPartition, log: Log) -> None:
         """Go on with a log that holds the same records in another directory, and copy where that has room."""
-        was_full = self._full.holds(partition.log)
+        was_full = self.full_directories.holds(partition.log)
         partition.replace_log(log)
-        if partition.core.role is Role.FOLLOWER and self._full.holds(log) != was_full:
+        if partition.core.role is Role.FOLLOWER and self.full_directories.holds(log) != was_full:
             self._copy_or_rest(partition)
 
     # ---- in-sync replicas
@@ -420,7 +420,7 @@ class Replicas:
         """Propose ISRs without lagging followers; call it every half `replica.lag.time.max.ms`."""
         now_ms = self._clock.now_ms()
         for partition in self.leaders():
-            if not self._full.holds(partition.log):
+            if not self.full_directories.keeps_isr(partition):
                 partition.perform(partition.core.shrink(now_ms))
 
     def isr_answered(

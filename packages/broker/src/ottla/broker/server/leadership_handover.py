@@ -116,7 +116,7 @@ class FullDirectoryHandover:
         logs.on_room_changed.append(self._room_changed)
 
     def _room_changed(self, directory: Path, is_full: bool) -> None:
-        self._replicas.room_changed(directory, is_full)
+        self._replicas.full_directories.note(directory, is_full=is_full)
         self._due_ms, self._pause_ms = float("-inf"), FIRST_PAUSE_MS
         self._changed[directory] = None
         self._has_changed.set()
@@ -135,7 +135,7 @@ class FullDirectoryHandover:
 
     async def look(self) -> None:
         """Look for room where there was none, and repeat what the controller has not acted on."""
-        await self._logs.look_for_room()
+        self._replicas.full_directories.note_room(await self._logs.look_for_room())
         await self._announce_news()
 
     async def _announce_news(self) -> None:

@@ -435,14 +435,21 @@ class LogRegistry:
             _log.error("log directory full", extra=facts)
             self._room_changed(directory)
 
-    async def look_for_room(self) -> None:
-        """Ask the volumes of full directories for room, on a thread; call it every second or so."""
+    async def look_for_room(self) -> list[Path]:
+        """Ask the volumes of full directories for room, on a thread; call it every second or so.
+
+        Returns the directories with room that still count as full.
+        """
+        waiting = []
         for directory in self.log_directories.online():
             if directory.room.is_full:
                 has_room = await asyncio.to_thread(directory.has_room)
                 if directory.room.looked(has_room, self.environment.clock.monotonic_ms()):
                     _log.info("log directory has room again", extra={"log_dir": str(directory.path)})
                     self._room_changed(directory)
+                elif has_room:
+                    waiting.append(directory.path)
+        return waiting
 
     def _room_changed(self, directory: LogDirectory) -> None:
         for listener in self.on_room_changed:
