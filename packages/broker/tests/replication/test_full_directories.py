@@ -216,8 +216,13 @@ async def test_a_leader_that_takes_writes_again_waits_for_no_follower_that_lags(
     hosted.core.max_lag_ms = -1
     hosted.core.log_end_offset = 5
     await disk.fill()
-    disk.replicas.full_directories.note_room([disk.folder])
+    full = disk.replicas.full_directories
+    full.note_room([disk.folder])
+    full.note(disk.folder, is_full=True)  # once more
 
+    disk.replicas.shrink_isrs()
+    assert disk.proposed == []
+    full.note_room([disk.folder])
     disk.replicas.shrink_isrs()
     assert disk.proposed == [(ME,)]
 

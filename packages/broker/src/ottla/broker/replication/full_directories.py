@@ -56,6 +56,7 @@ class FullDirectories:
     def note(self, directory: Path, *, is_full: bool) -> None:
         """A directory is full, or has room again."""
         (self._full.add if is_full else self._full.discard)(str(directory))
+        self._with_room.discard(str(directory))
 
     def note_room(self, directories: Iterable[Path]) -> None:
         """These directories, of those that are full, take writes by now."""
