@@ -37,7 +37,7 @@ MOST_REPEATS: Final = 2
 
 
 class FullDirectories:
-    """Decides what the controller is told about replicas. Pure, but for the partitions that it reads."""
+    """Decides the answers to the controller about replicas. Pure, but for the partitions that it reads."""
 
     def __init__(self, broker_id: int, is_alive: Callable[[int], bool]) -> None:
         self._broker_id = broker_id

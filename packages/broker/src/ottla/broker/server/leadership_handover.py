@@ -93,7 +93,7 @@ class LeadershipHandover:
 
 
 class FullDirectoryHandover:
-    """Tells the controller which replicas have no room, and which have it again (`FullDirectories`)."""
+    """Announces to the controller which replicas have no room, and which have it again (`FullDirectories`)."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class FullDirectoryHandover:
         self._has_changed.set()
 
     def schedule(self, tasks: BackgroundTasks) -> None:
-        """Start to announce what is new, and to look for room."""
+        """Start to announce changes of room, and to look for it."""
         tasks.lasting(self.run(), "full-log-directories-announced")
         tasks.every("full-log-directories", LOOK_EVERY_MS, self.look)
 
