@@ -263,6 +263,9 @@ async def test_a_cluster_is_upgraded_under_load_and_taken_back(
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(asyncio.to_thread(writer.run))
                 try:
+                    async with asyncio.timeout(BOUND_S):
+                        while not writer.read_back:  # noqa: ASYNC110 - until its topic exists
+                            await asyncio.sleep(0.05)
                     for version in WAY:
                         await _restart_all(cluster, versions[version], admin, "load")
                 finally:

@@ -404,7 +404,7 @@ class Replicas:
                 self._copy_or_rest(partition)
 
     async def has_news_of_room(self) -> bool:
-        """Return whether the answers to the controller would differ now: a directory is full, or is no longer."""
+        """Return whether the controller would get other answers now, as a directory is full or has room."""
         return await self._budget.turn().run(self.full_directories.is_due(self._hosted))
 
     def log_moved(self, partition: HostedPartition, log: Log) -> None:

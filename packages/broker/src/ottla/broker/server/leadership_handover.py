@@ -93,7 +93,7 @@ class LeadershipHandover:
 
 
 class FullDirectoryHandover:
-    """Announces to the controller which replicas have no room, and which have it again (`FullDirectories`)."""
+    """Announces to the controller which replicas have no room, or have it again (`FullDirectories`)."""
 
     def __init__(
         self,
