@@ -54,7 +54,7 @@ TRANSACTIONAL_ID: Final = "mover"
 
 @dataclass
 class Ledger:
-    """What was acknowledged, and must be there at each later start."""
+    """Acknowledged records and changes, which each later start must still have."""
 
     values: dict[str, list[bytes]] = field(default_factory=dict)
     newest: dict[bytes, bytes] = field(default_factory=dict)

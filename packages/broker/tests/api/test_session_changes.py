@@ -448,7 +448,7 @@ async def test_a_high_watermark_that_waits_for_time_to_pass_moves_with_any_fetch
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_readers_know_after_each_fetch_what_their_leader_knows(plane: DataPlane, seed: int) -> None:
-    """Whatever happened in between, a fetch that does not wait brings a session up to date."""
+    """A fetch that does not wait brings a session up to date after any history."""
     chance = random.Random(seed)
     partitions = await led(plane, 6, replicas=(1, 2, 3), isr=(1, 2, 3))
     readers = [

@@ -26,7 +26,7 @@ def leader_of(cluster: ControllerCluster) -> int | None:
 
 
 async def announce_room(cluster: ControllerCluster, broker_id: int, *, is_full: bool) -> None:
-    """Let a broker run out of room, or get some, and say so in ZooKeeper."""
+    """Fill or empty the disk of a broker, and announce it in ZooKeeper."""
     broker = cluster.brokers[broker_id]
     broker.is_full = is_full
     event = LogDirEvent(broker_id)

@@ -108,7 +108,7 @@ async def test_other_addresses_are_registered_in_place_and_every_broker_and_clie
 
 
 async def ask_as_a_stranger(broker: Broker) -> None:
-    """Have a broker read where the others are: it admits what it knew for a minute, unless one is unknown."""
+    """Make a broker read the addresses of the others, which it otherwise keeps for a minute."""
     frame = encode_request_header(RequestHeader(int(ApiKey.ALTER_PARTITION), 0, 1, "stranger"))
     frame += AlterPartitionRequest(broker_id=9, broker_epoch=-1).encode(0)
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, local_addr=("127.0.0.9", 0))

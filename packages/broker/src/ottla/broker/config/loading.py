@@ -112,6 +112,7 @@ _LEAST_DEDUPE_BYTES: Final = 1 << 20
 
 def check_broker_config(config: BrokerConfig) -> None:
     """Check the rules between keys; raise `ConfigError` for the first that is broken."""
+    # One branch for each rule: the error names the key to change, and why.
     for listener in config.parsed_listeners:
         # Served in plain text, such a listener would expose data that it is meant to protect.
         if listener.security_protocol != "PLAINTEXT":

@@ -275,7 +275,7 @@ class Broker:
             self._announce()
 
     def _announce(self) -> None:
-        """Have the controller repeat this broker's assignments: the answers say which replicas are usable."""
+        """Ask the controller to repeat this broker's assignments: the answers name the usable replicas."""
         self._control.spawn(self._write_log_dir_event(), "log-dir-event")
 
     async def _write_log_dir_event(self) -> None:

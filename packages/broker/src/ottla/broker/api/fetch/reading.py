@@ -193,6 +193,8 @@ def _read(
     max_bytes: int,
     at_least_one: bool,
 ) -> FetchedPartition:
+    # Kafka's order: refusals of the format come first, then a divergence, by which a follower truncates
+    # before it reads, then the range of offsets, and last a replica that is nearer to the consumer.
     log = partition.log
     if terms.version < _FIRST_WITH_ZSTD and log.config.compression_type == "zstd":
         raise UnsupportedCompressionType

@@ -68,7 +68,7 @@ class LogOpener:
         self._directory_full = directory_full
         """Marks a directory as full; for the event loop."""
         self._no_room = no_room
-        """What a log of a directory calls when a write finds no room; threads call it, too."""
+        """Notes that a write into a directory found no room; threads call it, too."""
 
     # ---- logs that are there
 
