@@ -22,7 +22,7 @@ from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.broker.requests.permissions import WRITE_TOPICS
 from ottla.broker.requests.routes import Route, Routes
-from ottla.broker.security.authorizer import Operation, Resource, ResourceType
+from ottla.broker.security.authorizer import AllowAll, Operation, Resource, ResourceType
 from ottla.broker.security.principal import Principal
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request
 from ottla.protocol.errors import ErrorCode
@@ -199,7 +199,7 @@ async def test_a_session_that_forgot_its_partitions_leaves_the_others_alone(plan
     assert partition.log.log_end_offset == 8
 
 
-class Changing:
+class Changing(AllowAll):
     """An authorizer whose answer changes."""
 
     def __init__(self) -> None:

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from ottla.broker.api.testing import FakeSession
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.testing import Client, heartbeat, leave, server_of
 from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import CLUSTER_ACTION, READ_GROUP, READ_GROUPS
 from ottla.broker.requests.routes import Route, Routes, always
-from ottla.broker.security.authorizer import Operation, Resource, ResourceType
+from ottla.broker.security.authorizer import AllowAll, Decision, Operation, Resource, ResourceType
 from ottla.broker.security.principal import ANONYMOUS, Principal
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, RequestHeader
 from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
@@ -33,16 +34,25 @@ class Asked(NamedTuple):
     resource: Resource
 
 
-class OnlyGroups:
+class OnlyGroups(AllowAll):
     """An authorizer that allows groups by name."""
 
     def __init__(self, *allowed: str) -> None:
         self.allowed = {Resource(GROUP, name) for name in allowed}
         self.asked: list[Asked] = []
+        self.decisions: list[Decision] = []
 
     def allows(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> bool:
         self.asked.append(Asked(principal, host, operation, resource))
         return resource in self.allowed
+
+    def allows_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        return any(resource.type is resource_type for resource in self.allowed)
+
+    def audit(self, decision: Decision) -> None:
+        self.decisions.append(decision)
 
 
 class Handlers:
@@ -134,3 +144,36 @@ async def test_a_request_of_brokers_is_refused_to_clients_before_the_handler() -
 
 def test_an_operation_on_the_cluster_names_kafkas_only_cluster() -> None:
     assert CLUSTER_ACTION.resource_of(None) == Resource(ResourceType.CLUSTER, "kafka-cluster")
+
+
+def context_of(authorizer: OnlyGroups) -> RequestContext:
+    header = RequestHeader(ApiKey.LIST_GROUPS, 0, 1, "client")
+    return RequestContext(header, FakeSession(), 0.0, authorizer=authorizer)
+
+
+def test_a_decision_about_a_named_resource_is_audited_and_a_filter_is_not() -> None:
+    authorizer = OnlyGroups("mine")
+    context = context_of(authorizer)
+
+    assert context.allows(READ_GROUPS, Resource(GROUP, "mine"))
+    assert not context.allows(READ_GROUPS, Resource(GROUP, "yours"))
+    assert not context.allows(READ_GROUPS, Resource(GROUP, "listed"), is_asked_for=False)
+
+    host = context.session.client_host
+    assert authorizer.decisions == [
+        Decision(ANONYMOUS, host, Operation.READ, Resource(GROUP, name), "LIST_GROUPS", is_allowed)
+        for name, is_allowed in (("mine", True), ("yours", False))
+    ]
+
+
+def test_a_permission_on_any_resource_of_a_type_is_audited_without_a_name() -> None:
+    authorizer = OnlyGroups("mine")
+    context = context_of(authorizer)
+
+    assert context.allows_any(READ_GROUPS)
+    assert not context.allows_any(CLUSTER_ACTION)
+
+    assert [(found.resource.name, found.is_allowed) for found in authorizer.decisions] == [
+        ("<any>", True),
+        ("<any>", False),
+    ]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from ottla.broker.runtime.loop_budget import Elements, LoopBudget, Turn
-from ottla.broker.security.authorizer import ALLOW_ALL
+from ottla.broker.security.authorizer import ALLOW_ALL, Decision, Resource
+from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.requests.permissions import Permission
-    from ottla.broker.security.authorizer import Authorizer, Resource
+    from ottla.broker.security.authorizer import Authorizer, Operation
     from ottla.broker.security.principal import Principal
     from ottla.protocol.api import RequestHeader
+
+ANY_NAME: Final = "<any>"
+"""The name in the audit log where a client asked for a permission on any resource of a type."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -137,10 +141,35 @@ class RequestContext:
         """The client's identity."""
         return self.session.principal
 
-    def allows(self, permission: Permission, resource: Resource) -> bool:
-        """Return whether the client has a permission on a resource: a handler asks for each of a list."""
-        session = self.session
-        return self.authorizer.allows(session.principal, session.client_host, permission.operation, resource)
+    def allows(self, permission: Permission, resource: Resource, *, is_asked_for: bool = True) -> bool:
+        """Return whether the client has a permission on a resource: a handler asks for each of a list.
+
+        `is_asked_for` is false where the answer only leaves out what the request did not name, or is shown as
+        an authorized operation: such a decision is not logged for audit.
+        """
+        if self.authorizer is ALLOW_ALL:
+            return True
+        session, operation = self.session, permission.operation
+        is_allowed = self.authorizer.allows(session.principal, session.client_host, operation, resource)
+        if is_asked_for:
+            self._audit(operation, resource, is_allowed=is_allowed)
+        return is_allowed
+
+    def allows_any(self, permission: Permission) -> bool:
+        """Return whether the client has a permission on at least one resource of its type."""
+        if self.authorizer is ALLOW_ALL:
+            return True
+        session, operation = self.session, permission.operation
+        host, resource_type = session.client_host, permission.type
+        is_allowed = self.authorizer.allows_any(session.principal, host, operation, resource_type)
+        self._audit(operation, Resource(resource_type, ANY_NAME), is_allowed=is_allowed)
+        return is_allowed
+
+    def _audit(self, operation: Operation, resource: Resource, *, is_allowed: bool) -> None:
+        session, api = self.session, ApiKey(self.header.api_key).name
+        self.authorizer.audit(
+            Decision(session.principal, session.client_host, operation, resource, api, is_allowed)
+        )
 
 
 Handler: TypeAlias = Callable[[S, Any, RequestContext], Any]

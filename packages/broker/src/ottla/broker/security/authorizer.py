@@ -1,7 +1,7 @@
 """Authorization: which principal may perform which operation on which resource.
 
 The dispatcher asks before the handler where a request names one resource; a handler asks for each element of
-its lists (`RequestContext.allows`). No authorizer is configured today, and every request is allowed.
+its lists (`RequestContext.allows`). Without a configured authorizer every request is allowed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from ottla.broker.security.principal import Principal
 
 
 class Operation(IntEnum):
-    """Operations, with Kafka's codes of ACLs."""
+    """Operations, with Kafka's codes of ACLs. ALL stands in rules only."""
 
+    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -25,6 +26,8 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
 
 
 class ResourceType(IntEnum):
@@ -34,6 +37,8 @@ class ResourceType(IntEnum):
     GROUP = 3
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
 
 
 class Resource(NamedTuple):
@@ -46,11 +51,32 @@ class Resource(NamedTuple):
 CLUSTER: Final = Resource(ResourceType.CLUSTER, "kafka-cluster")
 
 
+class Decision(NamedTuple):
+    """A decision about a request, as it is logged for audit."""
+
+    principal: Principal
+    host: str
+    operation: Operation
+    resource: Resource
+    api: str
+    is_allowed: bool
+
+
 class Authorizer(Protocol):
     """Decides about requests. It answers at once: what it knows of ACLs is in memory."""
 
     def allows(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> bool:
         """Return whether a principal may perform an operation from a host (an IP address)."""
+        ...
+
+    def allows_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Return whether a principal may perform an operation on at least one resource of a type."""
+        ...
+
+    def audit(self, decision: Decision) -> None:
+        """Log a decision about a resource that a request has asked for."""
         ...
 
 
@@ -60,6 +86,15 @@ class AllowAll:
     def allows(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> bool:
         """Allow it."""
         return True
+
+    def allows_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Allow it."""
+        return True
+
+    def audit(self, decision: Decision) -> None:
+        """Log nothing."""
 
 
 ALLOW_ALL: Final = AllowAll()
