@@ -1,4 +1,4 @@
-"""The admin client: topics, partitions, configuration, quotas, groups, records and the cluster itself.
+"""The admin client: topics, partitions, configuration, groups, records, access and the cluster itself.
 
 async with Admin("127.0.0.1:9092") as admin:
     await admin.topics.create("orders", partitions=6)
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from ottla.admin.acls import AclFilter, Acls
 from ottla.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
 from ottla.admin.cluster_health import ClusterState, PartitionHealth, Problem, problems, read_state
 from ottla.admin.configs import (
@@ -38,6 +39,7 @@ from ottla.admin.groups import (
 from ottla.admin.offsets import EARLIEST, LATEST, Offsets
 from ottla.admin.partitions import Partitions, Reassignment
 from ottla.admin.replicas import ReplicaEnd, Replicas, Verified
+from ottla.admin.tokens import DelegationToken, Tokens
 from ottla.admin.topics import CreatedTopic, Topics
 from ottla.admin.transactions import (
     NoSuchTransaction,
@@ -46,8 +48,10 @@ from ottla.admin.transactions import (
     TransactionListing,
     Transactions,
 )
+from ottla.admin.users import ScramCredential, Users
 from ottla.client.cluster import Cluster
 from ottla.client.config import ClientConfig
+from ottla.protocol.acls import Acl, Operation, PatternType, PermissionType, ResourceType
 
 __all__ = [
     "BROKER",
@@ -58,6 +62,9 @@ __all__ = [
     "LATEST",
     "TOPIC",
     "USER",
+    "Acl",
+    "AclFilter",
+    "Acls",
     "Admin",
     "Broker",
     "Brokers",
@@ -67,6 +74,7 @@ __all__ = [
     "ConfigEntry",
     "Configs",
     "CreatedTopic",
+    "DelegationToken",
     "GroupDescription",
     "GroupListing",
     "GroupProgress",
@@ -75,10 +83,13 @@ __all__ = [
     "MemberDescription",
     "NoSuchTransaction",
     "Offsets",
+    "Operation",
     "PartitionHealth",
     "PartitionProducer",
     "PartitionProgress",
     "Partitions",
+    "PatternType",
+    "PermissionType",
     "Problem",
     "Quota",
     "Quotas",
@@ -86,10 +97,14 @@ __all__ = [
     "ReplicaEnd",
     "ReplicaOnDisk",
     "Replicas",
+    "ResourceType",
+    "ScramCredential",
+    "Tokens",
     "Topics",
     "TransactionDescription",
     "TransactionListing",
     "Transactions",
+    "Users",
     "Verified",
     "problems",
 ]
@@ -99,7 +114,7 @@ class Admin:
     """Reads and changes a cluster.
 
     Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups`, `brokers`,
-    `replicas` and `transactions`.
+    `replicas`, `transactions`, `acls`, `users` and `tokens`.
 
     Calls retry retriable errors for `default_api_timeout_ms`, then raise `DeadlineExceeded`; other errors of
     a broker are raised as `KafkaError`.
@@ -116,6 +131,9 @@ class Admin:
         self.quotas = Quotas(self.cluster)
         self.replicas = Replicas(self.cluster)
         self.transactions = Transactions(self.cluster)
+        self.acls = Acls(self.cluster)
+        self.users = Users(self.cluster)
+        self.tokens = Tokens(self.cluster)
 
     async def cluster_state(self) -> ClusterState:
         """Return the controller, the brokers, their log directories and all partitions, for `problems`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.client.cluster import Cluster, raise_for
+from ottla.client.cluster import Cluster
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -70,7 +70,7 @@ class Partitions:
             response = await self._cluster.send_to_controller(
                 request, ElectLeadersResponse, min_version=1 if unclean else None
             )
-            await self._check(response.error_code)
+            self._cluster.raise_controller_error(response.error_code)
             codes = {
                 TopicPartition(topic.topic, partition.partition_id): (
                     partition.error_code,
@@ -79,7 +79,7 @@ class Partitions:
                 for topic in response.replica_election_results
                 for partition in topic.partition_result
             }
-            await self._check_controller(code for code, _ in codes.values())
+            self._check_controller(code for code, _ in codes.values())
             return {partition: _error(*code) for partition, code in codes.items()}
 
         outcomes = await self._cluster.retry("electing leaders", ask)
@@ -110,7 +110,7 @@ class Partitions:
 
         async def ask() -> Outcomes:
             response = await self._cluster.send_to_controller(request, AlterPartitionReassignmentsResponse)
-            await self._check(response.error_code, response.error_message)
+            self._cluster.raise_controller_error(response.error_code, response.error_message)
             return {
                 TopicPartition(topic.name, partition.partition_index): _error(
                     partition.error_code, partition.error_message
@@ -136,7 +136,7 @@ class Partitions:
 
         async def ask() -> list[Reassignment]:
             response = await self._cluster.send_to_controller(request, ListPartitionReassignmentsResponse)
-            await self._check(response.error_code, response.error_message)
+            self._cluster.raise_controller_error(response.error_code, response.error_message)
             moving = [
                 Reassignment(
                     TopicPartition(topic.name, partition.partition_index),
@@ -151,15 +151,10 @@ class Partitions:
 
         return await self._cluster.retry("listing reassignments", ask)
 
-    async def _check(self, code: int, message: str | None = None) -> None:
-        if code == ErrorCode.NOT_CONTROLLER:
-            await self._cluster.refresh([])
-        raise_for(code, message)
-
-    async def _check_controller(self, codes: Iterable[int]) -> None:
+    def _check_controller(self, codes: Iterable[int]) -> None:
         """Raise where single partitions say that another broker is the controller."""
         if ErrorCode.NOT_CONTROLLER in set(codes):
-            await self._check(ErrorCode.NOT_CONTROLLER)
+            self._cluster.raise_controller_error(ErrorCode.NOT_CONTROLLER)
 
 
 def _indexes(partitions: Iterable[TopicPartition]) -> list[int]:

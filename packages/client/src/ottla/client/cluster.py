@@ -169,10 +169,12 @@ class Cluster:
             request, response_type, timeout_s=timeout_s, min_version=min_version, max_version=max_version
         )
 
-    async def send_to_any(self, request: Message, response_type: type[R]) -> R:
+    async def send_to_any(
+        self, request: Message, response_type: type[R], *, min_version: int | None = None
+    ) -> R:
         """Send a request once, to the broker with the least to do of those that can be reached."""
         connection = await self._ask_any(self.pool.get)
-        return await connection.send(request, response_type)
+        return await connection.send(request, response_type, min_version=min_version)
 
     async def ask_any(self, request: Message, response_type: type[R]) -> R:
         """Send a request that changes nothing to a broker; to others as well while it is silent."""
@@ -189,12 +191,18 @@ class Cluster:
         if self.controller_id not in self.nodes:
             await self.refresh([])
         if self.controller_id not in self.nodes:
-            return await self.send_to_any(request, response_type)
+            return await self.send_to_any(request, response_type, min_version=min_version)
         try:
             return await self.send(self.controller_id, request, response_type, min_version=min_version)
         except ClientError:
             self.controller_id = NO_NODE  # it may be gone: the next attempt looks it up
             raise
+
+    def raise_controller_error(self, code: int, message: str | None = None) -> None:
+        """Raise the error of a controller's response, unless it is NONE; forget a controller that moved."""
+        if code == ErrorCode.NOT_CONTROLLER:
+            self.controller_id = NO_NODE
+        raise_for(code, message)
 
     def avoid(self, node_id: int) -> None:
         """Ask other brokers first for a while: this one did not answer, on a connection of the caller's."""

@@ -32,6 +32,11 @@ def nonce() -> str:
     return secrets.token_urlsafe(24)
 
 
+def random_bytes(length: int) -> bytes:
+    """Return unguessable bytes, for a salt."""
+    return secrets.token_bytes(length)
+
+
 def unique_suffix() -> str:
     """Return eight hexadecimal digits that keep two names apart."""
     return secrets.token_hex(4)
