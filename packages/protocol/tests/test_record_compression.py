@@ -22,7 +22,8 @@ from ottla.protocol.records import (
     decompress,
     scan_records,
 )
-from ottla.protocol.records.compression import check_lz4_frame, xxh32
+from ottla.protocol.records.compressed_frames import check_lz4_frame
+from ottla.protocol.records.compression import xxh32
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MIB = 1 << 20

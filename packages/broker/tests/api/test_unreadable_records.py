@@ -33,7 +33,8 @@ from ottla.protocol.records import (
     read_header,
     validate_batch,
 )
-from ottla.protocol.records.compression import is_in_many_blocks, xxh32
+from ottla.protocol.records.compressed_frames import is_in_many_blocks
+from ottla.protocol.records.compression import xxh32
 from peers.crafted_batches import TIME_MS, CraftedBatch, crafted_batches, lz4_batches
 
 VERSION: Final = 9

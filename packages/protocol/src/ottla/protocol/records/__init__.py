@@ -32,10 +32,10 @@ from ottla.protocol.records._codec import (
     validate_batch,
     validate_batches,
 )
+from ottla.protocol.records.compressed_frames import check_lz4_frame
 from ottla.protocol.records.compression import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     Buffer,
-    check_lz4_frame,
     compress,
     decompress,
     decompressed_blocks,

@@ -55,8 +55,8 @@ from ottla.protocol.records._murmur2 cimport murmur2_of
 from ottla.protocol.records._record cimport RawRecord, parse_record
 
 from ottla.protocol.errors import UnsupportedCompressionType
+from ottla.protocol.records.compressed_frames import check_lz4_frame as _check_lz4_frame
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES as _DEFAULT_MAX
-from ottla.protocol.records.compression import check_lz4_frame as _check_lz4_frame
 from ottla.protocol.records.compression import compress as _compress
 from ottla.protocol.records.compression import decompress as _decompress
 from ottla.protocol.records.errors import CorruptRecords, UnreadableRecords

@@ -1,8 +1,11 @@
 """The small vocabulary shared by every record format."""
 
 from enum import IntEnum
+from typing import TypeAlias
 
-__all__ = ["NO_TIMESTAMP", "Codec", "TimestampType"]
+__all__ = ["NO_TIMESTAMP", "Buffer", "Codec", "TimestampType"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_TIMESTAMP = -1
 """The timestamp of a record that has none, as all records of magic 0."""

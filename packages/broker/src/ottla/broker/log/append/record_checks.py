@@ -37,7 +37,7 @@ from ottla.protocol.records import (
     split_batches,
     validate_batches,
 )
-from ottla.protocol.records.compression import is_in_many_blocks
+from ottla.protocol.records.compressed_frames import is_in_many_blocks
 
 if TYPE_CHECKING:
     from ottla.broker.config import LogConfig
