@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from collections.abc import Awaitable
 from typing import Final
 
@@ -206,7 +207,7 @@ def repacked(plain: bytes, codec: Codec, packed: bytes) -> bytes:
 async def test_a_batch_of_many_tiny_blocks_is_opened_on_a_thread(plane: DataPlane, codec: Codec) -> None:
     partition = await plane.lead()
     builder = BatchBuilder(1 << 20)
-    builder.append(b"k", random.Random(0).randbytes(40_000), TIME_MS)
+    builder.append(b"k", random.Random(0).randbytes(20_000), TIME_MS)
     plain = builder.build()
     records = plain[BATCH_HEADER_SIZE:]
     tiny = repacked(plain, codec, framed(codec, records, 8))
@@ -214,9 +215,67 @@ async def test_a_batch_of_many_tiny_blocks_is_opened_on_a_thread(plane: DataPlan
 
     assert takes_long(tiny, partition.log.config)
     assert not takes_long(usual, partition.log.config)
+    assert (await answer_to(plane, usual)).error_code == ErrorCode.NONE  # the fast path begins behind it
+    assert partition.append_plain(bytearray(tiny), 1, TIME_MS) < 0
+    assert partition.append_plain(bytearray(usual), 1, TIME_MS) == 1
     for batch in (tiny, usual):
         assert (await answer_to(plane, batch)).error_code == ErrorCode.NONE
-    assert partition.log.log_end_offset == 2
+    assert partition.log.log_end_offset == 4
+
+
+FOUR_HUFFMAN_BLOCKS: Final = bytes.fromhex(
+    "04c081000000000090ff6b100007020000000040feaf41001c080000000000f9bf060170200000000000e4ff1a"
+)
+"""Blocks of deflate with a Huffman code each and nothing in them: 90 bits, and a microsecond or more."""
+
+
+def in_huffman_blocks(count: int) -> bytes:
+    """Return a batch of one record in one member of gzip that begins with so many empty blocks."""
+    builder = BatchBuilder()
+    builder.append(b"k", b"v", TIME_MS)
+    plain = builder.build()
+    records = plain[BATCH_HEADER_SIZE:]
+    stored = struct.pack("<BHH", 1, len(records), len(records) ^ 0xFFFF) + records
+    member = (
+        b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + FOUR_HUFFMAN_BLOCKS * (count // 4) + stored
+        + struct.pack("<II", zlib.crc32(records), len(records))
+    )  # fmt: skip
+    return repacked(plain, Codec.GZIP, member)
+
+
+async def test_a_gzip_member_of_many_huffman_blocks_is_opened_on_a_thread(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    many, few = in_huffman_blocks(20_000), in_huffman_blocks(2_000)
+
+    assert takes_long(many, partition.log.config)
+    assert takes_long(few * 2, partition.log.config)
+    assert not takes_long(few, partition.log.config)
+    for batch in (many, few):
+        assert (await answer_to(plane, batch)).error_code == ErrorCode.NONE
+    assert partition.append_plain(bytearray(many), 1, TIME_MS) < 0
+    assert partition.append_plain(bytearray(few * 3), 1, TIME_MS) < 0
+    assert partition.append_plain(bytearray(few), 1, TIME_MS) == 2
+
+
+async def test_gzip_for_several_partitions_is_opened_on_a_thread_together(plane: DataPlane) -> None:
+    await plane.lead()
+    few = in_huffman_blocks(2_000)
+
+    def request(count: int) -> ProduceRequest:
+        entries = [PartitionProduceData(index=0, records=few) for _ in range(count)]
+        return ProduceRequest(
+            acks=1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=entries)]
+        )
+
+    context = plane.context(ApiKey.PRODUCE, VERSION)
+    alone = produce.handle(plane.services, request(1), context)
+    together = produce.handle(plane.services, request(2), context)
+
+    assert not isinstance(alone, Awaitable)
+    assert isinstance(together, Awaitable)
+    done = await together
+    assert done is not None
+    assert {found.error_code for found in done.responses[0].partition_responses} == {ErrorCode.NONE}
 
 
 def test_tiny_blocks_within_a_frame_of_zstd_count() -> None:

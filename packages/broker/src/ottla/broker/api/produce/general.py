@@ -25,7 +25,7 @@ from ottla.broker.log.append.batch_preparation import (
     quick_bytes,
 )
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
-from ottla.broker.log.append.record_checks import MOST_UNFOLDED, is_packed
+from ottla.broker.log.append.record_checks import are_many_packed, is_packed
 from ottla.broker.requests.context import CloseConnection, Ordering, RequestContext
 from ottla.broker.runtime.loop_budget import at_once
 from ottla.protocol.errors import (
@@ -154,8 +154,8 @@ def _is_to_be_opened(
 
 def _unfolds_many(request: ProduceRequest) -> bool:
     """Whether so many batches are compressed that their checks together would hold the event loop."""
-    entries = (data for topic in request.topic_data for data in topic.partition_data)
-    return sum(_is_packed(data.records) for data in entries) > MOST_UNFOLDED
+    entries = (data.records for topic in request.topic_data for data in topic.partition_data)
+    return are_many_packed(records for records in entries if records and _is_packed(records))
 
 
 def _is_packed(records: bytes | memoryview | None) -> bool:

@@ -44,7 +44,13 @@ from ottla.protocol.records._record cimport RawRecord, parse_record
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import scan_records
 
-from ottla.broker.log.append.record_checks import MAX_INLINE_BYTES, MAX_INLINE_PACKED_BYTES, MAX_INLINE_PLAIN_BYTES
+from ottla.broker.log.append.record_checks import (
+    FEW_PACKED_BYTES,
+    MAX_INLINE_BYTES,
+    MAX_INLINE_GZIP_BYTES,
+    MAX_INLINE_PLAIN_BYTES,
+    is_slow_to_open,
+)
 from ottla.broker.log.files.file_system import DiskFile
 from ottla.broker.log.state.producer_state import KeptBatch
 from ottla.broker.log.segments.segment import MAX_RELATIVE_OFFSET, UNKNOWN
@@ -58,8 +64,10 @@ cdef enum:
     RELEASE_ABOVE = 64 << 10    # bytes; a larger write releases the GIL
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
-cdef Py_ssize_t max_inline_packed_bytes = MAX_INLINE_PACKED_BYTES
-cdef int64_t max_inline_bytes = MAX_INLINE_BYTES
+cdef Py_ssize_t few_packed_bytes = FEW_PACKED_BYTES
+cdef int64_t most_unfolded_bytes = 2 * MAX_INLINE_BYTES
+cdef int64_t cost_of_gzip_byte = most_unfolded_bytes // MAX_INLINE_GZIP_BYTES
+cdef int GZIP = 1
 cdef Py_ssize_t max_inline_plain_bytes = MAX_INLINE_PLAIN_BYTES
 cdef int64_t LARGEST_SEQUENCE = 0x7FFFFFFF
 cdef int64_t REACH = MAX_RELATIVE_OFFSET
@@ -90,16 +98,18 @@ cdef bint are_good_packed(const unsigned char *p, Py_ssize_t size, int64_t *budg
     """Whether the compressed records of a plain batch are; false also for those that take long to open.
 
     `budget` has the bytes that may still be unfolded at once: many small batches take as long as a large one.
+    Those of gzip cost more than they unfold to, where they are blocks of nothing.
     """
-    if size > max_inline_packed_bytes or budget[0] <= 0:
+    if budget[0] <= 0:
+        return False
+    batch = PyMemoryView_FromMemory(<char *> p, size, PyBUF_READ)
+    if size > few_packed_bytes and is_slow_to_open(batch):
         return False
     try:
-        scan = scan_records(
-            PyMemoryView_FromMemory(<char *> p, size, PyBUF_READ), max_decompressed_bytes=MAX_INLINE_BYTES, dense=True
-        )
+        scan = scan_records(batch, max_decompressed_bytes=MAX_INLINE_BYTES, dense=True)
     except KafkaError:
         return False
-    budget[0] -= scan.plain_bytes
+    budget[0] -= max(<int64_t> scan.plain_bytes, size * cost_of_gzip_byte if codec_at(p) == GZIP else 0)
     return scan.max_timestamp == get64(p + MAX_TIMESTAMP_AT)
 
 
@@ -108,7 +118,7 @@ cdef bint read(
 ):
     """Look at all batches; false unless they are plain and sound, of one idempotent producer or of none."""
     cdef Py_ssize_t one
-    cdef int64_t sequence, budget = 2 * max_inline_bytes
+    cdef int64_t sequence, budget = most_unfolded_bytes
     out.count = 0
     out.largest = -1
     out.largest_at = out.next_offset

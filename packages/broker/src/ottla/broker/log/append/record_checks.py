@@ -12,7 +12,7 @@ Kafka does.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.append.batch_validation import (
@@ -27,6 +27,7 @@ from ottla.protocol.records import (
     BATCH_HEADER_SIZE,
     BatchHeader,
     Buffer,
+    Codec,
     DecompressedTooLarge,
     RecordScan,
     UnreadableRecords,
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
 
 MAX_INLINE_PACKED_BYTES: Final = 256 * 1024
 """Larger compressed batches are opened on a thread."""
+MAX_INLINE_GZIP_BYTES: Final = 32 * 1024
+"""gzip data of more bytes is opened on a thread: a block with Huffman codes of its own may have
+12 bytes, and costs a microsecond or two. Only unfolding counts such blocks."""
+FEW_PACKED_BYTES: Final = 8 * 1024
+"""Compressed bytes that take no long time to open, even in blocks of one byte each."""
 MAX_INLINE_PLAIN_BYTES: Final = 4 * 1024 * 1024
 """Larger batches without compression are read on a thread: these have half a million records at most."""
 MAX_INLINE_BYTES: Final = 512 * 1024
@@ -76,19 +82,37 @@ def takes_long(batches: Buffer, config: LogConfig) -> bool:
     if not reads_records(config):
         return False
     found = list(split_batches(batches))
-    return sum(map(is_packed, found)) > MOST_UNFOLDED or any(map(_takes_long, found))
+    return are_many_packed(found) or any(map(_takes_long, found))
+
+
+def are_many_packed(batches: Iterable[Buffer]) -> bool:
+    """Whether so many v2 batches are compressed, or so much is gzip, that opening all would hold the loop."""
+    packed = [batch for batch in batches if is_packed(batch)]
+    gzip_bytes = sum(len(batch) for batch in packed if _codec(batch) == Codec.GZIP)
+    return len(packed) > MOST_UNFOLDED or gzip_bytes > MAX_INLINE_GZIP_BYTES
 
 
 def is_packed(batch: Buffer) -> bool:
     """Whether a v2 batch is compressed."""
-    return bool(batch[_ATTRIBUTES_AT + 1] & _CODEC)
+    return bool(_codec(batch))
+
+
+def is_slow_to_open(batch: Buffer) -> bool:
+    """Whether the compressed bytes of a v2 batch alone, unfolded or not, are too many to open on the loop."""
+    size = len(batch)
+    if size > MAX_INLINE_PACKED_BYTES or (size > MAX_INLINE_GZIP_BYTES and _codec(batch) == Codec.GZIP):
+        return True
+    return size > FEW_PACKED_BYTES and is_in_many_blocks(_codec(batch), batch[BATCH_HEADER_SIZE:])
+
+
+def _codec(batch: Buffer) -> int:
+    return batch[_ATTRIBUTES_AT + 1] & _CODEC
 
 
 def _takes_long(batch: memoryview) -> bool:
     if not is_packed(batch):
         return len(batch) > MAX_INLINE_PLAIN_BYTES
-    codec, packed = batch[_ATTRIBUTES_AT + 1] & _CODEC, batch[BATCH_HEADER_SIZE:]
-    if len(batch) > MAX_INLINE_PACKED_BYTES or is_in_many_blocks(codec, packed):
+    if is_slow_to_open(batch):
         return True
     try:
         scan_records(batch, max_decompressed_bytes=MAX_INLINE_BYTES)
