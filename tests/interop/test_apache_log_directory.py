@@ -105,7 +105,8 @@ def test_apache_kafka_takes_no_notice_of_the_bytes_that_our_recovery_cut_off(tmp
         [kept] = (data / "damaged-0").glob("*.cut")
         bytes_kept = kept.read_bytes()
         assert "batches in them" in words
-        assert f"look whole; they are kept for a day in {kept.name}" in words
+        assert "look whole" in words
+        assert f"they are kept for a day in {kept.name}" in words
 
         with ApacheKafka(
             tmp_path / "kafka", {"offsets.topic.num.partitions": "4"}, zookeeper=zookeeper

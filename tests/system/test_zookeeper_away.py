@@ -224,7 +224,7 @@ async def test_a_broker_whose_session_expired_registers_again_and_serves(tmp_pat
 
 BLOCKABLE: Final = """
 import signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: time.sleep(300))
+signal.signal(signal.SIGUSR2, lambda *_: time.sleep(300))
 sys.argv[0] = "ottla"
 from ottla.broker.server.cli import broker
 broker()
@@ -249,7 +249,7 @@ async def test_a_broker_with_a_blocked_event_loop_says_where_and_ends(
         try:
             async with asyncio.timeout(BOUND_S), KazooSession(zookeeper.connect_string) as session:
                 await until(lambda: session.exists(paths.CONTROLLER), lambda stat: stat is not None)
-                broker.send_signal(signal.SIGUSR1)
+                broker.send_signal(signal.SIGUSR2)
                 begun_s = time.monotonic()
                 status = await broker.wait()
                 took_s = time.monotonic() - begun_s
