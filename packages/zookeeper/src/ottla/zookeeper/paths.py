@@ -35,6 +35,8 @@ FEATURE = "/feature"
 KAFKA_ACL = "/kafka-acl"
 KAFKA_ACL_EXTENDED = "/kafka-acl-extended"
 KAFKA_ACL_CHANGES = "/kafka-acl-changes"
+KAFKA_ACL_EXTENDED_CHANGES = "/kafka-acl-extended-changes"
+ACL_CHANGE_PREFIX = "acl_changes_"
 DELEGATION_TOKEN = "/delegation_token"
 OTTLA = "/ottla"
 """The root of what Apache Kafka has no znode for."""
@@ -196,6 +198,25 @@ def config_of(entity_path: str) -> str:
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGE_NOTIFICATION}/isr_change_"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENT_NOTIFICATION}/log_dir_event_"
+
+
+# -- rules of the authorizer
+
+
+def acls_of_type(is_prefixed: bool, resource_type: str) -> str:
+    """The parent of the rules for one type of resource (`Topic`), by pattern type."""
+    top = f"{KAFKA_ACL_EXTENDED}/prefixed" if is_prefixed else KAFKA_ACL
+    return f"{top}/{segment(resource_type)}"
+
+
+def acls(is_prefixed: bool, resource_type: str, name: str) -> str:
+    """The rules for one pattern of resources."""
+    return f"{acls_of_type(is_prefixed, resource_type)}/{segment(name)}"
+
+
+def acl_changes(is_prefixed: bool) -> str:
+    """The parent of the notifications of changed rules, by pattern type."""
+    return KAFKA_ACL_EXTENDED_CHANGES if is_prefixed else KAFKA_ACL_CHANGES
 
 
 # -- consumers that use ZooKeeper

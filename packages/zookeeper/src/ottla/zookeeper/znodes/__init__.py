@@ -36,12 +36,15 @@ from ottla.zookeeper.znodes.topics import (
 )
 
 if TYPE_CHECKING:
+    from ottla.zookeeper.znodes.acls import AclChange, AclEntry, ResourceAcls
     from ottla.zookeeper.znodes.consumers import ConsumerOffset, ConsumerOwner, ConsumerRegistration
 
 __all__ = [
     "NO_LEADER",
     "RECOVERED",
     "RECOVERING",
+    "AclChange",
+    "AclEntry",
     "BrokerFeature",
     "BrokerRegistration",
     "ClusterId",
@@ -61,6 +64,7 @@ __all__ = [
     "PreferredReplicaElection",
     "ProducerIdBlock",
     "ReassignPartitions",
+    "ResourceAcls",
     "TopicAssignment",
     "decode_topic_id",
     "encode_topic_id",
@@ -68,9 +72,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the znodes of consumers when one is asked for: a broker starts without them."""
+    """Import the znodes of consumers and of ACLs when one is asked for: a broker starts without them."""
     if name in {"ConsumerOffset", "ConsumerOwner", "ConsumerRegistration"}:
         from ottla.zookeeper.znodes import consumers
 
         return getattr(consumers, name)
+    if name in {"AclChange", "AclEntry", "ResourceAcls"}:
+        from ottla.zookeeper.znodes import acls
+
+        return getattr(acls, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
