@@ -103,9 +103,7 @@ def test_a_prefixed_change_is_json() -> None:
     change = AclChange("TOPIC", "pay-", "PREFIXED")
 
     assert change.path == "/kafka-acl-extended-changes/acl_changes_"
-    assert change.encode() == (
-        b'{"version":1,"resourceType":"TOPIC","name":"pay-","patternType":"PREFIXED"}'
-    )
+    assert change.encode() == (b'{"version":1,"resourceType":"TOPIC","name":"pay-","patternType":"PREFIXED"}')
     assert AclChange.decode(f"{change.path}0000000007", change.encode()) == change
 
 

@@ -15,10 +15,10 @@ from ottla.broker.cluster.inter_broker_access import (
     InterBrokerAccess,
     OtherBrokers,
     UnknownBrokers,
-    plain_address,
 )
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig, broker_config_from
+from ottla.broker.security.authorizer import plain_address
 from ottla.client.config_definition import ConfigError
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths

@@ -43,12 +43,13 @@ def lines_of(path: Path) -> list[tuple[str, ...]]:
 def test_each_logger_has_its_file_and_all_others_are_in_the_servers(tmp_path: Path, loggers: None) -> None:
     set_up_logging("info", LogFiles(tmp_path))
 
-    for name in ("request", "controller", "state-change", "log-cleaner", "ottla.broker.log"):
+    for name in ("request", "authorizer", "controller", "state-change", "log-cleaner", "ottla.broker.log"):
         logging.getLogger(name).info("an event", extra={"of": name})
         logging.getLogger(name).debug("below the level")
 
     assert {path.name: lines_of(path) for path in tmp_path.iterdir()} == {
         "kafka-request.log": [("INFO", "request", "an event of=request")],
+        "kafka-authorizer.log": [("INFO", "authorizer", "an event of=authorizer")],
         "controller.log": [("INFO", "controller", "an event of=controller")],
         "state-change.log": [("INFO", "state-change", "an event of=state-change")],
         "log-cleaner.log": [("INFO", "log-cleaner", "an event of=log-cleaner")],

@@ -12,11 +12,12 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from ottla.broker.config.listeners import advertised_host, is_loopback, parse_networks
 from ottla.broker.runtime.log_lines import LimitedWarnings
+from ottla.broker.security.authorizer import plain_address
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
@@ -208,16 +209,6 @@ class InterBrokerAccess:
             except (ZooKeeperError, TimeoutError) as error:
                 log.warning("registered brokers not read", extra={"reason": repr(error)})
                 self._addresses = self._addresses._replace(are_complete=False)
-
-
-def plain_address(text: str) -> str:
-    """Return an address as it is compared: IPv4 inside IPv6 (`::ffff:10.0.0.1`) is IPv4."""
-    try:
-        parsed = ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
-    return str(mapped or parsed)
 
 
 def _advertised_hosts(config: BrokerConfig) -> dict[str, str]:

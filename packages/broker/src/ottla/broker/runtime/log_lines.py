@@ -21,6 +21,7 @@ LOG_FILES: Final = {
     "state-change": "state-change.log",
     "log-cleaner": "log-cleaner.log",
     "request": "kafka-request.log",
+    "authorizer": "kafka-authorizer.log",
 }
 """The files of the loggers that have one of their own, as in Kafka; all others are in `SERVER_LOG`."""
 

@@ -7,6 +7,7 @@ its lists (`RequestContext.allows`). Without a configured authorizer every reque
 from __future__ import annotations
 
 from enum import IntEnum
+from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, Protocol
 
 from ottla.broker.security.principal import Principal
@@ -49,6 +50,18 @@ class Resource(NamedTuple):
 
 
 CLUSTER: Final = Resource(ResourceType.CLUSTER, "kafka-cluster")
+
+
+def plain_address(text: str) -> str:
+    """Return an address as it is compared: IPv4 inside IPv6 (`::ffff:10.0.0.1`) is IPv4."""
+    if text == "*":  # of rules
+        return text
+    try:
+        parsed = ip_address(text.partition("%")[0])
+    except ValueError:
+        return text
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return str(mapped or parsed)
 
 
 class Decision(NamedTuple):
