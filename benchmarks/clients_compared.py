@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from contenders import Contender, apache_kafka, ottla, show
-from ottla.admin import Admin
 
 PARTITIONS = 8
 # The time to await an empty coroutine on the machine of the goals.
@@ -156,6 +155,7 @@ def broker(kind: str) -> Iterator[Contender]:
 @contextmanager
 def fresh_topic(servers: str, name: str) -> Iterator[str]:
     """Create a topic and delete it afterwards, to free its disk space."""
+    from ottla.admin import Admin  # not above: clients of an earlier tree import this module, too
 
     async def create() -> None:
         async with Admin(servers) as admin:
@@ -174,7 +174,7 @@ def fresh_topic(servers: str, name: str) -> Iterator[str]:
 
 def records_in(servers: str, topic: str) -> int:
     """Count the records of a topic."""
-    from ottla.admin import LATEST
+    from ottla.admin import LATEST, Admin
     from ottla.protocol.topics import TopicPartition
 
     async def count() -> int:

@@ -14,7 +14,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from ottla.broker.testing import BrokerProcess
-from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
 
 KAFKA = "kafka 4.4"
@@ -71,6 +70,9 @@ def ottla(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[C
 @contextmanager
 def apache_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Contender]:
     """Apache Kafka 4.4, one node that is broker and controller; its log directory is formatted before."""
+    # The clients of an earlier tree, which `two_trees.py` starts, lack what the peers' module imports.
+    from peers.kraft_kafka import KraftKafka
+
     kafka = KraftKafka(folder / "kafka", {**_SETTINGS, **(settings or {})}, heap="1g")
     kafka.format()
     begun = time.perf_counter()
