@@ -12,10 +12,15 @@ from ottla.broker.config import (
     BrokerConfig,
     ConfigError,
     LogConfig,
+    find_key,
     keys_of,
     load_broker_config,
     topic_keys,
+    values_of,
 )
+from ottla.broker.config.network import NetworkSettings
+from ottla.broker.runtime.frozen_classes import frozen
+from ottla.client.config_definition import at_least, setting
 
 
 def test_the_defaults_are_kafkas() -> None:
@@ -31,6 +36,7 @@ def test_the_defaults_are_kafkas() -> None:
     assert config.offsets_topic_num_partitions == 50
 
 
+NAMES = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT"}
 ON_LOOPBACK = {"listeners": "PLAINTEXT://127.0.0.1:9092"}
 
 
@@ -75,6 +81,47 @@ def test_unknown_and_ignored_keys_warn_by_name() -> None:
         ),
         ({"inter.broker.listener.name": "INSIDE"}, "inter.broker.listener.name must be one of PLAINTEXT"),
         ({"listeners": "FOO://:9092"}, "listener.security.protocol.map must say which protocol"),
+        (
+            {"listeners": "PLAINTEXT://127.0.0.1:9092,PLAINTEXT://[::1]:9093"},
+            "listeners must have different names, not",
+        ),
+        (
+            {"listeners": "PLAINTEXT://127.0.0.1:9092,PLAINTEXT://10.0.0.1:9092"},
+            "listeners must have different names, not",
+        ),
+        (
+            {"listeners": "PLAINTEXT://127.0.0.1:9092,B://10.0.0.1:9092", **NAMES},
+            "listeners must have different ports, or one IPv4 and one IPv6 address on a port, not",
+        ),
+        (
+            {"listeners": "PLAINTEXT://127.0.0.1:9092,B://:9092", **NAMES},
+            "listeners must have different ports, or one IPv4 and one IPv6 address on a port, not",
+        ),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:9092,B://[::]:9092,C://[::1]:9092", **NAMES},
+            "listeners must have different ports, or one IPv4 and one IPv6 address on a port, not",
+        ),
+        (
+            {"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "PLAINTEXT"},
+            "security.inter.broker.protocol must not be set together with inter.broker.listener.name",
+        ),
+        (
+            {"control.plane.listener.name": "CONTROLLER"},
+            "control.plane.listener.name must be one of PLAINTEXT",
+        ),
+        (
+            {"control.plane.listener.name": "PLAINTEXT"},
+            "control.plane.listener.name must be another listener than that of brokers, PLAINTEXT",
+        ),
+        (
+            {
+                "listeners": "PLAINTEXT://:9092,B://:9093",
+                "advertised.listeners": "PLAINTEXT://a:9092",
+                "control.plane.listener.name": "b",
+                **NAMES,
+            },
+            "advertised.listeners must name B, the listener of the controller, too",
+        ),
         ({"broker.id": "1001"}, "broker.id must be at most reserved.broker.max.id"),
         (
             {"advertised.listeners": "SSL://h:1"},
@@ -218,3 +265,95 @@ def test_a_key_that_no_module_reads_is_documented_as_without_effect() -> None:
         assert is_read or says_so, f"{key.name} has no effect, and its documentation does not say so"
         assert not (is_read and key.doc.startswith("No effect yet")), f"{key.name} has an effect by now"
         assert key.doc != "Accepted for compatibility.", f"{key.name} has no effect, and does not say why"
+
+
+def test_an_ipv4_and_an_ipv6_address_may_share_a_port_and_a_name() -> None:
+    for listeners in (
+        "PLAINTEXT://127.0.0.1:9092,B://[::1]:9092",
+        "PLAINTEXT://127.0.0.1:9092,PLAINTEXT://[::1]:9092",
+    ):
+        assert len(load_broker_config({"listeners": listeners, **NAMES}).config.parsed_listeners) == 2
+
+
+def test_advertised_listeners_may_share_an_address() -> None:
+    loaded = load_broker_config(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:9092,B://127.0.0.1:9093",
+            "advertised.listeners": "PLAINTEXT://proxy:443,B://proxy:443",
+            **NAMES,
+        }
+    )
+
+    assert [listener.port for listener in loaded.config.parsed_advertised_listeners] == [443, 443]
+
+
+@frozen(kw_only=True)
+class WithLogins(NetworkSettings):
+    """Settings with two that may differ by listener, one of which is a secret."""
+
+    sasl_enabled_mechanisms: tuple[str, ...] = setting(("GSSAPI",), update="per-broker")
+    sasl_jaas_config: str | None = setting(None, is_secret=True, update="per-broker")
+    sasl_server_max_receive_size: int = setting(524_288, "", at_least(0))
+
+
+OVERRIDES = {
+    "sasl.jaas.config": "of all",
+    "listener.name.external_2.sasl.jaas.config": "of the listener",
+    "listener.name.external_2.scram-sha-512.sasl.jaas.config": "of its SCRAM",
+    "listener.name.external_2.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+}
+
+
+def test_a_listener_has_the_settings_of_the_broker_but_those_of_its_own() -> None:
+    config = WithLogins(**values_of(WithLogins, OVERRIDES))
+
+    assert config.of_listener("INTERNAL").sasl_jaas_config == "of all"
+    assert config.of_listener("INTERNAL").sasl_enabled_mechanisms == ("GSSAPI",)
+    assert config.of_listener("EXTERNAL_2").sasl_enabled_mechanisms == ("PLAIN", "SCRAM-SHA-512")
+    assert config.of_listener("EXTERNAL_2").sasl_jaas_config == "of the listener"
+
+
+def test_a_mechanism_has_the_settings_of_its_listener_but_those_of_its_own() -> None:
+    config = WithLogins(**values_of(WithLogins, OVERRIDES))
+
+    assert config.of_listener("EXTERNAL_2", "SCRAM-SHA-512").sasl_jaas_config == "of its SCRAM"
+    assert config.of_listener("EXTERNAL_2", "PLAIN").sasl_jaas_config == "of the listener"
+    assert config.of_listener("INTERNAL", "SCRAM-SHA-512").sasl_jaas_config == "of all"
+    assert config.of_listener("EXTERNAL_2", "SCRAM-SHA-512").sasl_enabled_mechanisms == (
+        "PLAIN",
+        "SCRAM-SHA-512",
+    )
+
+
+def test_no_secret_of_a_listener_stands_in_the_text_of_the_settings() -> None:
+    config = WithLogins(**values_of(WithLogins, OVERRIDES))
+
+    assert "of the listener" not in repr(config)
+    assert "of its SCRAM" not in repr(config)
+    assert "of all" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "update"),
+    [
+        ("sasl.jaas.config", "per-broker"),
+        ("listener.name.a.sasl.jaas.config", "per-broker"),
+        ("listener.name.a.plain.sasl.jaas.config", "per-broker"),
+        ("listener.name.a.sasl.server.max.receive.size", "read-only"),
+        ("listener.name.A.sasl.jaas.config", None),
+        ("listener.name.a.socket.listen.backlog.size", None),
+        ("listener.name.a.plain.plain.sasl.jaas.config", None),
+        ("listener.name.sasl.jaas.config", None),
+    ],
+)
+def test_only_kafkas_keys_of_listeners_are_found(name: str, update: str | None) -> None:
+    found = find_key(WithLogins, name)
+
+    assert (found and found.update) == update
+
+
+def test_a_wrong_value_of_a_listener_is_named_by_its_whole_key() -> None:
+    name = "listener.name.a.sasl.server.max.receive.size"
+
+    with pytest.raises(ConfigError, match=rf"^{name} must be a 32-bit integer, not 'many'$"):
+        values_of(WithLogins, {name: "many"})

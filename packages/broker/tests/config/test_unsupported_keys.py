@@ -30,7 +30,11 @@ NOT_THERE = "there is no TLS, login or access control here yet"
         ),
         ("quota.window.num", "11", "quotas are not supported"),
         ("remote.log.storage.system.enable", "true", "logs are not kept in remote storage"),
-        ("listener.name.inside.max.connections", "7", "settings of single listeners are not supported"),
+        (
+            "listener.name.inside.max.connections",
+            "7",
+            "only settings of TLS and logins may differ by listener, whose name is in lower case",
+        ),
         ("zookeeper.set.acl", "false", None),
         ("ssl.client.auth", "none", NOT_THERE),
         ("sasl.kerberos.service.name", "", NOT_THERE),

@@ -7,7 +7,7 @@ from typing import Final
 
 from ottla.broker.api.alter_configs import Needs, alter_each
 from ottla.broker.api.describe_configs import TOPIC
-from ottla.broker.config import BrokerConfig, Setting, keys_of, topic_keys
+from ottla.broker.config import BrokerConfig, Setting, find_key, topic_keys
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
 from ottla.protocol.messages.configs import (
@@ -44,9 +44,10 @@ def _apply(resource: IncrementalAlterConfigsResource, present: dict[str, str]) -
     times = Counter(config.name for config in resource.configs)
     if repeated := [name for name, count in times.items() if count > 1]:
         raise InvalidRequest(f"Error due to duplicate config keys: {', '.join(repeated)}")
-    known = topic_keys() if resource.resource_type == TOPIC else keys_of(BrokerConfig)
     for config in resource.configs:
-        _operate(config, known.get(config.name), present)
+        is_topic = resource.resource_type == TOPIC
+        key = topic_keys().get(config.name) if is_topic else find_key(BrokerConfig, config.name)
+        _operate(config, key, present)
     return present
 
 

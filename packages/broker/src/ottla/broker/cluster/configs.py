@@ -3,6 +3,8 @@
 A writer changes an entity and then adds a numbered notification. Every broker first watches the
 notifications, then loads all entities, then reads again each entity that a notification names: a notification
 is a hint, the entity is the truth.
+
+The module has over 500 lines because reading, describing and changing work on one state: what is stored.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from ottla.broker.config import (
     LogConfig,
     Setting,
     check_broker_config,
+    find_key,
     keys_of,
     synonyms_of,
     topic_keys,
+    values_of,
     why_no_setting,
 )
 from ottla.broker.runtime.frozen_classes import frozen, replace
@@ -297,12 +301,13 @@ class Configs:
         return settings
 
     def _with_dynamic(self, stored: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
-        known = keys_of(BrokerConfig)
-        settings = {**stored.get(CLUSTER_DEFAULT, {}), **stored.get(str(self._broker_id), {})}
-        values = {
-            known[name].field: known[name].parse(text) for name, text in settings.items() if name in known
+        settings = {
+            **dict(self.static.listener_overrides),
+            **stored.get(CLUSTER_DEFAULT, {}),
+            **stored.get(str(self._broker_id), {}),
         }
-        config = replace(self.static, **values)
+        known = {name: text for name, text in settings.items() if find_key(BrokerConfig, name) is not None}
+        config = replace(self.static, **values_of(BrokerConfig, known))
         check_broker_config(config)
         return config
 
@@ -334,27 +339,47 @@ class Configs:
 
     def describe_broker(self, name: str) -> list[Entry]:
         """Every key of this broker; for an empty name the cluster-wide dynamic settings only."""
-        known = keys_of(BrokerConfig)
         if not name:
             return [
                 _entry(
-                    known[key],
+                    key,
                     value,
-                    [Synonym(key, value, DYNAMIC_DEFAULT_BROKER)],
-                    read_only=known[key].update == "read-only",
+                    [Synonym(set_name, value, DYNAMIC_DEFAULT_BROKER)],
+                    read_only=key.update == "read-only",
+                    name=set_name,
                 )
-                for key, value in self._brokers.get(CLUSTER_DEFAULT, {}).items()
-                if key in known
+                for set_name, value in self._brokers.get(CLUSTER_DEFAULT, {}).items()
+                if (key := find_key(BrokerConfig, set_name)) is not None
             ]
-        return [self._broker_entry(key) for key in known.values()]
+        own = [self._listener_entry(*override) for override in self.broker.listener_overrides]
+        return [*map(self._broker_entry, keys_of(BrokerConfig).values()), *own]
 
     def _broker_entry(self, key: Setting) -> Entry:
         synonyms = self._broker_synonyms(key.name, with_default=True)
         value = key.show(getattr(self.broker, key.field))
         return _entry(key, value, synonyms, read_only=key.update == "read-only")
 
+    def _listener_entry(self, name: str, text: str) -> Entry:
+        """Describe a key of one listener; the broker's own key stands behind it, as in Kafka."""
+        key = find_key(BrokerConfig, name)
+        assert key is not None, name
+        synonyms = self._dynamic_synonyms(name)
+        if name in dict(self.static.listener_overrides):
+            synonyms.append(Synonym(name, dict(self.static.listener_overrides)[name], STATIC_BROKER))
+        synonyms += self._broker_synonyms(key.name, with_default=True)
+        return _entry(key, text, synonyms, read_only=key.update == "read-only", name=name)
+
     def _broker_synonyms(self, name: str, *, with_default: bool) -> list[Synonym]:
         key = keys_of(BrokerConfig)[name]
+        synonyms = self._dynamic_synonyms(name)
+        static = getattr(self.static, key.field)
+        if static != key.default:
+            synonyms.append(Synonym(name, key.show(static), STATIC_BROKER))
+        if with_default:
+            synonyms.append(Synonym(name, key.show(key.default), DEFAULT))
+        return synonyms
+
+    def _dynamic_synonyms(self, name: str) -> list[Synonym]:
         synonyms: list[Synonym] = []
         for entity, source in (
             (str(self._broker_id), DYNAMIC_BROKER),
@@ -362,11 +387,6 @@ class Configs:
         ):
             if name in self._brokers.get(entity, {}):
                 synonyms.append(Synonym(name, self._brokers[entity][name], source))
-        static = getattr(self.static, key.field)
-        if static != key.default:
-            synonyms.append(Synonym(name, key.show(static), STATIC_BROKER))
-        if with_default:
-            synonyms.append(Synonym(name, key.show(key.default), DEFAULT))
         return synonyms
 
     # ---- changing
@@ -448,34 +468,39 @@ def _checked(settings: dict[str, str], check: Callable[[Mapping[str, str]], None
 
 def changeable(settings: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
     """Leave out read-only keys, and in the cluster's default the keys that each broker has for itself."""
-    known = keys_of(BrokerConfig)
     fixed = {"read-only"} if per_broker else {"read-only", "per-broker"}
     return {
         name: value
         for name, value in settings.items()
-        if name not in known or known[name].update not in fixed
+        if (key := find_key(BrokerConfig, name)) is None or key.update not in fixed
     }
 
 
 def _check_dynamic(settings: Mapping[str, str], *, per_broker: bool) -> None:
-    known = keys_of(BrokerConfig)
+    updates: dict[str, str] = {}
     for name in settings:
-        if name not in known:
+        key = find_key(BrokerConfig, name)
+        if key is None:
             raise InvalidConfig(f"{name} {why_no_setting(name)}")
-    if fixed := sorted(name for name in settings if known[name].update == "read-only"):
+        updates[name] = key.update
+    if fixed := sorted(name for name, update in updates.items() if update == "read-only"):
         raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}")
-    own = sorted(name for name in settings if known[name].update == "per-broker")
+    own = sorted(name for name, update in updates.items() if update == "per-broker")
     if own and not per_broker:
         raise InvalidRequest(f"Cannot update these configs at default cluster level: {', '.join(own)}")
 
 
-def _entry(key: Setting, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+def _entry(
+    key: Setting, value: str | None, synonyms: list[Synonym], *, read_only: bool, name: str | None = None
+) -> Entry:
     sensitive = key.type == "password"
     if sensitive:
         value = None
         synonyms = [Synonym(synonym.name, None, synonym.source) for synonym in synonyms]
     source = synonyms[0].source if synonyms else DEFAULT
-    return Entry(key.name, value, source, read_only, sensitive, _TYPES[key.type], key.doc, tuple(synonyms))
+    return Entry(
+        name or key.name, value, source, read_only, sensitive, _TYPES[key.type], key.doc, tuple(synonyms)
+    )
 
 
 def _number(name: str) -> int:

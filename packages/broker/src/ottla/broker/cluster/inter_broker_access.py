@@ -78,6 +78,7 @@ class InterBrokerAccess:
         self._is_alone = config.zookeeper_connect is None
         self._listener = config.interbroker_listener
         self._own_listener = config.has_listener_of_brokers
+        self._control_plane = config.controller_listener if config.control_plane_listener_name else None
         self._networks = parse_networks(config.inter_broker_networks)
         self.last_refusal: str | None = None
         """The last request that was refused, with the reason, for a start that fails for want of it."""
@@ -94,6 +95,8 @@ class InterBrokerAccess:
         """Return whether a broker's request is served on this connection; None if it has to be looked up."""
         if self._is_alone:
             return False
+        if peer.listener_name == self._control_plane:
+            return True
         if self._own_listener:
             return peer.listener_name == self._listener
         host = plain_address(peer.client_host)

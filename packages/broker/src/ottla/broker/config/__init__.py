@@ -1,7 +1,7 @@
 """The typed configuration of the broker and of topics."""
 
 from ottla.broker.config.broker import BrokerConfig
-from ottla.broker.config.keys import keys_of
+from ottla.broker.config.keys import find_key, keys_of, values_of
 from ottla.broker.config.listeners import Listener, parse_listeners
 from ottla.broker.config.loading import (
     Loaded,
@@ -43,6 +43,7 @@ __all__ = [
     "Setting",
     "broker_config_from",
     "check_broker_config",
+    "find_key",
     "is_known",
     "keys_of",
     "load_broker_config",
@@ -51,5 +52,6 @@ __all__ = [
     "parse_topic_overrides",
     "synonyms_of",
     "topic_keys",
+    "values_of",
     "why_no_setting",
 ]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from ottla.broker.config.broker import BrokerConfig
+from ottla.broker.config.keys import LISTENER_PREFIX, find_key
 from ottla.broker.config.unsupported_keys import IGNORED, is_known, nearest_key
 from ottla.client.config_definition import ConfigError
 
@@ -44,10 +46,28 @@ def _is_for_others(variable: str, text: str) -> bool:
     return variable.endswith("_PORT") and _URL.match(text) is not None
 
 
+def _listener_key(dotted: str) -> str | None:
+    """Return a key of one listener, whose name may have underscores, and whose mechanism hyphens.
+
+    `listener.name.sasl.ssl.scram.sha.512.sasl.jaas.config` has dots for both.
+    """
+    if not dotted.startswith(LISTENER_PREFIX):
+        return None
+    words = dotted.removeprefix(LISTENER_PREFIX).split(".")
+    for count in range(1, len(words)):
+        rest = re.sub(r"^scram\.sha\.(\d+)\.", r"scram-sha-\1.", ".".join(words[count:]))
+        key = f"{LISTENER_PREFIX}{'_'.join(words[:count])}.{rest}"
+        if find_key(BrokerConfig, key) is not None:
+            return key
+    return None
+
+
 def _key_of(variable: str) -> str:
     key = variable.removeprefix(PREFIX).lower().replace("_", ".")
     if is_known(key):
         return key
+    if (of_listener := _listener_key(key)) is not None:
+        return of_listener
     for name in IGNORED:  # one of them has a capital letter
         if name.lower() == key:
             return name

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections import defaultdict
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
 from ottla.client.config_definition import ConfigError
@@ -51,17 +53,44 @@ def parse_listeners(key_name: str, text: str, protocol_map: str) -> tuple[Listen
     listeners = tuple(_parse(key_name, item.strip(), protocols) for item in text.split(",") if item.strip())
     if not listeners:
         raise ConfigError(key_name, "must name at least one listener, like PLAINTEXT://127.0.0.1:9092")
-    for field, values in (
-        ("names", [listener.name for listener in listeners]),
-        ("ports", _fixed_ports(listeners)),
-    ):
-        if len(set(values)) != len(values):
-            raise ConfigError(key_name, f"must have different {field}, not {text!r}")
+    is_own = key_name == "listeners"
+    by_name, by_port = _grouped(listeners)
+    if any(not _is_pair(alike) or (is_own and not _share_port(alike)) for alike in by_name):
+        raise ConfigError(key_name, f"must have different names, not {text!r}")
+    if is_own and any(not _is_pair(alike) for alike in by_port):
+        raise ConfigError(
+            key_name, f"must have different ports, or one IPv4 and one IPv6 address on a port, not {text!r}"
+        )
     return listeners
 
 
-def _fixed_ports(listeners: tuple[Listener, ...]) -> list[tuple[str, int]]:
-    return [(listener.host, listener.port) for listener in listeners if listener.port]
+def _grouped(listeners: Iterable[Listener]) -> tuple[list[list[Listener]], list[list[Listener]]]:
+    """Return the listeners that have a name in common, and those that have a port in common."""
+    by_name, by_port = defaultdict[str, list[Listener]](list), defaultdict[int, list[Listener]](list)
+    for listener in listeners:
+        by_name[listener.name].append(listener)
+        if listener.port:
+            by_port[listener.port].append(listener)
+    return (
+        [alike for alike in by_name.values() if len(alike) > 1],
+        [alike for alike in by_port.values() if len(alike) > 1],
+    )
+
+
+def _share_port(listeners: Iterable[Listener]) -> bool:
+    return len({listener.port for listener in listeners}) == 1
+
+
+def _is_pair(listeners: Iterable[Listener]) -> bool:
+    """Return whether these are one IPv4 and one IPv6 address, which may share a port and a name (KIP-797)."""
+    return sorted(_ip_version(listener.host) for listener in listeners) == [4, 6]
+
+
+def _ip_version(host: str) -> int:
+    try:
+        return ip_address(host.partition("%")[0]).version
+    except ValueError:
+        return 0  # a name, or every interface
 
 
 def _parse(key_name: str, item: str, protocols: dict[str, str]) -> Listener:

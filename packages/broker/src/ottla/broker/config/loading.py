@@ -6,11 +6,11 @@ Later sources win: defaults, properties file, environment (`OTTLA_LOG_RETENTION_
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.environment_keys import from_environment
-from ottla.broker.config.keys import keys_of
+from ottla.broker.config.keys import find_key, parse_listener_key, values_of
 from ottla.broker.config.listeners import is_loopback
 from ottla.broker.config.unsupported_keys import (
     ADVERTISED_PARTS,
@@ -58,12 +58,12 @@ def load_broker_config(
     settings = _old_listener_names(
         _rename_aliases(merged, warnings), "127.0.0.1" if properties is None else ""
     )
-    known = keys_of(BrokerConfig)
+    _refuse_two_of_brokers(settings)
     warnings += _warnings_for(settings)
-    explicit = {name: text for name, text in settings.items() if name in known}
+    explicit = {name: text for name, text in settings.items() if find_key(BrokerConfig, name) is not None}
     implied = {} if properties is None else {"listeners": KAFKA_LISTENERS}
     config = broker_config_from(implied | explicit)
-    return Loaded(config, explicit, (*warnings, *_exposure(config)))
+    return Loaded(config, explicit, (*warnings, *_unused(config), *_exposure(config)))
 
 
 def _refuse_unknown(flags: Mapping[str, str]) -> None:
@@ -80,6 +80,24 @@ def _refuse_unmet_protection(settings: Mapping[str, str]) -> None:
         )
 
 
+def _refuse_two_of_brokers(settings: Mapping[str, str]) -> None:
+    if settings.get("inter.broker.listener.name") and settings.get("security.inter.broker.protocol"):
+        raise ConfigError(
+            "security.inter.broker.protocol",
+            "must not be set together with inter.broker.listener.name, whose protocol "
+            "listener.security.protocol.map has",
+        )
+
+
+def _unused(config: BrokerConfig) -> Iterator[str]:
+    """Warn of settings of a listener that there is not."""
+    names = {listener.name.lower() for listener in config.parsed_listeners}
+    for name, _ in config.listener_overrides:
+        parts = parse_listener_key(name)
+        if parts is not None and parts.listener not in names:
+            yield f"{name} has no effect: `listeners` has no {parts.listener.upper()}"
+
+
 def _exposure(config: BrokerConfig) -> list[str]:
     """Warn of listeners that other machines reach without a login."""
     reached = [str(listener) for listener in config.parsed_listeners if not is_loopback(listener.host)]
@@ -93,19 +111,19 @@ def _exposure(config: BrokerConfig) -> list[str]:
 
 def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
     """Build a checked configuration from dotted keys, all of which must be known."""
-    known = keys_of(BrokerConfig)
-    values: dict[str, Any] = {}
-    for name, text in settings.items():
-        if name not in known:
+    for name in settings:
+        if find_key(BrokerConfig, name) is None:
             raise ConfigError(name, why_no_setting(name))
-        values[known[name].field] = known[name].parse(text)
-    config = BrokerConfig(**values)
+    config = BrokerConfig(**values_of(BrokerConfig, settings))
     check_broker_config(config)
     return config
 
 
 REPLICA_SELECTORS: Final = ("", "RackAwareReplicaSelector", "LeaderSelector")
 
+
+SERVED_PROTOCOLS: Final = ("PLAINTEXT",)
+"""The security protocols that a listener may have."""
 
 _LEAST_DEDUPE_BYTES: Final = 1 << 20
 
@@ -115,7 +133,7 @@ def check_broker_config(config: BrokerConfig) -> None:
     # One branch for each rule: the error names the key to change, and why.
     for listener in config.parsed_listeners:
         # Served in plain text, such a listener would expose data that it is meant to protect.
-        if listener.security_protocol != "PLAINTEXT":
+        if listener.security_protocol not in SERVED_PROTOCOLS:
             raise ConfigError(
                 "listeners", f"must be PLAINTEXT: there is no TLS or login here yet, for {listener}"
             )
@@ -123,6 +141,7 @@ def check_broker_config(config: BrokerConfig) -> None:
     _check_advertised(config)
     if config.interbroker_listener not in listeners:
         _refuse_interbroker_listener(config, listeners)
+    _check_control_plane(config, listeners)
     if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
         raise ConfigError("replica.fetch.wait.max.ms", "must be at most replica.lag.time.max.ms")
     if (config.replica_selector_class or "").rpartition(".")[2] not in REPLICA_SELECTORS:
@@ -157,6 +176,18 @@ def check_broker_config(config: BrokerConfig) -> None:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
 
 
+def _check_control_plane(config: BrokerConfig, listeners: set[str]) -> None:
+    if not config.control_plane_listener_name:
+        return
+    if config.controller_listener not in listeners:
+        raise ConfigError("control.plane.listener.name", f"must be one of {', '.join(sorted(listeners))}")
+    if config.controller_listener == config.interbroker_listener:
+        raise ConfigError(
+            "control.plane.listener.name",
+            f"must be another listener than that of brokers, {config.interbroker_listener}",
+        )
+
+
 def _check_advertised(config: BrokerConfig) -> None:
     names = {listener.name for listener in config.parsed_listeners}
     advertised = config.parsed_advertised_listeners
@@ -169,9 +200,12 @@ def _check_advertised(config: BrokerConfig) -> None:
             raise ConfigError(
                 "advertised.listeners", f"must have hosts that others can reach, not {listener.host}"
             )
-    own = config.interbroker_listener
-    if own in names and own not in {listener.name for listener in advertised}:
-        raise ConfigError("advertised.listeners", f"must name {own}, the listener of brokers, too")
+    for own, whose in (
+        (config.interbroker_listener, "brokers"),
+        (config.controller_listener, "the controller"),
+    ):
+        if own in names and own not in {listener.name for listener in advertised}:
+            raise ConfigError("advertised.listeners", f"must name {own}, the listener of {whose}, too")
 
 
 def _rename_aliases(settings: Mapping[str, str], warnings: list[str]) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+import dataclasses
+from typing import Final, Self
 
+from ottla.broker.config.keys import keys_of, overrides_of
 from ottla.broker.config.listeners import Listener, parse_listeners, parse_networks
-from ottla.broker.runtime.frozen_classes import field_group
+from ottla.broker.runtime.frozen_classes import field_group, replace
 from ottla.client.config_definition import MAX_INT, at_least, one_of, setting
 
 _CLUSTER: Final = "cluster-wide"
@@ -72,6 +74,8 @@ class NetworkSettings:
         "address of this machine, unless inter.broker.networks is set.",
         update="per-broker",
     )
+    listener_overrides: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+    """The keys of single listeners (`listener.name.<name>.`) with their texts. No key itself."""
     listener_security_protocol_map: str = setting(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         "The security protocol of each listener name.",
@@ -86,7 +90,9 @@ class NetworkSettings:
         ottla_only=True,
     )
     control_plane_listener_name: str | None = setting(
-        None, "No effect yet: a separate listener for the controller's requests."
+        None,
+        "The listener for the controller's requests to brokers, which must be one that clients do not use; "
+        "by default they take the listener of requests between brokers.",
     )
     security_inter_broker_protocol: str = setting(
         "PLAINTEXT",
@@ -180,11 +186,26 @@ class NetworkSettings:
         """Whether brokers have a listener of their own, which identifies them in place of their addresses."""
         return bool(self.inter_broker_listener_name) and len(self.parsed_listeners) > 1
 
+    def of_listener(self, name: str, mechanism: str | None = None) -> Self:
+        """Return the settings of one listener, or of one mechanism of its logins.
+
+        They are the broker's, with the keys on top that begin with `listener.name.<name>.`, and on top of
+        those the keys that begin with `listener.name.<name>.<mechanism>.`.
+        """
+        known = keys_of(type(self))
+        own = overrides_of(dict(self.listener_overrides), name, mechanism)
+        return replace(self, **{known[key].field: known[key].parse(text) for key, text in own.items()})
+
+    @property
+    def controller_listener(self) -> str:
+        """The name of the listener to which the controller sends its requests."""
+        return (self.control_plane_listener_name or self.interbroker_listener).upper()
+
     @property
     def interbroker_listener(self) -> str:
         """The name of the listener for requests between brokers."""
         if self.inter_broker_listener_name:
-            return self.inter_broker_listener_name
+            return self.inter_broker_listener_name.upper()
         for listener in self.parsed_listeners:
             if listener.security_protocol == self.security_inter_broker_protocol:
                 return listener.name

@@ -6,12 +6,11 @@ for protection which is not there refuses the start: a broker that ignores it wo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from ottla.broker.config.broker import BrokerConfig
-from ottla.broker.config.keys import keys_of
+from ottla.broker.config.keys import find_key, keys_of, parse_listener_key
 
 ALIASES: Mapping[str, str] = {
     "log.delete.delay.ms": "log.segment.delete.delay.ms",
@@ -23,6 +22,8 @@ ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 """The keys of an address before `listeners` and `advertised.listeners`."""
 
 NO_PROTECTION: Final = "there is no TLS, login or access control here yet"
+NOT_SUPPORTED: Final = "Not supported"
+"""The documentation of a setting that is here to be refused begins with it."""
 _QUOTAS: Final = "quotas are not supported"
 _QUORUM: Final = "it applies to Kafka's own quorum; this broker uses ZooKeeper or its embedded coordinator"
 _NEW_GROUPS: Final = "it applies to the group protocols of Kafka 4; groups here use the classic one"
@@ -79,7 +80,7 @@ IGNORED_PREFIXES: Mapping[str, str] = {
     "remote.": _REMOTE,
     "rlmm.config.": _REMOTE,
     "rsm.config.": _REMOTE,
-    "listener.name.": "settings of single listeners are not supported",
+    "listener.name.": "only settings of TLS and logins may differ by listener, whose name is in lower case",
 }
 """Beginnings of keys of Kafka that have no effect here, and why."""
 
@@ -107,8 +108,6 @@ SECURITY_KEYS: Mapping[str, str] = {
 }
 """Other keys of Kafka that protect a cluster, each with the value that asks for no protection."""
 
-_OF_ONE_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?:(?:gssapi|plain|scram-sha-\d+|oauthbearer)\.)?(.+)")
-
 
 def unmet_protection(settings: Mapping[str, str]) -> list[str]:
     """Return the keys that ask for protection which is not there."""
@@ -116,15 +115,19 @@ def unmet_protection(settings: Mapping[str, str]) -> list[str]:
 
 
 def _protects(name: str, text: str) -> bool:
-    of_one = _OF_ONE_LISTENER.fullmatch(name)
-    plain = of_one[1] if of_one else name
+    """Whether a key asks for protection that no setting gives."""
+    setting = find_key(BrokerConfig, name)
+    if setting is not None and not setting.doc.startswith(NOT_SUPPORTED):
+        return False
+    parts = parse_listener_key(name)
+    plain = name if parts is None else parts.key
     is_security = plain in SECURITY_KEYS or plain.startswith(SECURITY_PREFIXES)
     return is_security and text not in ("", SECURITY_KEYS.get(plain, ""))
 
 
 def reason_without_effect(name: str) -> str | None:
     """Say why a key of Kafka has no effect here; None for a key that works, or that Kafka does not have."""
-    if (setting := keys_of(BrokerConfig).get(name)) is not None:
+    if (setting := find_key(BrokerConfig, name)) is not None:
         return _reason_in(setting.doc)
     if name in IGNORED:
         return IGNORED[name]
@@ -144,7 +147,11 @@ def _reason_in(doc: str) -> str | None:
 
 def is_known(name: str) -> bool:
     """Return whether the broker or Kafka has a key."""
-    return name in _with_effect() or reason_without_effect(name) is not None
+    return (
+        name in _with_effect()
+        or find_key(BrokerConfig, name) is not None
+        or reason_without_effect(name) is not None
+    )
 
 
 def why_no_setting(name: str) -> str:

@@ -136,15 +136,17 @@ class Server:
         *,
         ssl_context: ssl.SSLContext | None = None,
         initial_state: SessionState = SessionState.AUTHENTICATED,
+        shares_port: bool = False,
         serve: bool = True,
     ) -> tuple[str, int]:
         """Accept connections on an address; port 0 takes a free one. Returns the address in use.
 
         Sessions begin in `initial_state`. Without `serve` the address is only taken, and `serve()` begins to
-        accept. Raises OSError when the address cannot be had.
+        accept. With `shares_port` an IPv6 address leaves its port on IPv4 free. Raises OSError when the
+        address cannot be had.
         """
         acceptor = Acceptor(
-            self._bind(host, port),
+            self._bind(host, port, shares_port),
             lambda: Connection(self._shared, name, initial_state),
             backlog=self._config.socket_listen_backlog_size,
             ssl_context=ssl_context,
@@ -161,14 +163,14 @@ class Server:
         for acceptor in self._listening:
             acceptor.serve()
 
-    def _bind(self, host: str, port: int) -> socket.socket:
+    def _bind(self, host: str, port: int, shares_port: bool) -> socket.socket:
         try:
-            return self._bound(host, port)
+            return self._bound(host, port, shares_port)
         except OSError as error:
             reason = f"cannot listen on {host or '*'}:{port}: {error.strerror or error}"
             raise OSError(error.errno, reason) from error
 
-    def _bound(self, host: str, port: int) -> socket.socket:
+    def _bound(self, host: str, port: int, shares_port: bool) -> socket.socket:
         info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = info[0]
         plug = socket.socket(family, kind, protocol)
@@ -176,6 +178,8 @@ class Server:
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self._config.socket_receive_buffer_bytes > 0:  # has an effect only before listen()
                 plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.socket_receive_buffer_bytes)
+            if shares_port and family == socket.AF_INET6:
+                plug.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             plug.bind(address)
             plug.setblocking(False)
         except OSError:

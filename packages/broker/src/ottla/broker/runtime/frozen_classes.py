@@ -151,7 +151,13 @@ def _hash(self: Any) -> int:
 
 
 def _show(self: Any) -> str:
-    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+    """Show the fields, but those declared with `repr=False`: they may hold secrets."""
+    fields = declared(type(self))
+    shown = ", ".join(
+        f"{name}={getattr(self, name)!r}"
+        for name in self.__slots__
+        if getattr(fields.get(name), "repr", True) is not False
+    )
     return f"{type(self).__qualname__}({shown})"
 
 

@@ -299,9 +299,15 @@ class Broker:
 
     async def _bind(self) -> None:
         """Bind the listeners without accepting yet; ports that were 0 are known after this."""
-        for listener in self.config.parsed_listeners:
+        listeners = self.config.parsed_listeners
+        ports = [listener.port for listener in listeners if listener.port]
+        for listener in listeners:
             self._addresses[listener.name] = await self._server.listen(
-                listener.name, listener.host, listener.port, serve=False
+                listener.name,
+                listener.host,
+                listener.port,
+                shares_port=ports.count(listener.port) > 1,
+                serve=False,
             )
 
     def _join_cluster(self, session: Session, control: BackgroundTasks) -> None:
@@ -395,7 +401,7 @@ class Broker:
     def _connect(self, broker: LiveBroker) -> Sender:
         if broker.id == self.broker_id:
             return LocalSender(self.services)
-        endpoint = endpoint_of(broker, self.config.interbroker_listener)
+        endpoint = endpoint_of(broker, self.config.controller_listener)
         address, timeout_ms = Address(endpoint.host, endpoint.port), self.config.controller_socket_timeout_ms
         return RemoteSender(self.parts.peers.registered(address, timeout_ms))
 
