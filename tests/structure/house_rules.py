@@ -33,6 +33,7 @@ SIZE_REASON: Final = "lines because"
 
 _NAMELESS: Final = {"each", "one"}
 _FIRST_WORDS: Final = {"let", "have", "tell", "say"}
+_FIRST_IN_DOCSTRINGS: Final = re.compile(r"(what|have|let|say)\b", re.IGNORECASE)
 _RIDDLES: Final = re.compile(r"\b(what is|nobody|anew|tells?|told|who|whatever|lets?)\b", re.IGNORECASE)
 
 
@@ -49,7 +50,7 @@ def docstring_faults(source: Source) -> Iterator[str]:
     """Yield the docstrings whose first line begins or turns on a word that makes a riddle of it."""
     for line, text in source.docstrings():
         first = text.strip().partition("\n")[0]
-        if (found := _RIDDLES.search(first)) is not None:
+        if (found := _RIDDLES.search(first) or _FIRST_IN_DOCSTRINGS.match(first)) is not None:
             yield f"{source}:{line}: {found[0]!r} in {first!r}"
 
 

@@ -53,12 +53,14 @@ def test_riddles_are_found_in_first_lines_only(folder: Path) -> None:
         folder,
         "words.py",
         '"""What is counted."""\n\n\nclass Outlet:\n    """An outlet.\n\n    Nobody reads it.\n    """\n\n'
-        '    def open(self):\n        """Open it anew."""\n',
+        '    def open(self):\n        """Open it anew."""\n\n'
+        '    def close(self):\n        """Have it closed; what it holds is dropped."""\n',
     )
 
     assert [fault.rpartition("words.py:")[2] for fault in docstring_faults(read)] == [
         "1: 'What is' in 'What is counted.'",
         "11: 'anew' in 'Open it anew.'",
+        "14: 'Have' in 'Have it closed; what it holds is dropped.'",
     ]
 
 

@@ -109,6 +109,9 @@ def test_a_cluster_starts_replaces_a_killed_broker_and_stops(
     assert done.exit_code == 0, done.output
     assert set(pids(directory).values()) == {None}
     assert ran(stop, *where).output == f"Error: the cluster in {directory} does not run\n"
+    for number in (1, 2, 3):
+        assert (directory / f"broker-{number}" / "server.log").read_text()
+    assert any(file.read_text() for file in directory.glob("broker-*/controller.log"))
 
 
 def wait_until_ended(directory: Path, name: str) -> None:

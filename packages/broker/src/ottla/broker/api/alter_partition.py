@@ -39,7 +39,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: AlterPartitionRequest, context: RequestContext
 ) -> AlterPartitionResponse:
-    """Have the controller check and write the proposed ISRs; respond with the leaderships that hold now."""
+    """Pass the proposed ISRs to the controller, and respond with the leaderships that hold now."""
     by_id = context.api_version >= FIRST_BY_ID
     proposals: dict[TopicPartition, ProposedIsr] = {}
     refused: list[TopicDataResponse] = []

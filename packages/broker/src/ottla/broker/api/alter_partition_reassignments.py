@@ -20,7 +20,7 @@ from ottla.protocol.topics import TopicPartition
 async def handle(
     services: Needs, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Have the controller store and begin the moves; respond with the outcome of each partition."""
+    """Pass the moves to the controller to store and begin; respond with the outcome of each partition."""
     targets: dict[TopicPartition, tuple[int, ...] | None] = {}
     async for topic in context.paced(request.topics):
         async for partition in context.paced(topic.partitions):

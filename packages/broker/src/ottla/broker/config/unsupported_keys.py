@@ -126,7 +126,7 @@ def _protects(name: str, text: str) -> bool:
 
 
 def reason_without_effect(name: str) -> str | None:
-    """Say why a key of Kafka has no effect here; None for a key that works, or that Kafka does not have."""
+    """Return why a key of Kafka has no effect here; None for one that works, or that Kafka does not have."""
     if (setting := find_key(BrokerConfig, name)) is not None:
         return _reason_in(setting.doc)
     if name in IGNORED:
@@ -155,7 +155,7 @@ def is_known(name: str) -> bool:
 
 
 def why_no_setting(name: str) -> str:
-    """Say about a key that is not a setting here what Kafka's is for, or which key is spelled like it."""
+    """Describe Kafka's key of a name that is no setting here, or suggest the key that is spelled like it."""
     if (reason := reason_without_effect(name)) is not None:
         return f"has no effect: {reason}"
     near = nearest_key(name)

@@ -114,7 +114,7 @@ async def run_for_election(
 
 
 async def _enable_features(session: Operations) -> None:
-    """Say, once for the cluster, that features can be finalized (KIP-584); none has been."""
+    """Write, once for the cluster, that features can be finalized (KIP-584); none has been."""
     node = FeatureNode()
     try:
         data, _ = await session.get(node.path)

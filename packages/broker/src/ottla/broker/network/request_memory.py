@@ -22,7 +22,7 @@ SMALL_BYTES: Final = 64 << 10
 
 
 class Share(Enum):
-    """What a large request takes its memory from."""
+    """The memory from which large requests are allocated."""
 
     APPENDED = 0
     """Records to append: they hold memory for a short time, and take it from no other request."""

@@ -254,7 +254,7 @@ class Network:
                 continue
 
     def stop_looking(self) -> None:
-        """Have the test itself look after connections, with times of its own."""
+        """Leave the checks of connections to the test, with times of its own."""
         self.server._looking.cancel()
 
     async def settle(self) -> None:

@@ -327,7 +327,7 @@ class Workers:
         self._progress.set()
 
     def _refused(self, work: WorkItem, failure: OutputFailed, error: BaseException) -> None:
-        """What handled work sent will never be acknowledged, or not in time."""
+        """Treat handled work whose output will never be acknowledged, or not in time."""
         verdict = self._verdict(work, failure) if isinstance(error, OutputTooLarge) else Stop()
         if self._observer is not None and isinstance(verdict, Skip | DeadLetter):
             self._observer.on_failed(work, failure, verdict)

@@ -36,7 +36,7 @@ class MemoryAcknowledgement:
         self._future.set_result(metadata)
 
     def done(self) -> bool:
-        """Say that the record is written."""
+        """Return True: the record is written at once."""
         return True
 
     def result(self) -> RecordMetadata:

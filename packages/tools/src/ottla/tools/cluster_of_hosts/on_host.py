@@ -23,6 +23,7 @@ from ottla.tools.local_cluster.members import (
     PROPERTIES,
     Member,
     apache_command,
+    broker_command,
     running_pid,
     spawn,
     stop,
@@ -54,7 +55,7 @@ def brokers_of(plan: HostsPlan, host: Host) -> list[Member]:
 
 def _broker(plan: HostsPlan, host: Host, broker_id: int) -> Member:
     home = Path(plan.directory) / f"broker-{broker_id}"
-    command = (sys.executable, "-m", "ottla.broker", "start", "--config", str(home / PROPERTIES))
+    command = broker_command(home)
     port = plan.broker_port(host, broker_id)
     return Member(f"broker-{broker_id}", home, command, port, home / "broker.pid", locks_itself=True)
 

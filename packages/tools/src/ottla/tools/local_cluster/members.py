@@ -58,10 +58,15 @@ class Member:
 def broker_member(layout: ClusterLayout, directory: Path, broker_id: int) -> Member:
     """Return a broker's process; its directory is also its log directory."""
     home = directory / f"broker-{broker_id}"
-    config = str(home / PROPERTIES)
-    command = (sys.executable, "-m", "ottla.broker", "start", "--config", config)
+    command = broker_command(home)
     port = layout.broker_port(broker_id)
     return Member(f"broker {broker_id}", home, command, port, home / "broker.pid", locks_itself=True)
+
+
+def broker_command(home: Path) -> tuple[str, ...]:
+    """Return the command of a broker that has its configuration in `home`, and writes its own logs there."""
+    options = ("start", "--config", str(home / PROPERTIES), "--log-dir", str(home))
+    return (sys.executable, "-m", "ottla.broker", *options)
 
 
 def zookeeper_member(layout: ClusterLayout, directory: Path, server_id: int) -> Member:

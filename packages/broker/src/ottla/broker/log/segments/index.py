@@ -269,7 +269,7 @@ class TransactionIndex:
         self._entries = []
 
     def assume_empty(self) -> None:
-        """Have no entries, without a look at the disk."""
+        """Begin without entries, and without a look at the disk."""
         self._entries = []
 
     def append(self, entry: AbortedTransaction) -> None:
