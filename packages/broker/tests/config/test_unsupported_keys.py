@@ -28,7 +28,11 @@ NOT_THERE = "there is no TLS, login or access control here yet"
             "7",
             "a request that waits leaves its queue as it ends, so nothing is purged",
         ),
-        ("quota.window.num", "11", "quotas are not supported"),
+        (
+            "quota.producer.default",
+            "1024",
+            "default quotas are dynamic: kafka-configs --entity-type clients --entity-default",
+        ),
         ("remote.log.storage.system.enable", "true", "logs are not kept in remote storage"),
         (
             "listener.name.inside.max.connections",

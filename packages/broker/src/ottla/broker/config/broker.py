@@ -14,6 +14,7 @@ from ottla.broker.config.compression import (
     gzip_level,
 )
 from ottla.broker.config.network import NetworkSettings, RequestLimits
+from ottla.broker.config.quotas import QuotaSettings
 from ottla.broker.config.transactions import TransactionSettings
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
@@ -26,7 +27,7 @@ _NOTHING_TO_PURGE: Final = (
 
 
 @frozen(kw_only=True)
-class BrokerConfig(NetworkSettings, RequestLimits, TransactionSettings):
+class BrokerConfig(NetworkSettings, RequestLimits, QuotaSettings, TransactionSettings):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
     # --- identity
@@ -369,37 +370,6 @@ class BrokerConfig(NetworkSettings, RequestLimits, TransactionSettings):
     )
     replica_fetch_backoff_ms: int = setting(1_000, "The longest pause after a failed fetch.", at_least(0))
     num_replica_fetchers: int = setting(1, "Fetchers per leader.", at_least(1), update=_CLUSTER)
-    leader_replication_throttled_rate: int = setting(
-        MAX_LONG,
-        "Bytes per second sent to throttled followers that are not in sync.",
-        at_least(0),
-        long=True,
-        update=_CLUSTER,
-    )
-    follower_replication_throttled_rate: int = setting(
-        MAX_LONG,
-        "Bytes per second copied from leaders into throttled replicas that are not in sync.",
-        at_least(0),
-        long=True,
-        update=_CLUSTER,
-    )
-    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
-        MAX_LONG,
-        "Bytes per second of moves between log directories.",
-        at_least(0),
-        long=True,
-        update=_CLUSTER,
-    )
-    replication_quota_window_num: int = setting(
-        11, "Windows over which the rate of throttled replication is measured.", at_least(1)
-    )
-    replication_quota_window_size_seconds: int = setting(1, "Length of such a window.", at_least(1))
-    alter_log_dirs_replication_quota_window_num: int = setting(
-        11, "Windows over which the rate of moves between log directories is measured.", at_least(1)
-    )
-    alter_log_dirs_replication_quota_window_size_seconds: int = setting(
-        1, "Length of such a window.", at_least(1)
-    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5_000, "How often high watermarks are checkpointed.", at_least(1), long=True
     )

@@ -24,7 +24,7 @@ ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 NO_PROTECTION: Final = "there is no TLS, login or access control here yet"
 NOT_SUPPORTED: Final = "Not supported"
 """The documentation of a setting that is here to be refused begins with it."""
-_QUOTAS: Final = "quotas are not supported"
+_DEFAULT_QUOTA: Final = "default quotas are dynamic: kafka-configs --entity-type clients --entity-default"
 _QUORUM: Final = "it applies to Kafka's own quorum; this broker uses ZooKeeper or its embedded coordinator"
 _NEW_GROUPS: Final = "it applies to the group protocols of Kafka 4; groups here use the classic one"
 _REMOTE: Final = "logs are not kept in remote storage"
@@ -54,6 +54,8 @@ IGNORED: Mapping[str, str] = {
     "process.roles": _QUORUM,
     "server.max.startup.time.ms": _QUORUM,
     "unclean.leader.election.interval.ms": _QUORUM,
+    "quota.consumer.default": _DEFAULT_QUOTA,
+    "quota.producer.default": _DEFAULT_QUOTA,
     "client.quota.callback.class": "quota callbacks are Java classes",
     "max.connection.creation.rate": "connections are limited in number, not in rate (max.connections.per.ip)",
     "max.request.partition.size.limit": "lists of requests are limited by request.max.elements",
@@ -67,8 +69,6 @@ IGNORED: Mapping[str, str] = {
 """Keys of Kafka that have no effect here, and why."""
 
 IGNORED_PREFIXES: Mapping[str, str] = {
-    "controller.quota.": _QUOTAS,
-    "quota.": _QUOTAS,
     "controller.listener.": _QUORUM,
     "controller.quorum.": _QUORUM,
     "metadata.": _QUORUM,

@@ -1,0 +1,230 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Rates over windows, and the quotas of one client, natively. `_rates.pyi` documents them."""
+
+from libc.math cimport INFINITY, floor, fmax, fmin
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.stdlib cimport free, realloc
+
+cdef enum:
+    FIRST_SAMPLES = 4
+    AVERAGED_MS = 30_000
+
+
+cdef class SampledRate:
+
+    def __cinit__(self, double window_ms, int count):
+        self.window_ms = window_ms
+        self.most = count + 1  # and one that the oldest window overlaps
+
+    def __dealloc__(self):
+        free(self.samples)
+
+    def record(self, double value, double now_ms):
+        self.put(value, now_ms)
+
+    cdef int put(self, double value, double now_ms) except -1:
+        cdef Sample *sample = NULL
+        if self.count:
+            sample = &self.samples[self.current]
+        if sample == NULL or now_ms - sample.start_ms >= self.window_ms:
+            sample = self.advance(now_ms)
+        sample.total += value
+        sample.last_ms = self.recorded_ms = now_ms
+        return 0
+
+    cdef Sample *advance(self, double now_ms) except NULL:
+        """Begin a sample, in the place of the oldest once there are enough."""
+        cdef Sample *grown
+        cdef int wanted
+        self.current = self.current + 1 if self.count else 0
+        if self.current == self.most:
+            self.current = 0
+        if self.current == self.count:
+            if self.count == self.capacity:
+                wanted = self.capacity * 2 if self.capacity else FIRST_SAMPLES
+                grown = <Sample *> realloc(self.samples, wanted * sizeof(Sample))
+                if grown == NULL:
+                    raise MemoryError
+                self.samples, self.capacity = grown, wanted
+            self.count += 1
+        self.samples[self.current] = Sample(now_ms, now_ms, 0)
+        return &self.samples[self.current]
+
+    cdef void purge(self, double now_ms) noexcept:
+        """Empty the samples whose last event is older than all windows; one that overlaps them counts."""
+        cdef int i
+        for i in range(self.count):
+            if now_ms - self.samples[i].last_ms >= self.window_ms * (self.most - 1):
+                self.samples[i] = Sample(now_ms, now_ms, 0)
+
+    cdef double span(self, double now_ms) noexcept:
+        """Return the time that the rate covers: full windows, and the elapsed part of the last."""
+        cdef double oldest_ms = now_ms, elapsed_ms, missing
+        cdef int i
+        self.purge(now_ms)
+        for i in range(self.count):
+            oldest_ms = fmin(oldest_ms, self.samples[i].start_ms)
+        elapsed_ms = now_ms - oldest_ms
+        missing = self.most - 2 - floor(elapsed_ms / self.window_ms)
+        if missing > 0:
+            elapsed_ms += missing * self.window_ms
+        return fmax(elapsed_ms, 1)
+
+    cdef double sum(self) noexcept:
+        cdef double total = 0
+        cdef int i
+        for i in range(self.count):
+            total += self.samples[i].total
+        return total
+
+    def per_s(self, double now_ms):
+        cdef double span_ms = self.span(now_ms)  # purges before the sum
+        return self.sum() * 1000 / span_ms
+
+    def span_ms(self, double now_ms):
+        return self.span(now_ms)
+
+    @property
+    def last_ms(self):
+        return self.recorded_ms
+
+
+cdef class ThrottleTimes:
+
+    def note(self, double throttle_ms, double now_ms):
+        self.rotate(now_ms)
+        self.total_ms += throttle_ms
+        self.count += 1
+
+    cdef int rotate(self, double now_ms) except -1:
+        if now_ms - self.from_ms >= AVERAGED_MS:
+            if now_ms - self.from_ms < 2 * AVERAGED_MS:
+                self.earlier_total_ms, self.earlier_count = self.total_ms, self.count
+            else:
+                self.earlier_total_ms = self.earlier_count = 0
+            self.total_ms = self.count = 0
+            self.from_ms = now_ms
+        return 0
+
+    def average_ms(self, double now_ms):
+        self.rotate(now_ms)
+        cdef int64_t count = self.count + self.earlier_count
+        return (self.total_ms + self.earlier_total_ms) / count if count else 0.0
+
+
+cdef class QuotaBucket:
+
+    def __cinit__(self, double bound, double window_ms, int count, double longest_ms=INFINITY):
+        self.bound, self.longest_ms = bound, longest_ms
+        self.rate = SampledRate(window_ms, count)
+        self.throttle_times = ThrottleTimes()
+
+    cpdef double record(self, double value, double now_ms) except *:
+        self.rate.put(value, now_ms)
+        return self.excess_ms(now_ms)
+
+    cpdef double excess_ms(self, double now_ms) except *:
+        cdef double span_ms = self.rate.span(now_ms)
+        cdef double per_s = self.rate.sum() * 1000 / span_ms
+        if per_s <= self.bound:
+            return 0
+        if self.bound <= 0:
+            return self.longest_ms
+        return fmin(floor((per_s - self.bound) / self.bound * span_ms + 0.5), self.longest_ms)
+
+    cpdef double room(self, double now_ms) except *:
+        cdef double span_ms = self.rate.span(now_ms)
+        return self.bound * span_ms / 1000 - self.rate.sum()
+
+
+cdef class TokenBucket:
+
+    def __cinit__(self, double bound, double window_ms, int count, double now_ms):
+        self.bound, self.burst_s = bound, window_ms * count / 1000
+        self.left, self.filled_ms = bound * self.burst_s, now_ms
+        self.rate = SampledRate(window_ms, count)
+        self.throttle_times = ThrottleTimes()
+
+    cpdef double tokens(self, double now_ms) except *:
+        cdef double elapsed_ms = fmax(0, now_ms - self.filled_ms)
+        self.left = fmin(self.bound * self.burst_s, self.left + self.bound * elapsed_ms / 1000)
+        self.filled_ms = now_ms
+        return self.left
+
+    def record(self, double permits, double now_ms):
+        self.left = fmin(self.bound * self.burst_s, self.tokens(now_ms) - permits)
+        self.rate.put(permits, now_ms)
+        return self.excess_ms(now_ms)
+
+    def excess_ms(self, double now_ms):
+        cdef double left = self.tokens(now_ms)
+        return floor(-left * 1000 / self.bound + 0.5) if left < 0 else 0.0
+
+
+cdef class SessionQuotas:
+
+    def __init__(self, now_ms, produce=None, fetch=None, request=None, mutation=None):
+        self.now_ms = now_ms
+        self.produce, self.fetch, self.request, self.mutation = produce, fetch, request, mutation
+        self.is_limited = not (produce is None and fetch is None and request is None and mutation is None)
+
+    cdef bint serves_fast(self) except -1:
+        """Whether the next request may take a fast path: the general path answers where a throttle is due."""
+        return self.request is None or self.request.excess_ms(self.now_ms()) <= 0
+
+    cdef int64_t fetch_credit(self) except -2:
+        """Return how many bytes may be fetched now; -1 without any."""
+        if self.fetch is None:
+            return INT64_MAX
+        return <int64_t> fmax(-1, fmin(floor(self.fetch.room(self.now_ms())), 1e18))
+
+    cdef int charge_fetch(self, int64_t size) except -1:
+        if self.fetch is not None:
+            self.fetch.rate.put(size, self.now_ms())
+        return 0
+
+    cdef int charge_time(self, double began_ms) except -1:
+        cdef double now_ms
+        if self.request is not None:
+            now_ms = self.now_ms()
+            self.request.rate.put((now_ms - began_ms) / 10, now_ms)  # percent of a second
+        return 0
+
+    cpdef int32_t charge_produce(self, int64_t size) except -1:
+        cdef double now_ms, throttle_ms
+        if self.produce is None:
+            return 0
+        now_ms = self.now_ms()
+        throttle_ms = fmin(self.produce.record(size, now_ms), INT32_MAX)
+        if throttle_ms > 0:
+            self.produce.throttle_times.note(throttle_ms, now_ms)
+        return <int32_t> throttle_ms
+
+    # ---- the general path
+
+    def throttle_fetch(self, int64_t size):
+        cdef double now_ms, throttle_ms
+        if self.fetch is None:
+            return 0
+        now_ms = self.now_ms()
+        throttle_ms = fmin(self.fetch.record(size, now_ms), INT32_MAX)
+        if throttle_ms > 0:
+            self.fetch.rate.put(-size, now_ms)
+            self.fetch.throttle_times.note(throttle_ms, now_ms)
+        return <int32_t> throttle_ms
+
+    def throttle_request(self, double busy_ms):
+        cdef double now_ms, throttle_ms
+        if self.request is None:
+            return 0
+        now_ms = self.now_ms()
+        throttle_ms = fmin(self.request.record(busy_ms / 10, now_ms), INT32_MAX)
+        if throttle_ms > 0:
+            self.request.throttle_times.note(throttle_ms, now_ms)
+        return <int32_t> throttle_ms
+
+    @property
+    def most_fetch_bytes(self):
+        if self.fetch is None:
+            return INT64_MAX
+        return <int64_t> fmin(self.fetch.bound * (self.fetch.rate.most - 2) * self.fetch.rate.window_ms / 1000, 1e18)
