@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from ottla.zookeeper.apache_server import Installation, NoZooKeeper, RealZooKeeper, find_installation
 from ottla.zookeeper.cli import zookeeper
 from ottla.zookeeper.embedded import EmbeddedCoordinator
+from ottla.zookeeper.embedded.access import access_to
 from ottla.zookeeper.errors import ConnectionLoss, NotStored
 from ottla.zookeeper.kazoo_session import KazooSession
 
@@ -112,25 +113,34 @@ async def test_the_embedded_command_serves_until_interrupted(tmp_path: Path) -> 
     assert process.stdout is not None
     async with asyncio.timeout(30):
         line = (await process.stdout.readline()).decode()
-        where = line.split(" at ")[1].split(",")[0]
-        async with KazooSession(where) as session:
+        address = line.split(" at ")[1].split(",")[0]
+        assert f"zookeeper.connect={tmp_path / 'zk'}" in (await process.stdout.readline()).decode()
+        access = access_to(tmp_path / "zk")
+        assert access.connect_string == address
+        async with KazooSession(address, credentials=access.credentials) as session:
             await session.create("/a", b"hello")
+        where = str(tmp_path / "zk")
         get = await asyncio.create_subprocess_exec(
             *COMMAND, "get", where, "/a", stdout=asyncio.subprocess.PIPE
+        )
+        stranger = await asyncio.create_subprocess_exec(
+            *COMMAND, "get", address, "/a", stderr=asyncio.subprocess.PIPE
         )
         ls = await asyncio.create_subprocess_exec(*COMMAND, "ls", where, stdout=asyncio.subprocess.PIPE)
         printed, _ = await get.communicate()
         listed, _ = await ls.communicate()
+        _, refusal = await stranger.communicate()
         process.send_signal(signal.SIGINT)
         status = await process.wait()
 
     assert (printed, listed) == (b"hello\n", b"a\nzookeeper\n")
+    assert refusal.startswith(b"Error: NoAuth: /a: the server asks for a secret")
     assert status == 0
 
 
 async def test_a_full_disk_refuses_changes_until_there_is_room(tmp_path: Path) -> None:
     directory = tmp_path / "zk"
-    serve = [*COMMAND, "start", "--embedded", "--port", "0", "--data-dir", str(directory)]
+    serve = [*COMMAND, "start", "--embedded", "--port", "0", "--data-dir", str(directory), "--no-secret"]
     process = await asyncio.create_subprocess_exec(
         *serve, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

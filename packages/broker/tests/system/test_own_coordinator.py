@@ -18,10 +18,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
+from ottla.broker.cluster.own_coordinator import check_brokers_are_here
+from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.testing import BrokerFailed, BrokerProcess, BrokerThread
 from ottla.zookeeper.cli import zookeeper
-from ottla.zookeeper.embedded.access import access_to
+from ottla.zookeeper.embedded import EmbeddedCoordinator
+from ottla.zookeeper.embedded.access import access_to, credentials, read_or_make_secret, write_address
 from ottla.zookeeper.kazoo_session import KazooSession
+from ottla.zookeeper.testing import MemoryEnsemble
+from ottla.zookeeper.znodes import BrokerRegistration, Endpoint
 
 TIMEOUT_S = 20.0
 
@@ -209,3 +214,55 @@ async def test_the_port_of_the_coordinator_asks_for_a_secret(tmp_path: Path) -> 
         assert await asyncio.to_thread(topics_of, broker) == {"mine"}
     private = tmp_path / "data" / "coordinator"
     assert {path.stat().st_mode & 0o077 for path in (private, *private.iterdir())} == {0}
+
+
+async def test_brokers_of_other_machines_are_refused_beside_an_embedded_coordinator() -> None:
+    ensemble = MemoryEnsemble()
+    async with ensemble.session() as session:
+        for broker_id, host in ((1, "127.0.0.1"), (2, "::1")):
+            endpoints = (Endpoint("PLAINTEXT", host, 9092),)
+            node = BrokerRegistration(broker_id, endpoints, {"PLAINTEXT": "PLAINTEXT"}, 0)
+            await session.create(node.path, node.encode(), make_parents=True)
+        await check_brokers_are_here(session)
+
+        node = BrokerRegistration(
+            3, (Endpoint("PLAINTEXT", "192.0.2.7", 9092),), {"PLAINTEXT": "PLAINTEXT"}, 0
+        )
+        await session.create(node.path, node.encode())
+        with pytest.raises(StartupRefused, match=r"broker 3 is at 192\.0\.2\.7"):
+            await check_brokers_are_here(session)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o644), lambda path: path.write_text("x\n")])
+def test_a_broker_does_not_start_with_a_secret_that_others_know(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    secret = tmp_path / "data" / "coordinator" / "secret"
+    with BrokerProcess(tmp_path / "data"):
+        pass
+    spoil(secret)
+    with pytest.raises(BrokerFailed) as refused:
+        BrokerProcess(tmp_path / "data").start()
+    assert str(secret) in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+
+    secret.unlink()  # as the message says: there is another, and the topics are still there
+    with BrokerProcess(tmp_path / "data"):
+        assert secret.stat().st_mode & 0o777 == 0o600
+
+
+async def test_two_brokers_share_the_coordinator_of_a_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "zookeeper"
+    secret = read_or_make_secret(directory)
+    async with EmbeddedCoordinator(directory, secret=secret) as coordinator:
+        write_address(directory, coordinator.connect_string)
+        settings = {"zookeeper.connect": str(directory), "offsets.topic.replication.factor": "1"}
+        brokers = [BrokerProcess(tmp_path / name, {"broker.id": name, **settings}) for name in "12"]
+        for broker in brokers:
+            await asyncio.to_thread(broker.start)
+        try:
+            async with KazooSession(coordinator.connect_string, credentials=credentials(secret)) as session:
+                assert await session.children("/brokers/ids") == ["1", "2"]
+        finally:
+            for broker in brokers:
+                await asyncio.to_thread(broker.stop)

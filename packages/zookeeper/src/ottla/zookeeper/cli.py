@@ -15,7 +15,13 @@ import click
 
 from ottla.zookeeper.apache_server import RealZooKeeper, find_installation
 from ottla.zookeeper.embedded import EmbeddedCoordinator, Fsync
-from ottla.zookeeper.embedded.access import Access, access_to
+from ottla.zookeeper.embedded.access import (
+    SECRET_FILE,
+    Access,
+    access_to,
+    read_or_make_secret,
+    write_address,
+)
 from ottla.zookeeper.errors import NoAuth, ZooKeeperError
 from ottla.zookeeper.kazoo_session import KazooSession
 
@@ -94,7 +100,14 @@ Examples:
 @click.option(
     "--embedded", is_flag=True, help="Run Ottla's own server in this process: no Java, one machine only."
 )
-@click.option("--in-memory", is_flag=True, help="With --embedded: keep all data in memory.")
+@click.option(
+    "--in-memory", is_flag=True, help="With --embedded: keep all data in memory, and ask for no secret."
+)
+@click.option(
+    "--no-secret",
+    is_flag=True,
+    help="With --embedded: serve every user of this machine, without the secret in the data directory.",
+)
 @click.option(
     "--fsync",
     type=click.Choice([policy.value for policy in Fsync]),
@@ -104,19 +117,30 @@ Examples:
 )
 @click.option("--heap", default="512m", show_default=True, help="Heap of the Java server.")
 def start(
-    host: str, port: int, data_dir: Path | None, embedded: bool, in_memory: bool, fsync: str, heap: str
+    host: str,
+    port: int,
+    data_dir: Path | None,
+    embedded: bool,
+    in_memory: bool,
+    no_secret: bool,
+    fsync: str,
+    heap: str,
 ) -> None:
     """Run a ZooKeeper server until Ctrl-C.
+
+    The embedded one serves those that can read the secret in its data directory: brokers with
+    zookeeper.connect=DATA_DIR, and Apache's tools with -Djava.security.auth.login.config=DATA_DIR/jaas.conf.
 
     Without --embedded it runs Apache's server, which needs Java. It looks for the jars in ZOOKEEPER_HOME,
     Debian's package, Maven's cache and pyspark, in this order.
     """
-    if in_memory and not embedded:
-        raise click.UsageError("--in-memory needs --embedded")
+    for option, is_given in (("--in-memory", in_memory), ("--no-secret", no_secret)):
+        if is_given and not embedded:
+            raise click.UsageError(f"{option} needs --embedded")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     if embedded:
         directory = None if in_memory else data_dir or EMBEDDED_DIR
-        _run(_serve_embedded(EmbeddedCoordinator(directory, host, port, fsync=Fsync(fsync)), directory))
+        _run(_serve_embedded(directory, host, port, Fsync(fsync), asks=not no_secret))
     else:
         output = sys.stderr.buffer
         _run(_serve_real(RealZooKeeper(data_dir or REAL_DIR, port, host=host, heap=heap, output=output)))
@@ -174,10 +198,16 @@ def _session_with(connect: str) -> KazooSession:
     )
 
 
-async def _serve_embedded(coordinator: EmbeddedCoordinator, directory: Path | None) -> None:
-    async with coordinator:
+async def _serve_embedded(directory: Path | None, host: str, port: int, fsync: Fsync, *, asks: bool) -> None:
+    secret = read_or_make_secret(directory) if directory is not None and asks else None
+    async with EmbeddedCoordinator(directory, host, port, fsync=fsync, secret=secret) as coordinator:
         where = f"data in {directory}" if directory else "in memory"
         click.echo(f"ZooKeeper (embedded) at {coordinator.connect_string}, {where}; Ctrl-C ends it")
+        if directory is not None and secret is not None:
+            write_address(directory, coordinator.connect_string)
+            click.echo(f"It asks for the secret in {directory / SECRET_FILE}: zookeeper.connect={directory}")
+        else:
+            click.echo("It asks for no secret: every user of this machine can change all of it", err=True)
         await _until_signalled(coordinator.serve_forever())
 
 
@@ -213,7 +243,7 @@ def _run(main: Coroutine[None, None, None]) -> None:
         asyncio.run(main)
     except NoAuth as error:
         raise click.ClickException(
-            f"{error}: the server asks for a secret; give the broker's data directory instead of an address"
+            f"{error}: the server asks for a secret; give its data directory instead of an address"
         ) from error
     except (ZooKeeperError, OSError) as error:
         raise click.ClickException(str(error)) from error

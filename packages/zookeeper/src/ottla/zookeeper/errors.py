@@ -145,6 +145,13 @@ class Unavailable(ZooKeeperError):
     retriable = True
 
 
+class UnsafeSecret(ZooKeeperError):
+    """A file of credentials could have been read or replaced by others; the message says what to do."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.detail}"
+
+
 class NotConnected(Unavailable):
     """No server answered in the time for opening a session; `path` is the list of servers."""
 

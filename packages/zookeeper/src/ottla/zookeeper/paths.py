@@ -7,6 +7,8 @@ unchecked. The broker does not apply ACLs yet.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
+from hashlib import sha1
 from urllib.parse import quote, unquote
 
 from ottla.zookeeper.errors import IllegalName
@@ -244,6 +246,15 @@ def consumer_offset(group: str, topic_name: str, number: int) -> str:
 
 def _consumer_topic(group: str, what: str, topic_name: str) -> str:
     return f"{CONSUMERS}/{segment(group)}/{what}/{topic_segment(topic_name)}"
+
+
+# -- ACLs
+
+
+def digest_identity(credentials: bytes) -> str:
+    """Return the identity in ACLs of `user:password` in the scheme `digest`."""
+    user = credentials.partition(b":")[0].decode(errors="replace")
+    return f"{user}:{b64encode(sha1(credentials).digest()).decode()}"
 
 
 def secure_acl(path: str) -> tuple[Acl, ...]:

@@ -133,7 +133,7 @@ class InterBrokerAccess:
         if not await self._is_beside_broker(client):
             self._refuse_move(client)
         host = new.get(self._listener, "")
-        if host != old.get(self._listener) and not self._networks and not await _is_own_host(host):
+        if host != old.get(self._listener) and not self._networks and not await is_own_host(host):
             raise InvalidConfig(
                 f"advertised.listeners cannot move brokers' requests to {host}: {host} is no address of this "
                 "machine, and other brokers know this one by the address that it connects from; set "
@@ -232,7 +232,7 @@ def _is_own_address(address: str) -> bool:
         return False
 
 
-async def _is_own_host(host: str) -> bool:
+async def is_own_host(host: str) -> bool:
     """Return whether a name stands for an address of this machine."""
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):

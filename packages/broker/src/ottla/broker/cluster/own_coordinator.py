@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.broker.cluster.inter_broker_access import is_own_host
 from ottla.broker.cluster.registration import StartupRefused
 from ottla.zookeeper import paths
 from ottla.zookeeper.embedded import DamagedJournal, EmbeddedCoordinator
@@ -16,11 +18,14 @@ from ottla.zookeeper.embedded.access import (
     write_address,
 )
 from ottla.zookeeper.embedded.transaction_log import JOURNAL_FILE, read_tree
-from ottla.zookeeper.znodes import ClusterId
+from ottla.zookeeper.session import NoNode
+from ottla.zookeeper.znodes import BrokerRegistration, ClusterId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AsyncExitStack
+
+    from ottla.zookeeper.session import Operations
 
 
 class CoordinatorFailed(RuntimeError):
@@ -75,6 +80,27 @@ def coordinator_directory(log_dirs: Sequence[Path], cluster_id: str | None) -> P
             "move those away that are not this cluster's"
         )
     return present[0] if present else log_dirs[0] / DIRECTORY
+
+
+async def check_brokers_are_here(
+    operations: Operations, is_here: Callable[[str], Awaitable[bool]] = is_own_host
+) -> None:
+    """Raise StartupRefused where a registered broker is on another machine than its embedded coordinator.
+
+    It reaches the coordinator through something that forwards the port, without TLS: what a secured cluster
+    keeps there, users and keys of tokens, would cross the network in clear.
+    """
+    for name in await operations.children(paths.BROKER_IDS):
+        if not name.isdigit():
+            continue
+        with suppress(NoNode):  # it has gone since
+            data, _ = await operations.get(paths.broker(int(name)))
+            for endpoint in BrokerRegistration.decode(int(name), data).endpoints:
+                if not await is_here(endpoint.host):
+                    raise StartupRefused(
+                        f"broker {name} is at {endpoint.host}, on another machine, and the embedded "
+                        "coordinator has no TLS: set zookeeper.connect to Apache's ZooKeeper on all brokers"
+                    )
 
 
 def _cluster_in(directory: Path) -> str | None:

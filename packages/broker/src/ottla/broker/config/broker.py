@@ -41,7 +41,7 @@ class BrokerConfig(NetworkSettings, RequestLimits, QuotaSettings, TransactionSet
     # --- coordination
     zookeeper_connect: str | None = setting(
         None,
-        "ZooKeeper's addresses, `host:port,host:port/chroot`; without it the coordinator is embedded.",
+        "ZooKeeper's addresses, `host:port,…/chroot`, or a directory; without it a coordinator is embedded.",
     )
     zookeeper_session_timeout_ms: int = setting(
         18_000, "How long ZooKeeper keeps the session of a broker without a connection.", at_least(1)

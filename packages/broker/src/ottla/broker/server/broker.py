@@ -175,18 +175,20 @@ class Broker:
 
     async def _coordination(self, logs: LogRegistry) -> Session:
         """Connect to ZooKeeper, or start the embedded coordinator and connect to it."""
+        from ottla.zookeeper.embedded.access import access_for
         from ottla.zookeeper.kazoo_session import KazooSession
 
-        hosts = self.config.zookeeper_connect
-        credentials: tuple[tuple[str, str], ...] = ()
-        if hosts is None:
+        connect, timeout_ms = self.config.zookeeper_connect, self.config.zookeeper_session_timeout_ms
+        timeout_ms = self.config.zookeeper_connection_timeout_ms or timeout_ms
+        if connect is None:
             hosts, credentials = await self._own_coordinator(logs)
+        else:
+            hosts, credentials = await access_for(connect, timeout_ms / 1000)
         session: Session = await self._stack.enter_async_context(
             KazooSession(
                 hosts,
                 session_timeout_ms=self.config.zookeeper_session_timeout_ms,
-                connection_timeout_ms=self.config.zookeeper_connection_timeout_ms
-                or self.config.zookeeper_session_timeout_ms,
+                connection_timeout_ms=timeout_ms,
                 max_in_flight=self.config.zookeeper_max_in_flight_requests,
                 credentials=credentials,
                 took_ms=self.metrics.histogram(

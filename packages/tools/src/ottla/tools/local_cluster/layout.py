@@ -96,12 +96,14 @@ class ClusterLayout:
         return ",".join(f"{HOST}:{self.zookeeper_port(server_id)}" for server_id in self.zookeeper_ids)
 
     def broker_settings(self, broker_id: int, log_dir: Path) -> dict[str, str]:
-        """The `server.properties` of a broker."""
+        """The `server.properties` of a broker; the secret of an embedded server is read in its directory."""
+        coordinator = str((log_dir.parent / "zookeeper").absolute())
+        is_embedded = self.zookeeper is ZooKeeperKind.EMBEDDED
         return {
             "broker.id": str(broker_id),
             "listeners": f"PLAINTEXT://{self.address(broker_id)}",
             "log.dirs": str(log_dir),
-            "zookeeper.connect": self.zookeeper_connect,
+            "zookeeper.connect": coordinator if is_embedded else self.zookeeper_connect,
             **self.common_settings(),
             **self.settings,
         }

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ottla.zookeeper.digest_md5 import DigestMd5Server, RefusedLogin
 from ottla.zookeeper.embedded import wire
-from ottla.zookeeper.embedded.access import digest_of
+from ottla.zookeeper.embedded.access import USER, digest_of
 from ottla.zookeeper.embedded.data_tree import Applied, SessionRecord, Transaction, Tree
 from ottla.zookeeper.embedded.wire import OpCode, Reader
 from ottla.zookeeper.environment import new_password
 from ottla.zookeeper.errors import (
     AuthFailed,
+    InvalidAcl,
     Marshalling,
     NoAuth,
     NotStored,
@@ -24,7 +26,8 @@ from ottla.zookeeper.errors import (
     Unimplemented,
     ZooKeeperError,
 )
-from ottla.zookeeper.session import EventType
+from ottla.zookeeper.paths import digest_identity
+from ottla.zookeeper.session import Acl, Create, EventType, Operation
 from ottla.zookeeper.watches import WatchKind, WatchTable
 
 
@@ -33,12 +36,15 @@ class Client:
     """One connection; `session_id` is 0 until it has a session.
 
     `offered` is the session of a client that has not shown the secret yet: it exists once it has.
+    `identities` are those that it has shown, as ACLs name them.
     """
 
     session_id: int = 0
     closed: bool = False
     knows_secret: bool = False
     offered: SessionRecord | None = None
+    login: DigestMd5Server | None = None
+    identities: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,8 @@ class RequestProcessor:
                 self.pongs.append((client, wire.reply(wire.PING_XID, 0, 0)))
             case OpCode.AUTH:
                 self._authenticate(client, reader)
+            case OpCode.SASL if self.secret is not None:
+                self._log_in(client, xid, reader.buffer(), self.secret)
             case OpCode.CLOSE_SESSION:
                 if self.is_served(client):
                     self._end_session(client.session_id)
@@ -220,18 +228,38 @@ class RequestProcessor:
 
     def _authenticate(self, client: Client, reader: Reader) -> None:
         """Check the secret. Without one everybody is welcome, as there are no ACL checks."""
+        reader.integer()
+        scheme, identity = reader.text(), reader.buffer()
         if self.secret is not None:
-            reader.integer()
-            scheme, identity = reader.text(), reader.buffer()
             if scheme != "digest" or not hmac.compare_digest(identity, digest_of(self.secret)):
                 self._answer(client, wire.AUTH_XID, AuthFailed.code)
                 self.close(client)
                 return
-            client.knows_secret = True
-            if client.offered is not None:
-                self._open_session(client, client.offered)
-                client.offered = None
+            self._admit(client)
+        if scheme == "digest":
+            client.identities["digest", digest_identity(identity)] = None
         self._answer(client, wire.AUTH_XID)
+
+    def _log_in(self, client: Client, xid: int, token: bytes, secret: str) -> None:
+        """Take one step of a login with DIGEST-MD5, the way of Apache's tools to show the secret."""
+        login = client.login = client.login or DigestMd5Server(USER, secret)
+        try:
+            answer = login.step(token)
+        except RefusedLogin:
+            self._answer(client, xid, AuthFailed.code)
+            self.close(client)
+            return
+        if login.is_complete:
+            self._admit(client)
+            client.identities["sasl", USER] = None
+        self._answer(client, xid, 0, wire.buffer(answer))
+
+    def _admit(self, client: Client) -> None:
+        """Serve a client that has shown the secret."""
+        client.knows_secret = True
+        if client.offered is not None:
+            self._open_session(client, client.offered)
+            client.offered = None
 
     def _do(self, client: Client, xid: int, code: int, reader: Reader) -> None:
         try:
@@ -256,6 +284,9 @@ class RequestProcessor:
                 return wire.acl(node.acl) + wire.stat(node.stat())
             case OpCode.SET_ACL:
                 path, acl, aversion = reader.text(), reader.acl(), reader.integer()
+                if not acl:
+                    raise InvalidAcl(path)
+                acl = _resolved(client, acl)
                 applied = self._commit(self.tree.plan_acl(path, acl, aversion, self.now_ms()))
                 return wire.operation_answer(OpCode.SET_DATA, *applied.results[0])
             case OpCode.SET_WATCHES:
@@ -279,13 +310,14 @@ class RequestProcessor:
         return names + wire.stat(node.stat()) if code is OpCode.GET_CHILDREN2 else names
 
     def _write(self, client: Client, write: wire.WireOperation) -> bytes:
-        transaction = self.tree.plan([write.operation], client.session_id, self.now_ms())
+        operations = [_with_acl(client, write.operation)]
+        transaction = self.tree.plan(operations, client.session_id, self.now_ms())
         path, stat = self._commit(transaction).results[0]
         return wire.operation_answer(write.code, path, stat)
 
     def _multi(self, client: Client, writes: list[wire.WireOperation]) -> bytes:
-        operations = [write.operation for write in writes]
         try:
+            operations = [_with_acl(client, write.operation) for write in writes]
             transaction = self.tree.plan(operations, client.session_id, self.now_ms())
         except ZooKeeperError as error:
             if error.operation_index is None:
@@ -338,3 +370,23 @@ class RequestProcessor:
 
     def _send(self, client: Client, frame: bytes) -> None:
         self.outbox.append((client, frame))
+
+
+def _with_acl(client: Client, operation: Operation) -> Operation:
+    """Return an operation with the ACL that is stored."""
+    if not isinstance(operation, Create) or all(entry.scheme != "auth" for entry in operation.acl or ()):
+        return operation
+    return replace(operation, acl=_resolved(client, operation.acl or ()))
+
+
+def _resolved(client: Client, acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
+    """Replace `auth` by the client's identities, as ZooKeeper does. Raises InvalidAcl for one without."""
+    if any(entry.scheme == "auth" for entry in acl) and not client.identities:
+        raise InvalidAcl("", "the client has shown no identity")
+    return tuple(
+        Acl(entry.permissions, scheme, identity)
+        for entry in acl
+        for scheme, identity in (
+            client.identities if entry.scheme == "auth" else ((entry.scheme, entry.identity),)
+        )
+    )

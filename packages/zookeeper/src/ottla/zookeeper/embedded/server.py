@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, cast
 
+from ottla.zookeeper.embedded.access import is_loopback
 from ottla.zookeeper.embedded.data_tree import Transaction, Tree
 from ottla.zookeeper.embedded.request_processor import Client, Limits, RequestProcessor
 from ottla.zookeeper.embedded.transaction_log import RUN_OUT, Fsync, TransactionLog, encode_snapshot
@@ -41,9 +42,10 @@ class EmbeddedCoordinator:
     With a directory every acknowledged write is on disk (`fsync`); without one all state is in memory.
     Sessions survive lost connections and, with a directory, restarts. While the disk is full, changes are
     refused with NotStored, and reads are answered. When the disk fails, it ends: `failed` is called.
-    There is no ensemble, no ACL check and no TLS: with a `secret` it serves only clients that know it
-    (`access.credentials`); without one, bind it to addresses that only trusted clients can reach.
-    Raises Unavailable when the port is taken, DamagedJournal or DirectoryInUse for the directory.
+    There is no ensemble, no ACL check and no TLS, so it listens on loopback only. With a `secret` it serves
+    only clients that know it (`access.credentials`); without one, every user of this machine.
+    Raises Unavailable for another address or when the port is taken, DamagedJournal or DirectoryInUse for the
+    directory.
     """
 
     def __init__(
@@ -205,6 +207,12 @@ class EmbeddedCoordinator:
         return RequestProcessor(tree, self._remember, now_ms, self._limits, secret=self._secret)
 
     async def _listen(self) -> asyncio.Server:
+        if not is_loopback(self.host):
+            raise Unavailable(
+                self.host,
+                "the embedded coordinator listens on 127.0.0.1 or ::1 only: run Apache's ZooKeeper for other "
+                "machines (`ottla zookeeper start` without --embedded)",
+            )
         try:
             return await self._loop.create_server(
                 lambda: _Connection(self), self.host, self.port, backlog=512

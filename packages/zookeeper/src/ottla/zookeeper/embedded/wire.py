@@ -49,6 +49,7 @@ class OpCode(IntEnum):
     CREATE2 = 15
     AUTH = 100
     SET_WATCHES = 101
+    SASL = 102
     CLOSE_SESSION = -11
 
 
