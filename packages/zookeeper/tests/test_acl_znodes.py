@@ -30,8 +30,8 @@ def test_rules_of_a_literal_pattern_are_what_kafka_writes() -> None:
 
     assert node.path == "/kafka-acl/TransactionalId/pay"
     assert node.encode() == (
-        b'{"version":1,"acls":[{"principal":"User:alice","permissionType":"Allow",'
-        b'"operation":"DescribeConfigs","host":"*"}]}'
+        b'{"acls":[{"principal":"User:alice","permissionType":"Allow","host":"*",'
+        b'"operation":"DescribeConfigs"}],"version":1}'
     )
 
 

@@ -18,7 +18,8 @@ from ottla.broker.cluster.inter_broker_access import (
 )
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig, broker_config_from
-from ottla.broker.security.authorizer import plain_address
+from ottla.broker.security.authorizer import CLUSTER, AllowAll, Operation, Resource, plain_address
+from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.client.config_definition import ConfigError
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
@@ -38,6 +39,8 @@ class From:
     client_host: str = "10.0.0.1"
     listener_name: str = "PLAINTEXT"
     connection_id: str = "it"
+    principal: Principal = ANONYMOUS
+    is_authenticated: bool = True
 
 
 class Registrations:
@@ -385,3 +388,56 @@ async def test_a_name_that_cannot_be_resolved_for_a_while_keeps_its_addresses(
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", failing)
         assert "127.0.0.1" in (await others.addresses()).found
+
+
+OWN_LISTENER = {**TWO_LISTENERS, "inter.broker.listener.name": "BROKERS"}
+
+
+class OneMayAct(AllowAll):
+    """An authorizer that allows one host CLUSTER_ACTION, and nothing else."""
+
+    def allows(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> bool:
+        return (host, operation, resource) == ("10.0.0.1", Operation.CLUSTER_ACTION, CLUSTER)
+
+
+@pytest.mark.parametrize("settings", [{}, {"zookeeper.connect": "elsewhere:2181"}, OWN_LISTENER])
+async def test_with_an_authorizer_a_broker_is_who_may_perform_cluster_action(
+    settings: dict[str, str],
+) -> None:
+    registrations = Registrations("10.0.0.2")
+    config = broker_config_from(settings)
+    access = InterBrokerAccess(config, registrations.read, lambda: 0.0, authorizer=OneMayAct())
+
+    assert access.admits_now(From("10.0.0.1"))
+    assert await access.admits(From("10.0.0.1", "BROKERS"))
+    assert access.admits_now(From("10.0.0.2")) is False, "a registered address is no permission"
+    assert access.admits_now(From("10.0.0.2", "BROKERS")) is False, "and neither is the listener of brokers"
+    assert registrations.reads == 0
+
+
+def test_with_an_authorizer_a_client_that_has_not_logged_in_is_no_broker() -> None:
+    access = InterBrokerAccess(BrokerConfig(), Registrations().read, lambda: 0.0, authorizer=OneMayAct())
+
+    assert access.admits_now(From("10.0.0.1", is_authenticated=False)) is False
+
+
+async def test_with_an_authorizer_no_address_is_a_permission_to_change_addresses() -> None:
+    """ALTER_CONFIGS is asked for; advertised hosts make nobody a broker."""
+    config = broker_config_from({"zookeeper.connect": "elsewhere:2181"})
+    moved = broker_config_from(
+        {"zookeeper.connect": "elsewhere:2181", "advertised.listeners": "PLAINTEXT://h:1"}
+    )
+    access = InterBrokerAccess(config, Registrations().read, lambda: 0.0, authorizer=OneMayAct())
+
+    await access.check_move(From("10.0.0.9"), config, moved)
+
+
+def test_with_an_authorizer_a_refusal_names_the_permission(caplog: pytest.LogCaptureFixture) -> None:
+    access = InterBrokerAccess(BrokerConfig(), Registrations().read, lambda: 0.0, authorizer=OneMayAct())
+
+    access.refused(From("10.0.0.9"), "UPDATE_METADATA v7")
+
+    assert "User:ANONYMOUS may not perform CLUSTER_ACTION; add it to super.users" in (
+        access.last_refusal or ""
+    )
+    assert not caplog.records, "the authorizer has logged it for audit"

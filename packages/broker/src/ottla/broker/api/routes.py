@@ -119,6 +119,9 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         ApiKey.TXN_OFFSET_COMMIT, 0, 4, of("txn_offset_commit"),
         (WRITE_TXNS, READ_GROUPS, READ_TOPICS),
     ),
+    Route(ApiKey.DESCRIBE_ACLS, 0, 3, of("describe_acls"), (DESCRIBE,)),
+    Route(ApiKey.CREATE_ACLS, 0, 3, of("create_acls"), (ALTER.in_handler,)),
+    Route(ApiKey.DELETE_ACLS, 0, 3, of("delete_acls"), (ALTER.in_handler,)),
     Route(
         ApiKey.DESCRIBE_CONFIGS, 0, 4, of("describe_configs"),
         (DESCRIBE_CONFIGS.in_handler, DESCRIBE_TOPIC_CONFIGS),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ottla.broker.api.fetch.sessions import FetchSessions
     from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.api.topic_metrics import TopicMetrics
+    from ottla.broker.cluster.acls import Acls
     from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.cluster.metadata import MetadataCache
@@ -52,6 +53,8 @@ class Services:
     inter_broker: InterBrokerAccess
     topics: Topics
     configs: Configs
+    acls: Acls | None
+    """None without an authorizer."""
     controller: Controller
     groups: GroupCoordinator
     transactions: TransactionCoordinator

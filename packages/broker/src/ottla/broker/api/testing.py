@@ -94,6 +94,7 @@ class FakeSession:
     listener_name: str = "PLAINTEXT"
     client_host: str = "127.0.0.1"
     connection_id: str = "test"
+    is_authenticated: bool = True
     ordering: Ordering = field(default_factory=Ordering)
     index_epoch: int = 0
     is_gone: bool = False

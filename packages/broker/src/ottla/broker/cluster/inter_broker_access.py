@@ -1,9 +1,10 @@
 """Access to the requests that only brokers send: the controller's, and those with a replica id.
 
-They stop replicas, replace the metadata and move high watermarks. Until clients log in, a broker is told by
-where it connects: to the inter-broker listener, where that is one of its own, or from the address of a
-registered broker or a network of `inter.broker.networks`. Where addresses tell it, who may change the
-addresses of a broker is decided here, too.
+They stop replicas, replace the metadata and move high watermarks. With an authorizer, a broker is a client
+that may perform CLUSTER_ACTION. Without one, a broker is told by where it connects: to the inter-broker
+listener, where that is one of its own, or from the address of a registered broker or a network of
+`inter.broker.networks`. Where addresses tell it, who may change the addresses of a broker is decided here,
+too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from ottla.broker.config.listeners import advertised_host, is_loopback, parse_networks
 from ottla.broker.runtime.log_lines import LimitedWarnings
-from ottla.broker.security.authorizer import plain_address
+from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Operation, plain_address
+from ottla.broker.security.principal import ANONYMOUS
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
@@ -26,6 +28,8 @@ from ottla.zookeeper.znodes import BrokerRegistration
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.security.authorizer import Authorizer
+    from ottla.broker.security.principal import Principal
     from ottla.zookeeper.session import Operations
 
 log = logging.getLogger("request")
@@ -36,6 +40,7 @@ BETWEEN_LOOKS_MS: Final = 1_000
 """Strangers make the broker read the registrations at most this often; they wait for it."""
 LOOK_TIMEOUT_S: Final = 5.0
 DISCARD_PORT: Final = 9
+HOW_TO_ALLOW: Final = "add it to super.users, or allow it CLUSTER_ACTION on the cluster by an ACL"
 MOST_NAMED: Final = 6
 """As many addresses of registered brokers are named in a refusal."""
 
@@ -63,6 +68,14 @@ class Peer(Protocol):
     @property
     def connection_id(self) -> str: ...
 
+    @property
+    def principal(self) -> Principal: ...
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the principal is proved, or that of a listener without logins."""
+        ...
+
 
 class InterBrokerAccess:
     """Decides about connections. `addresses` reads the addresses of the other registered brokers."""
@@ -74,7 +87,9 @@ class InterBrokerAccess:
         now_ms: Callable[[], float],
         *,
         between_looks_ms: float = BETWEEN_LOOKS_MS,
+        authorizer: Authorizer = ALLOW_ALL,
     ) -> None:
+        self._authorizer = authorizer
         self._is_alone = config.zookeeper_connect is None
         self._listener = config.interbroker_listener
         self._own_listener = config.has_listener_of_brokers
@@ -93,6 +108,8 @@ class InterBrokerAccess:
 
     def admits_now(self, peer: Peer) -> bool | None:
         """Return whether a broker's request is served on this connection; None if it has to be looked up."""
+        if self._authorizer is not ALLOW_ALL:
+            return self._may_act_as_broker(peer)
         if self._is_alone:
             return False
         if peer.listener_name == self._control_plane:
@@ -104,6 +121,11 @@ class InterBrokerAccess:
             return True
         is_known = host in self._addresses.found
         return True if is_known and self._now_ms() - self._looked_ms < FRESH_MS else None
+
+    def _may_act_as_broker(self, peer: Peer) -> bool:
+        return peer.is_authenticated and self._authorizer.allows(
+            peer.principal, peer.client_host, Operation.CLUSTER_ACTION, CLUSTER
+        )
 
     async def admits(self, peer: Peer) -> bool:
         """Return whether a broker's request is served on this connection.
@@ -128,7 +150,8 @@ class InterBrokerAccess:
         host that requests of this broker cannot come from.
         """
         old, new = _advertised_hosts(before), _advertised_hosts(after)
-        if self._is_alone or self._own_listener or old == new:
+        are_told_by_address = not self._is_alone and not self._own_listener and self._authorizer is ALLOW_ALL
+        if not are_told_by_address or old == new:
             return
         if not await self._is_beside_broker(client):
             self._refuse_move(client)
@@ -163,9 +186,14 @@ class InterBrokerAccess:
         raise ClusterAuthorizationFailed(reason)
 
     def refused(self, peer: Peer, request: str) -> None:
-        """Log a refused client, and the setting that admits it, at a limited rate."""
-        reason = self._admitted_by()
+        """Log a refused client, and the setting that admits it, at a limited rate.
+
+        An authorizer has logged its denial for audit.
+        """
+        reason = self._admitted_by(peer)
         self.last_refusal = f"{request} from {peer.client_host}: {reason}"
+        if self._authorizer is not ALLOW_ALL:
+            return
         self._warnings.warn(
             peer.client_host,
             "request refused: only brokers send it",
@@ -177,7 +205,9 @@ class InterBrokerAccess:
             },
         )
 
-    def _admitted_by(self) -> str:
+    def _admitted_by(self, peer: Peer) -> str:
+        if self._authorizer is not ALLOW_ALL:
+            return f"{peer.principal} may not perform CLUSTER_ACTION; {HOW_TO_ALLOW}"
         if self._is_alone:
             return "this broker is a cluster of its own (zookeeper.connect is not set)"
         if self._own_listener:
@@ -212,6 +242,11 @@ class InterBrokerAccess:
             except (ZooKeeperError, TimeoutError) as error:
                 log.warning("registered brokers not read", extra={"reason": repr(error)})
                 self._addresses = self._addresses._replace(are_complete=False)
+
+
+def principal_of_brokers(config: BrokerConfig) -> Principal:
+    """Return the principal as which the brokers of this configuration connect to each other."""
+    return ANONYMOUS  # of every client on a PLAINTEXT listener
 
 
 def _advertised_hosts(config: BrokerConfig) -> dict[str, str]:

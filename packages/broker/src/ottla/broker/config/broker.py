@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ottla.broker.config.authorization import AuthorizationSettings
 from ottla.broker.config.compression import (
     COMPRESSION_TYPES,
     DEFAULT_GZIP_LEVEL,
@@ -27,13 +28,11 @@ _NOTHING_TO_PURGE: Final = (
 
 
 @frozen(kw_only=True)
-class BrokerConfig(NetworkSettings, RequestLimits, QuotaSettings, TransactionSettings):
+class BrokerConfig(NetworkSettings, RequestLimits, QuotaSettings, TransactionSettings, AuthorizationSettings):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
     # --- identity
-    broker_id: int = setting(
-        -1, "The broker's id; -1 allocates one above reserved.broker.max.id.", at_least(-1)
-    )
+    broker_id: int = setting(-1, "The broker's id; -1 takes one above reserved.broker.max.id.", at_least(-1))
     broker_id_generation_enable: bool = setting(True, "Whether a broker without an id gets a generated one.")
     reserved_broker_max_id: int = setting(1000, "The largest id that can be configured.", at_least(0))
     broker_rack: str | None = setting(None, "The broker's rack (or zone); replicas are spread over racks.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn
 
+from ottla.broker.config.authorization import check_authorization
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.environment_keys import from_environment
 from ottla.broker.config.keys import find_key, parse_listener_key, values_of
@@ -172,6 +173,7 @@ def check_broker_config(config: BrokerConfig) -> None:
         raise ConfigError(
             "log.cleaner.dedupe.buffer.size", "must be at least 1048576 for each of log.cleaner.threads"
         )
+    check_authorization(config)
     if config.create_topic_policy_class_name:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.cluster.inter_broker_access import UnknownBrokers
 from ottla.broker.requests.context import CloseConnection
-from ottla.broker.security.authorizer import ALLOW_ALL, ResourceType
+from ottla.broker.requests.permissions import CLUSTER_ACTION
+from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, ResourceType
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
@@ -49,7 +50,11 @@ class RequestAuthorization:
 
     async def check_broker(self, context: RequestContext) -> None:
         """Raise ClusterAuthorizationFailed, and log it, where the sender is no broker."""
-        if self._brokers is None or not await is_served(self._brokers, context):
+        if self._brokers is None:
+            is_allowed = self.authorizer is not ALLOW_ALL and context.allows(CLUSTER_ACTION, CLUSTER)
+        else:
+            is_allowed = await is_served(self._brokers, context)
+        if not is_allowed:
             raise ClusterAuthorizationFailed
 
     def check_permissions(self, route: Route[Any], request: Any, context: RequestContext) -> None:
@@ -108,8 +113,15 @@ async def is_broker(brokers: InterBrokerAccess, session: Peer) -> bool:
 
 
 async def is_served(brokers: InterBrokerAccess, context: RequestContext) -> bool:
-    """Return whether a request that only brokers send is served to its sender; a refusal is logged."""
-    if await is_broker(brokers, context.session):
+    """Return whether a request that only brokers send is served to its sender; a refusal is logged.
+
+    With an authorizer, a broker is a client that may perform CLUSTER_ACTION.
+    """
+    if context.authorizer is not ALLOW_ALL:
+        is_allowed = context.allows(CLUSTER_ACTION, CLUSTER)
+    else:
+        is_allowed = await is_broker(brokers, context.session)
+    if is_allowed:
         return True
     name = f"{ApiKey(context.header.api_key).name} v{context.api_version}"
     brokers.refused(context.session, name)

@@ -63,6 +63,11 @@ class ClientSession(Protocol):
         ...
 
     @property
+    def is_authenticated(self) -> bool:
+        """Whether the principal is proved, or that of a listener without logins."""
+        ...
+
+    @property
     def is_gone(self) -> bool:
         """Whether the connection is closed."""
         ...

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.broker.api.routes import ROUTES
+from ottla.broker.cluster.inter_broker_access import HOW_TO_ALLOW, principal_of_brokers
 from ottla.broker.cluster.registration import (
     Registration,
     StartupRefused,
@@ -34,6 +35,7 @@ from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
+from ottla.broker.security.authorizer import ALLOW_ALL
 from ottla.broker.server.composition import Composition, Parts
 from ottla.broker.server.leadership_handover import FullDirectoryHandover
 from ottla.broker.server.local_control_requests import LocalSender
@@ -146,7 +148,7 @@ class Broker:
         self._stack.push_async_callback(parts.active_controller.close)
         await enter(control)  # its tasks ask the active controller: they end before that is closed
         self._subscribe(services)
-        await services.configs.load()
+        await self._load_settings(services)
         await logs.open(services.configs.log_config)
         self._stack.push_async_callback(logs.close)
         self._stack.callback(services.record_threads.close)
@@ -231,7 +233,9 @@ class Broker:
                 Routes(ROUTES),
                 services,
                 max_elements=services.config.request_max_elements,
-                access=RequestAuthorization(services.inter_broker),
+                access=RequestAuthorization(
+                    services.inter_broker, ALLOW_ALL if services.acls is None else services.acls.authorizer
+                ),
                 budget=self.environment.budget,
             ),
             config=services.config,  # with the settings that were altered before this start
@@ -254,6 +258,27 @@ class Broker:
         services.replicas.subscribe(services.produce_fast_path.known)
         services.replicas.subscribe(services.fetch_fast_path.known)
         services.replicas.subscribe(services.topic_metrics)
+
+    async def _load_settings(self, services: Services) -> None:
+        """Read settings and ACLs, and refuse a start that would lock out the brokers.
+
+        A broker that is a cluster of its own needs no permission.
+        """
+        await services.configs.load()
+        if (acls := services.acls) is None:
+            return
+        await retrying(acls.load)
+        principal = principal_of_brokers(self.config)
+        if self.config.zookeeper_connect is not None and not acls.authorizer.may_act_as_broker(principal):
+            raise StartupRefused(
+                f"authorizer.class.name: brokers connect to each other as {principal}, which may not perform "
+                f"CLUSTER_ACTION; {HOW_TO_ALLOW}"
+            )
+
+    def _forget_partitions(self) -> None:
+        """Send every client down the general path: an ACL has changed."""
+        for connection in self._server.connections.all():
+            connection.session.forget_partitions()
 
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):
@@ -326,6 +351,9 @@ class Broker:
         self.parts.peers.configure(services.config)
         services.configs.on_broker_change.append(self._advertise)
         control.lasting(services.configs.follow(), "config-changes")
+        if services.acls is not None:
+            services.acls.on_change.append(self._forget_partitions)
+            control.lasting(services.acls.follow(), "acl-changes")
         control.lasting(services.controller.run(), "controller")
         control.lasting(self.parts.alter_partition_requests.run(services.replicas), "isr-proposals")
 

@@ -31,6 +31,7 @@ from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import Replicas
 from ottla.broker.runtime.threads import RecordThreads
+from ottla.broker.security.authorizer import ALLOW_ALL
 from ottla.broker.server.leadership_handover import LeadershipHandover
 from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.marker_destinations import MarkerDestinations
@@ -43,12 +44,14 @@ from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ottla.broker.cluster.acls import Acls
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.channels import Sender, Spawn
     from ottla.broker.controller.controller_context import LiveBroker
     from ottla.broker.log.hosting.registry import LogRegistry
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
+    from ottla.broker.security.authorizer import Authorizer
     from ottla.zookeeper.session import Session
 
 
@@ -176,6 +179,7 @@ class Composition:
         groups = self._groups(replicas, metadata, topics)
         markers = PartitionMarkers(replicas, environment, config.request_timeout_ms, groups.transaction_ended)
         transactions = self._transactions(replicas, metadata, peers, markers)
+        acls = self._acls()
         return Services(
             config=config,
             environment=environment,
@@ -188,9 +192,10 @@ class Composition:
             replication_quotas=quotas,
             log_moves=LogMoves(logs, replicas, environment.clock.now_ms, quotas.log_moves),
             metadata=metadata,
-            inter_broker=self._inter_broker(),
+            inter_broker=self._inter_broker(ALLOW_ALL if acls is None else acls.authorizer),
             topics=topics,
             configs=configs,
+            acls=acls,
             controller=controller,
             groups=groups,
             transactions=transactions,
@@ -215,9 +220,25 @@ class Composition:
         measure_fetch_sessions(sessions, self.metrics)
         return sessions
 
-    def _inter_broker(self) -> InterBrokerAccess:
+    def _inter_broker(self, authorizer: Authorizer) -> InterBrokerAccess:
         addresses = OtherBrokers(self.zookeeper, lambda: self.broker_id).addresses
-        return InterBrokerAccess(self.config, addresses, self.environment.clock.monotonic_ms)
+        now_ms = self.environment.clock.monotonic_ms
+        return InterBrokerAccess(self.config, addresses, now_ms, authorizer=authorizer)
+
+    def _acls(self) -> Acls | None:
+        """Make the authorizer that is configured. A broker without one starts without its modules."""
+        if not self.config.authorizer_class_name:
+            return None
+        from ottla.broker.cluster.acls import Acls
+        from ottla.broker.security.acls.authorizer import AclAuthorizer
+        from ottla.broker.security.acls.bindings import parse_super_users
+
+        authorizer = AclAuthorizer(
+            parse_super_users(self.config.super_users),
+            allow_everyone_if_no_acl_found=self.config.allow_everyone_if_no_acl_found,
+            now_ms=self.environment.clock.monotonic_ms,
+        )
+        return Acls(self.zookeeper, authorizer, self.environment.clock)
 
     def _groups(self, replicas: Replicas, metadata: MetadataCache, topics: Topics) -> GroupCoordinator:
         store = ReplicatedStore(

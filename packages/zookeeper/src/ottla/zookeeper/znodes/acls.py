@@ -66,17 +66,17 @@ class ResourceAcls:
         return paths.acls(self.pattern_type == PREFIXED, pascal_case(self.resource_type), self.name)
 
     def encode(self) -> bytes:
-        """Return the JSON."""
+        """Return the JSON, with the fields in the order of Kafka 3.9."""
         acls = [
             {
                 "principal": entry.principal,
                 "permissionType": pascal_case(entry.permission_type),
-                "operation": pascal_case(entry.operation),
                 "host": entry.host,
+                "operation": pascal_case(entry.operation),
             }
             for entry in self.entries
         ]
-        return encode({"version": VERSION, "acls": acls})
+        return encode({"acls": acls, "version": VERSION})
 
     @classmethod
     def decode(cls, resource_type: str, name: str, pattern_type: str, data: bytes) -> ResourceAcls:

@@ -8,6 +8,9 @@ from typing import Final, NamedTuple
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.security.principal import Principal
 
+UNKNOWN: Final = 0
+ANY: Final = 1
+"""Codes of all enums. No client sends the first."""
 WILDCARD: Final = "*"
 """The name of the literal pattern for every resource of a type, and the host for every host."""
 EVERYBODY: Final = "User:*"
@@ -112,6 +115,27 @@ class BindingFilter(NamedTuple):
 
     pattern: PatternFilter
     entry: EntryFilter
+
+
+def binding_filter(
+    resource_type: int, pattern_type: int, name: str | None,
+    principal: str | None, host: str | None, operation: int, permission: int,
+) -> BindingFilter | None:  # fmt: skip
+    """Read a filter with Kafka's codes; None for one with a code that is not known: it selects nothing."""
+    try:
+        return BindingFilter(
+            PatternFilter(
+                None if resource_type == ANY else ResourceType(resource_type), PatternType(pattern_type), name
+            ),
+            EntryFilter(
+                principal,
+                host,
+                None if operation == ANY else Operation(operation),
+                None if permission == ANY else PermissionType(permission),
+            ),
+        )
+    except ValueError:
+        return None
 
 
 def parse_principal(text: str) -> Principal:

@@ -1,0 +1,251 @@
+"""Running brokers with an authorizer: what they refuse, and how fast a changed rule holds on all of them.
+
+Every client is anonymous here, so the rules tell clients by their hosts: brokers and the administrator are
+127.0.0.1, the client is 127.0.0.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.cluster.registration import StartupRefused
+from ottla.broker.cluster.topics import NewTopic
+from ottla.broker.config import broker_config_from
+from ottla.broker.server.broker import Broker
+from ottla.broker.testing import free_port
+from ottla.protocol.api import (
+    ApiKey,
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    response_class,
+)
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from ottla.protocol.messages.control_requests import UpdateMetadataRequest
+from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.embedded import EmbeddedCoordinator
+from ottla.zookeeper.kazoo_session import KazooSession
+from ottla.zookeeper.znodes import AclEntry, ResourceAcls
+
+BOUND_S = 60.0
+AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
+ANONYMOUS = "User:ANONYMOUS"
+BROKERS, CLIENT = "127.0.0.1", "127.0.0.2"
+CLUSTER, GROUP, LITERAL, ANY, ALL, READ, ALLOW = 4, 3, 3, 1, 2, 3, 3
+REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+class Caller:
+    """A connection from one address that sends a request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @staticmethod
+    async def to(broker: Broker, source: str) -> Caller:
+        return Caller(*await asyncio.open_connection("127.0.0.1", broker.port, local_addr=(source, 0)))
+
+    async def ask(self, request: Any, version: int) -> Any:
+        key = ApiKey(request.API_KEY)
+        frame = encode_request_header(RequestHeader(int(key), version, 7, "it")) + request.encode(version)
+        async with asyncio.timeout(BOUND_S):
+            self.writer.write(struct.pack(">i", len(frame)) + frame)
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            body = await self.reader.readexactly(size)
+        _, offset = decode_response_header(body, key, version)
+        return response_class(key).decode(body[offset:], version)
+
+
+async def ask(broker: Broker, request: Any, version: int, source: str = BROKERS) -> Any:
+    caller = await Caller.to(broker, source)
+    try:
+        return await caller.ask(request, version)
+    finally:
+        caller.writer.close()
+
+
+def settings(directory: Path, number: int = 1, **more: str) -> dict[str, str]:
+    dotted = {name.replace("_", "."): value for name, value in more.items()}
+    return {
+        "broker.id": str(number), "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory),
+        "authorizer.class.name": AUTHORIZER, **dotted,
+    }  # fmt: skip
+
+
+def rule(name: str, *, kind: int = GROUP, host: str = CLIENT, operation: int = READ) -> AclCreation:
+    return AclCreation(
+        resource_type=kind, resource_name=name, resource_pattern_type=LITERAL, principal=ANONYMOUS,
+        host=host, operation=operation, permission_type=ALLOW,
+    )  # fmt: skip
+
+
+async def create(broker: Broker, *rules: AclCreation, source: str = BROKERS) -> list[int]:
+    answer = await ask(broker, CreateAclsRequest(creations=list(rules)), 3, source)
+    return [result.error_code for result in answer.results]
+
+
+async def delete(broker: Broker, name: str) -> int:
+    filter_ = DeleteAclsFilter(
+        resource_type_filter=GROUP, resource_name_filter=name, pattern_type_filter=LITERAL,
+        principal_filter=None, host_filter=None, operation=ANY, permission_type=ANY,
+    )  # fmt: skip
+    answer = await ask(broker, DeleteAclsRequest(filters=[filter_]), 3)
+    return len(answer.filter_results[0].matching_acls)
+
+
+async def store(servers: str, data: bytes | None = None) -> None:
+    """Write the rules of the cluster before any broker starts: 127.0.0.1 may do everything."""
+    entry = AclEntry(ANONYMOUS, "ALLOW", "ALL", BROKERS)
+    node = ResourceAcls("CLUSTER", "kafka-cluster", "LITERAL", (entry,))
+    async with KazooSession(servers) as session:
+        await session.create(node.path, node.encode() if data is None else data, make_parents=True)
+
+
+@asynccontextmanager
+async def brokers_of(directory: Path, count: int) -> AsyncIterator[list[Broker]]:
+    async with EmbeddedCoordinator() as coordinator, AsyncExitStack() as stack:
+        servers = coordinator.connect_string
+        await store(servers)
+        brokers = []
+        for number in range(1, count + 1):
+            own = settings(directory / str(number), number, zookeeper_connect=servers)
+            brokers.append(await stack.enter_async_context(Broker(broker_config_from(own))))
+        yield brokers
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+# -- no lock-out
+
+
+@pytest.mark.parametrize("damaged", [None, b'{"version":7,"acls":[]}'])
+async def test_a_start_that_would_lock_out_the_brokers_is_refused_before_a_listener_opens(
+    tmp_path: Path, damaged: bytes | None
+) -> None:
+    port = free_port()
+    async with EmbeddedCoordinator() as coordinator:
+        servers = coordinator.connect_string
+        if damaged is not None:
+            await store(servers, damaged)
+        own = settings(tmp_path, zookeeper_connect=servers, listeners=f"PLAINTEXT://127.0.0.1:{port}")
+        broker = Broker(broker_config_from(own))
+
+        with pytest.raises(StartupRefused) as refusal:
+            await broker.__aenter__()
+
+        assert str(refusal.value) == (
+            "authorizer.class.name: brokers connect to each other as User:ANONYMOUS, which may not perform "
+            "CLUSTER_ACTION; add it to super.users, or allow it CLUSTER_ACTION on the cluster by an ACL"
+        )
+        with pytest.raises(OSError, match="Connect call failed"):
+            await asyncio.open_connection("127.0.0.1", port)
+
+        async with Broker(broker_config_from(own | {"super.users": ANONYMOUS})):
+            pass
+
+
+# -- requests of brokers
+
+
+STALE = UpdateMetadataRequest(controller_id=1, controller_epoch=-5, broker_epoch=-1)
+
+
+async def test_only_a_client_with_cluster_action_sends_what_brokers_send(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "authorizer")
+    async with brokers_of(tmp_path, 1) as (broker,):
+        allowed, denied = await ask(broker, STALE, 7), await ask(broker, STALE, 7, source=CLIENT)
+        assert await create(broker, rule("kafka-cluster", kind=CLUSTER, operation=ALL)) == [0]
+        later = await ask(broker, STALE, 7, source=CLIENT)
+
+    assert denied.error_code == REFUSED
+    assert allowed.error_code == later.error_code != REFUSED
+    (line,) = [vars(record) for record in caplog.records if record.name == "authorizer"]
+    assert line["message"] == "operation denied"
+    assert {name: line[name] for name in ("principal", "host", "operation", "resource", "api")} == {
+        "principal": ANONYMOUS,
+        "host": CLIENT,
+        "operation": "CLUSTER_ACTION",
+        "resource": "CLUSTER:kafka-cluster",
+        "api": "UPDATE_METADATA",
+    }
+
+
+async def test_brokers_that_a_rule_allows_form_a_cluster_and_replicate(tmp_path: Path) -> None:
+    async with brokers_of(tmp_path, 3) as brokers:
+        await brokers[0].services.topics.create(NewTopic("t", assignments={0: [3, 2, 1]}))
+
+        for broker in brokers:
+            metadata = broker.services.metadata
+            await until(lambda: metadata.leader_of(TopicPartition("t", 0)) == 3)  # noqa: B023
+            assert metadata.alive_broker_ids == [1, 2, 3]
+
+
+# -- clients
+
+
+async def test_a_lone_broker_needs_no_rule_and_its_administrator_is_a_super_user(tmp_path: Path) -> None:
+    async with Broker(broker_config_from(settings(tmp_path))) as broker:
+        assert await create(broker, rule("g")) == [REFUSED]
+        described = await ask(broker, DescribeAclsRequest(), 3)
+        assert described.error_code == REFUSED
+
+    async with Broker(broker_config_from(settings(tmp_path, super_users=ANONYMOUS))) as broker:
+        assert await create(broker, rule("g")) == [0]
+
+
+async def test_a_changed_rule_holds_on_every_open_connection_of_every_broker(tmp_path: Path) -> None:
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    async with brokers_of(tmp_path, 3) as brokers:
+        callers = [await Caller.to(broker, CLIENT) for broker in brokers for _ in range(167)]
+
+        async def codes() -> set[bool]:
+            answers = await asyncio.gather(*(caller.ask(beat, 4) for caller in callers))
+            return {answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED for answer in answers}
+
+        async def took_ms(are_denied: bool) -> float:
+            began = time.monotonic()
+            async with asyncio.timeout(BOUND_S):
+                while await codes() != {are_denied}:
+                    pass
+            return (time.monotonic() - began) * 1000
+
+        assert await codes() == {True}
+        figures = []
+        for _ in range(3):
+            assert await create(brokers[0], rule("g")) == [0]
+            granted_ms = await took_ms(are_denied=False)
+            assert await delete(brokers[1], "g") == 1
+            figures.append((round(granted_ms), round(await took_ms(are_denied=True))))
+        print(f"{len(callers)} connections of 3 brokers: granted, revoked in ms {figures}")
+        epochs = {
+            connection.session.index_epoch
+            for broker in brokers
+            for connection in broker._server.connections.all()
+            if connection.session.client_host == CLIENT
+        }
+        for caller in callers:
+            caller.writer.close()
+    assert min(epochs) >= 6, "each change makes each session forget its partitions"
