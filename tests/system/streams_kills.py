@@ -6,8 +6,9 @@ right, every key was handled in order (`streams_rules`), and all is committed. A
 handled for `--stalled-s` ends with the state of the members that live: processors, tasks and threads. Then a
 member is added, and the report says whether that made the group go on.
 
-`--load` processes spin beside broker and group. With `--nice` the whole run has a lower priority: where other
-work uses the machine, that starves it as well.
+`--load` processes spin beside broker and group, with a lower priority by `--load-nice`: on two cores, fifty
+of the same priority leave a member so little that its imports take minutes. With `--nice` the whole run has
+a lower priority: where other work uses the machine, that starves it as well.
 
 python tests/system/streams_kills.py --rounds 50 --load 50
 """
@@ -17,12 +18,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing import Process
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -74,9 +75,9 @@ class KillRound(Run):
 
 
 @contextlib.contextmanager
-def load(processes: int) -> Iterator[None]:
+def load(processes: int, niceness: int) -> Iterator[None]:
     """Spin on processes within the block."""
-    spinning = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(processes)]
+    spinning = [Process(target=_spin, args=(niceness,), daemon=True) for _ in range(processes)]
     for process in spinning:
         process.start()
     try:
@@ -88,7 +89,8 @@ def load(processes: int) -> Iterator[None]:
             process.join()
 
 
-def _spin() -> None:
+def _spin(niceness: int) -> None:
+    os.nice(niceness)
     parent = os.getppid()
     while os.getppid() == parent:  # it ends with the run, even one that is killed
         for _ in range(1_000_000):
@@ -100,7 +102,7 @@ def run_round(options: argparse.Namespace, folder: Path) -> list[str]:
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(broker_of(options.broker, folder / "broker"))
         address = stack.enter_context(address_of(options.effect, folder))
-        stack.enter_context(load(options.load))
+        stack.enter_context(load(options.load, options.load_nice))
         round_ = KillRound(options, servers, folder, address)
         asyncio.run(round_.run())
         round_.report()
@@ -112,6 +114,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--load", type=int, default=50, help="how many processes spin beside the group")
+    parser.add_argument("--load-nice", type=int, default=0, help="how much lower the priority of these is")
     parser.add_argument("--nice", type=int, default=0, help="what is added to the niceness of the run")
     parser.add_argument("--kills", type=int, default=2, help="how many members each round kills")
     own, rest = parser.parse_known_args(arguments)
