@@ -33,6 +33,7 @@ PACKAGES = {
     "log": "ottla-tools",
     "pipeline": "ottla-pipeline",
     "produce": "ottla-producer",
+    "profile": "ottla-client",
     "reassign": "ottla-admin",
     "replica": "ottla-admin",
     "streams": "ottla-streams",

@@ -13,6 +13,7 @@ from ottla.client.moved_modules import MovedModules
 
 if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
+    from ottla.client.profiles import Profile, SecretSource
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,6 +21,53 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_TIMEOUT_MS = 3_000
 
+
+_PROFILE: Final = f"{__name__}.profile"
+"""The key of the chosen profile among the facts that the contexts of a command share."""
+_GIVEN_BY_USER: Final = click.core.ParameterSource.COMMANDLINE
+
+
+def _choose_profile(ctx: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    if name is None or ctx.resilient_parsing:
+        return
+    from ottla.client.profiles import ProfileError, read_profile
+
+    try:
+        profile = read_profile(name)
+    except ProfileError as error:
+        raise click.UsageError(str(error), ctx) from None
+    ctx.meta[_PROFILE] = profile, ctx.get_parameter_source(parameter.name or "") == _GIVEN_BY_USER
+
+
+def _chosen_profile(ctx: click.Context | None) -> tuple[Profile | None, bool]:
+    """Return the profile of a command, and whether the command line names it."""
+    found: tuple[Profile | None, bool] = (
+        (None, False) if ctx is None else ctx.meta.get(_PROFILE, (None, False))
+    )
+    return found
+
+
+def _servers_of_profile(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
+    """Return the brokers of the profile unless the user names others, which is the stronger wish."""
+    profile, by_user = _chosen_profile(ctx)
+    source = ctx.get_parameter_source(parameter.name or "")
+    weaker = click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP
+    if profile is None or source == _GIVEN_BY_USER or not (by_user or source in weaker):
+        return given
+    servers = profile.settings.get("bootstrap_servers", profile.settings.get("bootstrap.servers", given))
+    return str(servers)
+
+
+profile_option: Final = click.option(
+    "--profile",
+    metavar="NAME",
+    envvar="OTTLA_PROFILE",
+    show_envvar=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_choose_profile,
+    help="The brokers and the login of a profile; `ottla profile list` lists profiles.",
+)
 
 bootstrap_option: Final = click.option(
     "--bootstrap-server",
@@ -29,6 +77,7 @@ bootstrap_option: Final = click.option(
     default=DEFAULT_BOOTSTRAP,
     show_default=True,
     show_envvar=True,
+    callback=_servers_of_profile,
     help="A broker of the cluster, or several separated by commas.",
 )
 
@@ -42,10 +91,46 @@ def cluster_options(command: F) -> F:
             type=click.Path(exists=True, dir_okay=False),
             help="A properties file with security and timeouts (security.protocol, sasl.username, ...).",
         ),
+        profile_option,
         bootstrap_option,
     ):
         command = option(command)
     return command
+
+
+def secret_options(noun: str, prefix: str) -> Callable[[F], F]:
+    """Add options that say where a secret is: --PREFIX-env, -file, -command and -keyring.
+
+    None takes the secret itself: all users of a machine can read the arguments of its processes.
+    """
+
+    def add(command: F) -> F:
+        for kind, metavar, place in (
+            ("keyring", "SERVICE/USER", "an entry of the system's keyring"),
+            ("command", "COMMAND", "the output of a command of the shell"),
+            ("file", "PATH", "a file; its last line end is left out"),
+            ("env", "NAME", "an environment variable"),
+        ):
+            command = click.option(f"--{prefix}-{kind}", metavar=metavar, help=f"The {noun} is in {place}.")(
+                command
+            )
+        return command
+
+    return add
+
+
+def secret_source(prefix: str, given: Mapping[str, Any]) -> SecretSource | None:
+    """Return where the options of `secret_options` find a secret; None if none of them is given."""
+    from ottla.client.profiles import SecretSource
+
+    name = prefix.replace("-", "_")
+    found = {kind: given[f"{name}_{kind}"] for kind in ("env", "file", "command", "keyring")}
+    named = [SecretSource(kind, reference) for kind, reference in found.items() if reference is not None]
+    if len(named) > 1:
+        raise click.UsageError(
+            f"give one of --{prefix}-env, --{prefix}-file, --{prefix}-command, --{prefix}-keyring"
+        )
+    return named[0] if named else None
 
 
 def json_option(command: F) -> F:
@@ -99,18 +184,26 @@ def not_installed(command: str, package: str, ctx: click.Context) -> click.Usage
 
 
 def load_config(properties: str | None) -> ClientConfig:
-    """Read a properties file with Kafka's dotted names; an unknown name is a usage error."""
+    """Read the profile, or a properties file with Kafka's dotted names; an unknown name is a usage error."""
     from dataclasses import replace
 
+    # The user waits at a terminal: fail soon when no broker can be reached.
+    return replace(_config(properties), bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS)
+
+
+def _config(properties: str | None) -> ClientConfig:
     from ottla.client.config import ClientConfig
     from ottla.client.settings import from_properties
 
+    profile, by_user = _chosen_profile(click.get_current_context(silent=True))
+    if profile is not None and properties is not None and by_user:
+        raise click.UsageError("give --profile or --command-config, not both")
     try:
-        config = ClientConfig() if properties is None else from_properties(ClientConfig, properties)
-        # The user waits at a terminal: fail soon when no broker can be reached.
-        return replace(config, bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS)
+        if properties is not None:
+            return from_properties(ClientConfig, properties)
+        return ClientConfig() if profile is None else profile.config()
     except (ValueError, OSError) as error:
-        raise click.UsageError(f"{properties}: {error}") from None
+        raise click.UsageError(f"{properties}: {error}" if properties is not None else str(error)) from None
 
 
 def run(call: Callable[[], Awaitable[T]]) -> T:
