@@ -24,6 +24,7 @@ from ottla.client import __version__
 ENTRY_POINTS = "ottla.commands"
 
 PACKAGES = {
+    "acl": "ottla-admin",
     "broker": "ottla-broker",
     "cluster": "ottla-admin",
     "config": "ottla-admin",
@@ -34,11 +35,14 @@ PACKAGES = {
     "pipeline": "ottla-pipeline",
     "produce": "ottla-producer",
     "profile": "ottla-client",
+    "quota": "ottla-admin",
     "reassign": "ottla-admin",
     "replica": "ottla-admin",
     "streams": "ottla-streams",
+    "token": "ottla-admin",
     "topic": "ottla-admin",
     "txn": "ottla-admin",
+    "user": "ottla-admin",
     "zookeeper": "ottla-zookeeper",
     "zookeeper-group": "ottla-consumer",
 }
