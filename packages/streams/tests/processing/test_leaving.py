@@ -79,8 +79,9 @@ async def test_a_program_that_fails_beside_a_processor_ends(ottla_broker: Broker
         await producer.send_and_wait("orders", b"", b"key")
 
     program = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, ottla_broker.bootstrap_servers, stderr=asyncio.subprocess.PIPE
-    )
+        sys.executable, "-W", "always", "-c", PROGRAM, ottla_broker.bootstrap_servers,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
     try:
         async with asyncio.timeout(60):
             _, said = await program.communicate()
@@ -89,7 +90,8 @@ async def test_a_program_that_fails_beside_a_processor_ends(ottla_broker: Broker
             program.kill()
             await program.wait()
 
-    assert said.rstrip().endswith(b"RuntimeError: of the application")
+    assert b"RuntimeError: of the application" in said
+    assert b"unclosed" not in said, said.decode()
 
 
 def test_a_processor_without_topics_is_refused_when_it_is_made() -> None:

@@ -203,11 +203,13 @@ class Processor:
         """Give up all partitions without a commit: the drain was cancelled, so there is no time to wait."""
         if self._stop_task is not None:
             self._stop_task.cancel()
-        await self._rebalancing.abandon()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_AT_ONCE_S):
-                await self.consumer.stop()
-        await self._leave()
+        try:
+            await self._rebalancing.abandon()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_AT_ONCE_S):
+                    await self.consumer.stop()
+        finally:  # the consumer's task is cancelled, too, when its loop ends
+            await self._leave()
 
     async def _leave(self) -> None:
         assert self._tasks is not None
