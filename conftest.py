@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import signal
@@ -23,11 +24,20 @@ with contextlib.suppress(ImportError):  # some sessions install no Hypothesis, a
     settings.load_profile("ottla")
 
 PACKAGES = Path(__file__).parent / "packages"
+_M_MMAP_THRESHOLD = -3
+_MIB = 1 << 20
 
 # A suite that a shell runs in the background (`nox &`) ignores SIGINT, and so do the programs that it starts:
 # tests that end one by Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A log on a disk in memory has indexes of 10 MiB. When the first is freed, glibc raises the size from which
+# it maps memory above them, and takes later ones from the heap, which small objects keep from shrinking:
+# after 40 tests 890 of its 899 MiB were free. A threshold that is set stays.
+if sys.platform == "linux":
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries have no mallopt
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MIB)
 
 
 def pytest_configure() -> None:
