@@ -139,6 +139,10 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, of("alter_partition_reassignments"), (ALTER,)),
     Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, of("list_partition_reassignments"), (DESCRIBE,)),
     Route(ApiKey.OFFSET_DELETE, 0, 0, of("offset_delete"), (DELETE_GROUP, READ_TOPICS)),
+    Route(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, of("describe_client_quotas"), (DESCRIBE_CONFIGS,),
+    ),
+    Route(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, of("alter_client_quotas"), (ALTER_CONFIGS.in_handler,)),
     Route(ApiKey.ALTER_PARTITION, 0, 3, of("alter_partition"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.UPDATE_FEATURES, 0, 1, of("update_features"), (ALTER,)),
     Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, of("describe_producers"), (READ_TOPICS,)),

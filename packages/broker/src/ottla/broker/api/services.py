@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
     from ottla.broker.log.hosting.registry import LogRegistry
+    from ottla.broker.quotas.clients import ClientQuotas
     from ottla.broker.quotas.replication import ReplicationQuotas
     from ottla.broker.replication.log_moves import LogMoves
     from ottla.broker.replication.read_replicas import ReadReplicas
@@ -55,6 +56,7 @@ class Services:
     configs: Configs
     acls: Acls | None
     """None without an authorizer."""
+    client_quotas: ClientQuotas
     controller: Controller
     groups: GroupCoordinator
     transactions: TransactionCoordinator

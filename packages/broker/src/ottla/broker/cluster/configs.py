@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.cluster.client_entities import ClientEntities
 from ottla.broker.cluster.topic_settings import TOPICS, alter_settings, read_entity, read_settings
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.config import (
@@ -97,6 +98,8 @@ class Configs:
         self.static = static
         self.broker = static
         """The static configuration with the dynamic settings on top."""
+        self.client_entities = ClientEntities(session)
+        """The settings of users, client ids and addresses."""
         self._session = session
         self._environment = environment
         self._broker_id = broker_id
@@ -151,6 +154,7 @@ class Configs:
             await asyncio.gather(*(self._read(kind, name) for name in found))
             if kind == TOPICS and not self._read_for:
                 self._read_for = dict.fromkeys(found)
+        await self.client_entities.load()
         self._seen = max((_number(name) for name in names), default=self._seen)
 
     async def follow(self) -> None:
@@ -192,6 +196,8 @@ class Configs:
         kind, _, name = change.entity_path.partition("/")
         if kind in (TOPICS, BROKERS):
             await self._read(kind, name)
+        else:
+            await self.client_entities.refresh(change.entity_path)
 
     async def _notifications(self) -> list[str]:
         return await self._session.children(paths.CONFIG_CHANGES, self._notified)

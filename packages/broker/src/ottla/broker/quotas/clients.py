@@ -5,6 +5,8 @@ Names are as Kafka's znodes have them: URL-encoded, and `<default>` for every na
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,6 +22,8 @@ from ottla.protocol.errors import ThrottlingQuotaExceeded
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
 
+_log = logging.getLogger(__name__)
+
 DEFAULT: Final = "<default>"
 QUOTA_KEYS: Final[Mapping[str, Quota]] = {
     "producer_byte_rate": Quota.PRODUCE,
@@ -30,6 +34,7 @@ QUOTA_KEYS: Final[Mapping[str, Quota]] = {
 """The keys of Kafka's znodes of users and clients."""
 IDLE_MS: Final = 3_600_000
 """How long the rates of a client are remembered after its last request, as in Kafka."""
+FORGET_EVERY_MS: Final = 300_000
 MOST_REMEMBERED: Final = 10_000
 """Clients with a quota whose rates are remembered while they are not connected."""
 MOST_SHOWN: Final = 1_000
@@ -41,6 +46,17 @@ _METRICS: Final = {
     Quota.REQUEST: ("Request", "request-time"),
     Quota.CONTROLLER_MUTATION: ("ControllerMutation", "mutation-rate"),
 }
+
+
+def _limit(entity_path: str, text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if 0 < value < math.inf:
+        return value
+    _log.error("quota ignored: a positive number is expected", extra={"entity": entity_path, "value": text})
+    return None
 
 
 class QuotaEntity(NamedTuple):
@@ -138,6 +154,27 @@ class ClientQuotas:
         self._remembered: OrderedDict[tuple[str, str], SessionQuotas] = OrderedDict()
 
     # ---- limits
+
+    def entity_changed(self, entity_path: str, settings: Mapping[str, str]) -> None:
+        """Take the settings of a user, a client id, or a client id of a user; other keys are of no concern.
+
+        Raises nothing: a value that no broker of ours would have accepted is named in the log, and ignored.
+        """
+        match entity_path.split("/"):
+            case ["users", user]:
+                entity = QuotaEntity(user)
+            case ["users", user, "clients", client_id]:
+                entity = QuotaEntity(user, client_id)
+            case ["clients", client_id]:
+                entity = QuotaEntity(None, client_id)
+            case _:
+                return
+        limits = {
+            quota: value
+            for key, quota in QUOTA_KEYS.items()
+            if key in settings and (value := _limit(entity_path, settings[key]))
+        }
+        self.limit(entity, limits)
 
     def limit(self, entity: QuotaEntity, quotas: Mapping[Quota, float]) -> None:
         """Replace the quotas of an entity. Every session looks its quotas up again."""

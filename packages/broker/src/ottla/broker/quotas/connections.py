@@ -5,6 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
+from typing import Final
+
+CONNECTION_RATE: Final = "connection_creation_rate"
+"""The quota of an address in Kafka's znodes: connections per second."""
 
 
 class ConnectionQuotas:
@@ -59,11 +63,12 @@ def is_loopback(host: str) -> bool:
 def has_names(text: str) -> bool:
     """Whether `parse_overrides` would have to resolve host names, which may block for seconds."""
     return any(
-        not _is_address(item.rpartition(":")[0].strip(" []")) for item in text.split(",") if item.strip()
+        not is_address(item.rpartition(":")[0].strip(" []")) for item in text.split(",") if item.strip()
     )
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether a host is given by an address, and not by a name."""
     try:
         ip_address(host)
     except ValueError:

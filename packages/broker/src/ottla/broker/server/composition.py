@@ -14,6 +14,7 @@ from ottla.broker.api.produce.fast_path import ProduceFastPath
 from ottla.broker.api.routes import ROUTES
 from ottla.broker.api.services import Services
 from ottla.broker.api.topic_metrics import TopicMetrics
+from ottla.broker.cluster.client_entities import CLIENTS, USERS
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
 from ottla.broker.cluster.metadata import MetadataCache
@@ -24,6 +25,7 @@ from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 from ottla.broker.peers.active_controller import ActiveController
 from ottla.broker.peers.client import Peers
+from ottla.broker.quotas.clients import ClientQuotas
 from ottla.broker.quotas.replication import ReplicationQuotas
 from ottla.broker.replication.alter_partition_requests import AlterPartitionRequests
 from ottla.broker.replication.followers import Followers
@@ -196,6 +198,7 @@ class Composition:
             topics=topics,
             configs=configs,
             acls=acls,
+            client_quotas=self._client_quotas(configs),
             controller=controller,
             groups=groups,
             transactions=transactions,
@@ -210,6 +213,12 @@ class Composition:
             ),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
         )
+
+    def _client_quotas(self, configs: Configs) -> ClientQuotas:
+        client_quotas = ClientQuotas(self.config, self.environment.clock.monotonic_ms)
+        for kind in (USERS, CLIENTS):
+            configs.client_entities.subscribe(kind, client_quotas.entity_changed)
+        return client_quotas
 
     def _fetch_sessions(self) -> FetchSessions:
         sessions = FetchSessions(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.log.compaction.cleaner import Cleaner
 from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.metrics import TICK_MS
+from ottla.broker.quotas.clients import FORGET_EVERY_MS
 from ottla.broker.runtime.loop_budget import watch_event_loop_lag
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def schedule(tasks: BackgroundTasks, config: BrokerConfig, services: Services, m
         config.replica_high_watermark_checkpoint_interval_ms,
         services.replicas.checkpoint_high_watermarks,
     )
+    tasks.every("idle-client-quotas", FORGET_EVERY_MS, services.client_quotas.forget_idle)
     tasks.every("isr-expiration", config.replica_lag_time_max_ms / 2, services.replicas.shrink_isrs)
     if config.auto_leader_rebalance_enable:
         allowed = config.leader_imbalance_per_broker_percentage / 100
