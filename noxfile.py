@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 import nox
+from nox.virtualenv import UV
 
 # Trust what the machine trusts, as pip does: a proxy's certificate is in the system's store, not in uv's own.
 os.environ.setdefault("UV_SYSTEM_CERTS", "1")
@@ -87,10 +89,29 @@ TEST_FOLDERS = (
 def _install(session: nox.Session, *requirements: str, packages: Iterable[str] = PACKAGES) -> None:
     """Install requirements at the pinned versions, then packages of this tree, editable."""
     _keep_bytecode(session)
-    session.install("-c", str(CONSTRAINTS), *BUILD_TOOLS, *requirements)
     chosen = tuple(packages)
+    _install_pinned(session, *BUILD_TOOLS, *requirements, *_third_party(chosen))
     paths = [part for name in chosen for part in ("-e", f"packages/{name}")]
-    session.install("--no-build-isolation", "-c", str(CONSTRAINTS), *_rebuild(session, chosen), *paths)
+    session.install("--no-build-isolation", "--no-deps", *_rebuild(session, chosen), *paths)
+
+
+def _install_pinned(session: nox.Session, *requirements: str) -> None:
+    """Install requirements at the pinned versions, from uv's cache alone where it has all of them.
+
+    Otherwise uv asks a registry whose answers do not say how long they hold, as behind some proxies, for each
+    archive again: every new environment downloaded pyspark's source, built it for half a minute, and left
+    another gigabyte in the cache.
+    """
+    arguments = ("-c", str(CONSTRAINTS), *requirements)
+    session.install(*arguments, env={"UV_OFFLINE": "1"} if _are_cached(session, arguments) else {})
+
+
+def _are_cached(session: nox.Session, arguments: Iterable[str]) -> bool:
+    if session.venv_backend != "uv":
+        return False
+    command = [UV, "pip", "install", "--offline", "--dry-run", "--quiet", *arguments]
+    environment = os.environ | {"VIRTUAL_ENV": session.virtualenv.location}
+    return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def _keep_bytecode(session: nox.Session) -> None:
@@ -131,7 +152,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, format, the ways of imports, and the words of commit subjects and docstrings."""
-    session.install("-c", str(CONSTRAINTS), *LINTERS)
+    _install_pinned(session, *LINTERS)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     # The import graph is read from source: nothing of ours has to be installed for it.
@@ -151,7 +172,7 @@ def numbers(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Run mypy in its strict mode over source and tests."""
-    session.install("-c", str(CONSTRAINTS), *TYPING, *TESTING, *_third_party(PACKAGES))
+    _install_pinned(session, *TYPING, *TESTING, *_third_party(PACKAGES))
     checked = ["packages", "noxfile.py", *_folders("tests", "benchmarks", "examples")]
     session.run("mypy", *(session.posargs or checked))
 
@@ -339,7 +360,7 @@ def connections(session: nox.Session) -> None:
 @nox.session
 def build(session: nox.Session) -> None:
     """Build wheels and sdists, install each alone in an empty environment, without and with its extras."""
-    session.install("-c", str(CONSTRAINTS), "build", *BUILD_TOOLS)
+    _install_pinned(session, "build", *BUILD_TOOLS)
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     for name in (*PACKAGES, "ottla"):
@@ -360,7 +381,7 @@ def build(session: nox.Session) -> None:
 @nox.session
 def lowest(session: nox.Session) -> None:
     """Test each package against the lowest sibling versions it allows, taken from the tree or from tags."""
-    session.install("-c", str(CONSTRAINTS), "build", *BUILD_TOOLS)
+    _install_pinned(session, "build", *BUILD_TOOLS)
     for name in session.posargs or PACKAGES:
         dist = Path(session.create_tmp()) / f"lowest-{name}"
         shutil.rmtree(dist, ignore_errors=True)
