@@ -62,7 +62,6 @@ def test_an_unknown_key_of_a_file_is_named_with_the_nearest_one() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"zookeeper.set.acl": "true"},
         {"ssl.keystore.location": "/etc/kafka/keystore.jks", "ssl.keystore.password": "hunter2"},
         {"sasl.enabled.mechanisms": "SCRAM-SHA-512"},
         {"sasl.kerberos.service.name": "kafka"},
@@ -71,7 +70,6 @@ def test_an_unknown_key_of_a_file_is_named_with_the_nearest_one() -> None:
         {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"},
         {"super.users": "User:admin"},
         {"allow.everyone.if.no.acl.found": "false"},
-        {"zookeeper.ssl.client.enable": "true"},
         {"alter.config.policy.class.name": "org.example.Policy"},
     ],
 )

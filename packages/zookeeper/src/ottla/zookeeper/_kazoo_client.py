@@ -7,19 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import RolledBackError, RuntimeInconsistency, SessionExpiredError
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    AuthFailedError,
+    ConnectionDropped,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
 from kazoo.exceptions import ZookeeperError as KazooZookeeperError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization
-from kazoo.protocol.serialization import Auth
+from kazoo.protocol.serialization import SASL, Auth
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id
 
+from ottla.zookeeper.client_security import ClientSecurity, SecuritySettingError, TlsSettings
+from ottla.zookeeper.digest_md5 import DigestMd5Client, RefusedLogin
 from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperError, error_for
 from ottla.zookeeper.session import NULL, Acl, Check, Create, Delete, Operation, SetData, Stat
 
@@ -64,7 +75,7 @@ class _RepeatFilter(logging.Filter):
 def _has_no_secret(record: logging.LogRecord) -> bool:
     """Hold back a request for authentication: kazoo would log it with the secret in it."""
     arguments = record.args if isinstance(record.args, tuple) else ()
-    return not any(isinstance(argument, Auth) for argument in arguments)
+    return not any(isinstance(argument, Auth | SASL) for argument in arguments)
 
 
 _kazoo_log.addFilter(_has_no_secret)
@@ -76,16 +87,55 @@ _kazoo_log.addFilter(_RepeatFilter())
 _HANDSHAKE_SHARE = 3
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs kazoo's threads, and logs the error that ends one instead of printing it."""
+# Of servers since 3.6 that ask for a login; kazoo ends its thread at a number that it does not know.
+EXCEPTIONS[-124] = AuthFailedError
 
-    def __init__(self, handshake_timeout_s: float) -> None:
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Runs kazoo's threads, makes its connections, and logs the error that ends a thread.
+
+    kazoo would print that error. `trouble` is the reason of the last connection that could not be made.
+    """
+
+    def __init__(self, handshake_timeout_s: float, tls: TlsSettings | None) -> None:
         super().__init__()
         self._handshake_timeout_s = handshake_timeout_s
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
+        self.trouble = ""
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = min(kwargs.get("timeout") or self._handshake_timeout_s, self._handshake_timeout_s)
-        return super().create_connection(*args, **kwargs)
+        timeout_s = min(kwargs.get("timeout") or self._handshake_timeout_s, self._handshake_timeout_s)
+        kwargs["timeout"] = timeout_s
+        if self._tls is None:
+            return super().create_connection(*args, **kwargs)
+        name = str(kwargs["hostname"])
+        plain = socket.create_connection(kwargs["address"], timeout_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secured = self._present_context(self._tls).wrap_socket(plain, server_hostname=name)
+        except BaseException as error:
+            plain.close()
+            if isinstance(error, OSError):
+                self.trouble = f"TLS with {name} failed: {getattr(error, 'verify_message', '') or error}"
+            raise
+        self.trouble = ""
+        return secured
+
+    def _present_context(self, tls: TlsSettings) -> ssl.SSLContext:
+        """Return the context of the files as they are; of those before, while they cannot be used."""
+        try:
+            self._context = tls.context()
+        except SecuritySettingError as error:
+            if self._context is None:
+                raise OSError(str(error)) from error
+            log.warning("files of TLS to ZooKeeper cannot be used, the earlier ones stay: %s", error)
+        return self._context
+
+    def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
+        # What TLS has decrypted already lies in no socket: kazoo would wait for the next packet.
+        ready = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
+        return (ready, [], []) if ready else super().select(rlist, wlist, xlist, timeout)
 
     def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:
         def run() -> None:
@@ -107,20 +157,22 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
     callback that informs the owner.
     """
 
-    def __init__(self, hosts: str, timeout_s: float, credentials: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, hosts: str, timeout_s: float, security: ClientSecurity) -> None:
         self._guard = threading.Lock()
         self.era = 0
         self.decided_in = 0
         super().__init__(
             hosts=hosts,
             timeout=timeout_s,
-            handler=_Handler(timeout_s / _HANDSHAKE_SHARE),
-            auth_data=list(credentials),
+            handler=_Handler(timeout_s / _HANDSHAKE_SHARE, security.tls),
+            auth_data=list(security.digests),
             connection_retry=dict(CONNECTION_RETRY),
             command_retry={"max_tries": 0, "ignore_expire": False},
             logger=_kazoo_log,
         )
         _bound_handshake(self._connection, timeout_s / _HANDSHAKE_SHARE)
+        if security.login is not None:
+            _log_in_by_digest_md5(self._connection, security.login.username, security.login.password)
 
     def _session_callback(self, state: Any) -> None:
         if state in _DEAD_STATES:
@@ -138,6 +190,11 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
     def session_id_now(self) -> int:
         """The id of the current session, 0 without one."""
         return int(self._session_id or 0)
+
+    @property
+    def trouble(self) -> str:
+        """The reason of the last connection that could not be made, empty for none that is known."""
+        return str(self.handler.trouble)
 
     def cut(self) -> None:
         """Shut down the connection's socket, so that its thread wakes up and ends."""
@@ -162,6 +219,34 @@ def _bound_handshake(connection: Any, timeout_s: float) -> None:
         return invoke(min(timeout, timeout_s), request, xid)
 
     connection._invoke = bounded
+
+
+def _log_in_by_digest_md5(connection: Any, username: str, password: str) -> None:
+    """Log in at the start of each connection, without the library that kazoo would do it with.
+
+    A connection that breaks meanwhile is one more to try; kazoo would take it for a refusal, and end.
+    """
+
+    def authenticate(host: str, timeout: float) -> None:
+        login, token, xid = DigestMd5Client(username, password), b"", 0
+        while True:
+            try:
+                answer = login.step(token)
+            except RefusedLogin as error:
+                raise AuthFailedError(str(error)) from error
+            if login.is_complete:
+                return
+            xid += 1
+            connection._submit(SASL(answer), timeout, xid)
+            header, buffer, offset = connection._read_header(timeout)
+            if header.err:
+                raise AuthFailedError("the server refuses user and password")
+            if header.xid != xid:
+                raise ConnectionDropped("an answer to another request in a login")
+            token = SASL.deserialize(buffer, offset)[0] or b""
+
+    connection.sasl_options = {}
+    connection._authenticate_with_sasl = authenticate
 
 
 class DetachedThread:

@@ -22,8 +22,12 @@ from ottla.zookeeper.errors import Unavailable
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 NEEDED = ("zookeeper", "slf4j-api")
 """Jars that every server needs."""
-WELCOME = ("zookeeper-jute", "metrics-core", "slf4j-simple", "snappy-java")
-"""Servers since 3.5 and 3.6 also need the first two; the others are used when found."""
+_NETTY = (
+    "netty-buffer", "netty-codec", "netty-common", "netty-handler", "netty-resolver", "netty-transport",
+    "netty-transport-classes-epoll", "netty-transport-native-epoll", "netty-transport-native-unix-common",
+)  # fmt: skip
+WELCOME = ("zookeeper-jute", "metrics-core", "slf4j-simple", "snappy-java", *_NETTY)
+"""Servers since 3.5 and 3.6 also need the first two, TLS needs Netty; the others are used when found."""
 _VERSION = re.compile(r"-(\d+(?:\.\d+)*)(?:[.-][A-Za-z]\w*)?\.jar\Z")
 _PORTS = range(10_000, 32_000)
 _MOST_PORTS = 100
@@ -35,6 +39,7 @@ _MAVEN_GROUPS = {
     "slf4j-simple": "org/slf4j",
     "metrics-core": "io/dropwizard/metrics",
     "snappy-java": "org/xerial/snappy",
+    **dict.fromkeys(_NETTY, "io/netty"),
 }
 
 
@@ -140,8 +145,8 @@ class RealZooKeeper:
 
     Session timeouts are clamped to 2 and 20 `tick_ms`. With `members`, the `host:port:port` of each server of
     an ensemble by its number, it is number `my_id` of them and is ready once there is a quorum: start them
-    together. Raises NoZooKeeper without Java or jars, Unavailable when the server does not respond within
-    `start_timeout_s`.
+    together. `settings` are further lines of `zoo.cfg`, `properties` of the JVM. Raises NoZooKeeper without
+    Java or jars, Unavailable when the server does not respond within `start_timeout_s`.
     """
 
     def __init__(
@@ -156,6 +161,8 @@ class RealZooKeeper:
         output: IO[bytes] | None = None,
         members: Mapping[int, str] | None = None,
         my_id: int = 1,
+        settings: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -166,6 +173,8 @@ class RealZooKeeper:
         self._output = output
         self._members = dict(members or {})
         self._my_id = my_id
+        self._settings = dict(settings or {})
+        self._properties = dict(properties or {})
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> RealZooKeeper:
@@ -200,6 +209,7 @@ class RealZooKeeper:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Dzookeeper.jmx.log4j.disable=true",
+            *(f"-D{name}={text}" for name, text in self._properties.items()),
         ]
         command = ["java", *flags, "-cp", installation.classpath, MAIN_CLASS, str(config)]
         if self._output is not None:
@@ -269,7 +279,7 @@ class RealZooKeeper:
         if self._members:
             lines |= {"initLimit": 20, "syncLimit": 10}
             lines |= {f"server.{number}": address for number, address in self._members.items()}
-        return "".join(f"{key}={value}\n" for key, value in lines.items())
+        return "".join(f"{key}={value}\n" for key, value in {**lines, **self._settings}.items())
 
     async def _wait_until_serving(self) -> None:
         assert self._process is not None

@@ -13,7 +13,22 @@ from typing import Any
 
 import click
 
+from ottla.zookeeper.acl_migration import (
+    Identities,
+    Plan,
+    check_lock_out,
+    described,
+    migrate,
+    own_identities,
+    plan,
+)
 from ottla.zookeeper.apache_server import RealZooKeeper, find_installation
+from ottla.zookeeper.client_security import (
+    NO_SECURITY,
+    SecuritySettingError,
+    client_security_from,
+    settings_in,
+)
 from ottla.zookeeper.embedded import EmbeddedCoordinator, Fsync
 from ottla.zookeeper.embedded.access import (
     SECRET_FILE,
@@ -74,6 +89,14 @@ class ExtensibleGroup(click.Group):
 )
 def zookeeper() -> None:
     """Run a ZooKeeper server on one machine; list and print znodes of any server."""
+
+
+_settings_option = click.option(
+    "--command-config",
+    "properties",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A properties file with keys for ZooKeeper's credentials and TLS, such as a broker's.",
+)
 
 
 @zookeeper.command(
@@ -155,14 +178,15 @@ Examples:
 )
 @click.argument("connect")
 @click.argument("path", default="/")
-def ls(connect: str, path: str) -> None:
+@_settings_option
+def ls(connect: str, path: str, properties: Path | None) -> None:
     """List the children of PATH at the ZooKeeper CONNECT.
 
     CONNECT is host:port[,host:port...][/chroot], or the data directory of a broker with its own coordinator.
     """
 
     async def show() -> None:
-        async with _session_with(connect) as session:
+        async with _session_with(connect, properties) as session:
             for name in await session.children(path):
                 click.echo(name)
 
@@ -173,14 +197,15 @@ def ls(connect: str, path: str) -> None:
 @click.argument("connect")
 @click.argument("path")
 @click.option("--stat", is_flag=True, help="Also print version and times, on standard error.")
-def get(connect: str, path: str, stat: bool) -> None:
+@_settings_option
+def get(connect: str, path: str, stat: bool, properties: Path | None) -> None:
     """Print the data of PATH at the ZooKeeper CONNECT.
 
     CONNECT is host:port[,host:port...][/chroot], or the data directory of a broker with its own coordinator.
     """
 
     async def show() -> None:
-        async with _session_with(connect) as session:
+        async with _session_with(connect, properties) as session:
             data, facts = await session.get(path)
             click.echo(data)
             if stat:
@@ -190,11 +215,98 @@ def get(connect: str, path: str, stat: bool) -> None:
     _run(show())
 
 
-def _session_with(connect: str) -> KazooSession:
+_apply_option = click.option("--apply", is_flag=True, help="Change the ACLs. Without it they are only shown.")
+_list_option = click.option(
+    "--list", "names_all", is_flag=True, help="Show each znode that would be changed."
+)
+
+
+@zookeeper.command(
+    epilog="""\b
+Examples:
+  ottla zookeeper secure zk1:2181/kafka --command-config server.properties
+  ottla zookeeper secure zk1:2181/kafka --command-config server.properties --apply
+"""
+)
+@click.argument("connect")
+@_settings_option
+@_list_option
+@_apply_option
+def secure(connect: str, properties: Path | None, names_all: bool, apply: bool) -> None:
+    """Close the znodes of a cluster to all but its brokers; show what that changes, or do it with --apply.
+
+    Only the identity of this command may write then, which must be that of the brokers; all may read, but for
+    the znodes with secrets (/config/users, /config/brokers, /delegation_token/tokens). /consumers stays open.
+    It refuses while a live broker has other credentials, or none. Brokers need zookeeper.set.acl=true, so
+    that new znodes are closed, too.
+    """
+    _run(_migrate(connect, properties, close=True, names_all=names_all, apply=apply))
+
+
+@zookeeper.command(
+    "open",
+    epilog="""\b
+Examples:
+  ottla zookeeper open zk1:2181/kafka --command-config server.properties --apply
+""",
+)
+@click.argument("connect")
+@_settings_option
+@_list_option
+@_apply_option
+def open_znodes(connect: str, properties: Path | None, names_all: bool, apply: bool) -> None:
+    """Open the znodes of a cluster to everybody again; show what that changes, or do it with --apply.
+
+    Restart the brokers with zookeeper.set.acl=false before, or what they create is closed again.
+    """
+    _run(_migrate(connect, properties, close=False, names_all=names_all, apply=apply))
+
+
+async def _migrate(
+    connect: str, properties: Path | None, *, close: bool, names_all: bool, apply: bool
+) -> None:
+    async with _session_with(connect, properties) as session:
+        own = await own_identities(session)
+        if close and not own:
+            raise SecuritySettingError(
+                "--command-config",
+                "ZooKeeper knows no identity of this command: give it the brokers' credentials",
+            )
+        is_embedded = _is_directory(connect)
+        if close and not is_embedded:
+            await check_lock_out(session, own)
+        await _show(await plan(session, own, close=close), own, close=close, names_all=names_all)
+        if apply:
+            changed = await migrate(session, own, close=close, checks_brokers=not is_embedded)
+            click.echo(f"Changed the ACLs of {changed} znodes.")
+        else:
+            click.echo("Nothing was changed: --apply does it.")
+
+
+async def _show(found: Plan, own: Identities, *, close: bool, names_all: bool) -> None:
+    for change in found.changes if names_all else ():
+        click.echo(change.path)
+    what = f"closed to all but {described(own)}" if close else "opened to everybody"
+    roots = ", ".join(f"{root} {count}" for root, count in sorted(found.by_root().items()))
+    click.echo(
+        f"{len(found.changes)} znodes to be {what}{f' ({roots})' if roots else ''}; {found.unchanged} are so."
+    )
+    if close and found.sensitive:
+        click.echo(f"{found.sensitive} of them may hold secrets, and others can no longer read them.")
+
+
+def _is_directory(connect: str) -> bool:
+    return Path(connect).is_dir()
+
+
+def _session_with(connect: str, properties: Path | None = None) -> KazooSession:
     """Return a session; the coordinator of a data directory is asked with the secret in it."""
-    access = access_to(Path(connect)) if Path(connect).is_dir() else Access(connect, ())
+    access = access_to(Path(connect)) if _is_directory(connect) else Access(connect, ())
     return KazooSession(
-        access.connect_string, credentials=access.credentials, connection_timeout_ms=_CONNECTION_TIMEOUT_MS
+        access.connect_string,
+        credentials=access.credentials,
+        security=NO_SECURITY if properties is None else client_security_from(settings_in(properties)),
+        connection_timeout_ms=_CONNECTION_TIMEOUT_MS,
     )
 
 

@@ -155,10 +155,13 @@ class UnsafeSecret(ZooKeeperError):
 class NotConnected(Unavailable):
     """No server answered in the time for opening a session; `path` is the list of servers."""
 
-    def __init__(self, hosts: str, timeout_s: float) -> None:
+    def __init__(self, hosts: str, timeout_s: float, trouble: str = "") -> None:
         super().__init__(hosts, f"not connected within {timeout_s:g} s")
+        self.trouble = trouble
 
     def __str__(self) -> str:
+        if self.trouble:
+            return f"no connection to ZooKeeper at {self.path} ({self.detail}): {self.trouble}"
         return (
             f"no ZooKeeper server answers at {self.path} ({self.detail}): start one there, or correct the "
             "host and port in zookeeper.connect"

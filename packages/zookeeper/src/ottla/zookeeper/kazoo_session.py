@@ -21,6 +21,7 @@ from ottla.zookeeper._kazoo_client import (
     GuardedClient,
     KazooState,
     KeeperState,
+    kazoo_acl,
     multi_results,
     post,
     to_zookeeper_error,
@@ -28,7 +29,8 @@ from ottla.zookeeper._kazoo_client import (
 )
 from ottla.zookeeper._operations import Read, SessionOperations
 from ottla.zookeeper._session_state import SessionStateMachine
-from ottla.zookeeper.errors import NodeExists, NotConnected, OperationTimeout
+from ottla.zookeeper.client_security import NO_SECURITY, ClientSecurity
+from ottla.zookeeper.errors import AuthFailed, NodeExists, NotConnected, OperationTimeout
 from ottla.zookeeper.paths import parent_of
 from ottla.zookeeper.session import NULL, OPEN_ACL, Acl, Create, EventType, Operation, Stat, Watch
 from ottla.zookeeper.watches import WatchKind
@@ -72,6 +74,10 @@ class KazooSession(SessionOperations):
     around `session_timeout_ms`, which the lease uses. Every new connection starts with a sync, so that no
     state older than the last session's is read. Leaving closes the session. `took_ms` is called with the
     duration of each operation, failed ones included.
+
+    `credentials` are pairs of a scheme and what it shows; `security` has those of a configuration, and TLS.
+    Entering raises AuthFailed where they are refused. `acl_policy` gives the ACL of each znode that is made,
+    by its path below the chroot.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class KazooSession(SessionOperations):
         operation_timeout_ms: int | None = None,
         max_in_flight: int = 1_000,
         credentials: Sequence[tuple[str, str]] = (),
+        security: ClientSecurity = NO_SECURITY,
         acl_policy: AclPolicy = open_acl,
         took_ms: Callable[[float], object] = lambda _: None,
     ) -> None:
@@ -92,7 +99,8 @@ class KazooSession(SessionOperations):
         self._chroot = ""
         self._connection_timeout_s = (connection_timeout_ms or session_timeout_ms) / 1000
         self._operation_timeout_s = (operation_timeout_ms or session_timeout_ms) / 1000
-        self._credentials = tuple(credentials)
+        self._security = replace(security, digests=(*security.digests, *credentials))
+        self._refused = asyncio.Event()
         self._acl_policy = acl_policy
         self._took_ms = took_ms
         self._in_flight = asyncio.Semaphore(max_in_flight)
@@ -111,15 +119,27 @@ class KazooSession(SessionOperations):
         try:
             async with asyncio.timeout(self._connection_timeout_s):
                 await DetachedThread(self._client.start_async).done_within(self._connection_timeout_s)
-                await self._session_state.wait_connected(2**31)
+                await self._connected_first()
                 await self._enter_chroot()
         except TimeoutError:
+            trouble = self._client.trouble
             await self.close()
-            raise NotConnected(self._hosts, self._connection_timeout_s) from None
+            raise NotConnected(self._hosts, self._connection_timeout_s, trouble) from None
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _connected_first(self) -> None:
+        """Return once connected. Raises AuthFailed: later refusals are tried again, a first one is final."""
+        async with asyncio.TaskGroup() as tasks:
+            connected = tasks.create_task(self._session_state.wait_connected(2**31))
+            refused = tasks.create_task(self._refused.wait())
+            await asyncio.wait((connected, refused), return_when=asyncio.FIRST_COMPLETED)
+            connected.cancel()
+            refused.cancel()
+        if not self._session_state.connected and self._refused.is_set():
+            raise AuthFailed(self._hosts, "ZooKeeper refuses the credentials, or asks for a login")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -184,6 +204,17 @@ class KazooSession(SessionOperations):
         full = self._full(path)
         await self._ask(lambda client: client.sync_async(full), path, session_number)
 
+    async def get_acl(self, path: str) -> tuple[tuple[Acl, ...], Stat]:
+        """Return the ACL and the stat of a znode."""
+        full = self._full(path)
+        entries, stat = await self._ask(lambda client: client.get_acls_async(full), path, None)
+        return tuple(Acl(entry.perms, entry.id.scheme, entry.id.id) for entry in entries), Stat(*stat)
+
+    async def set_acl(self, path: str, acl: Sequence[Acl], version: int = -1) -> None:
+        """Replace the ACL, if `version` is the stat's `aversion`; -1 matches any."""
+        full, entries = self._full(path), kazoo_acl(acl)
+        await self._ask(lambda client: client.set_acls_async(full, entries, version), path, None)
+
     async def _ask(
         self, submit: Callable[[GuardedClient], Any], path: str, session_number: int | None
     ) -> Any:
@@ -239,7 +270,7 @@ class KazooSession(SessionOperations):
 
     def _new_client(self) -> GuardedClient:
         self._generation += 1
-        client = GuardedClient(self._hosts, self._timeout_ms / 1000, self._credentials)
+        client = GuardedClient(self._hosts, self._timeout_ms / 1000, self._security)
         generation = self._generation
 
         def state_changed(state: Any) -> None:
@@ -268,6 +299,8 @@ class KazooSession(SessionOperations):
             if keeper_state != KeeperState.EXPIRED_SESSION:
                 # The connection thread ended: a wrong xid, or rejected credentials.
                 self._dead.set()
+            if keeper_state == KeeperState.AUTH_FAILED:
+                self._refused.set()
 
     def _synchronise(self, session_id: int, connection_number: int) -> None:
         """Start a connection with a sync: the server may be a follower that lags."""

@@ -1,7 +1,7 @@
 """Kafka's paths in ZooKeeper, and the ACLs of znodes under `zookeeper.set.acl`.
 
 Every function that takes a name checks it, so a name from a znode or a request never becomes a path
-unchecked. The broker does not apply ACLs yet.
+unchecked.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ DELEGATION_TOKEN = "/delegation_token"
 OTTLA = "/ottla"
 """The root of what Apache Kafka has no znode for."""
 OTTLA_TOPIC_SETTINGS = "/ottla/config/topics"
+CREDENTIALS = "/ottla/credentials"
+"""An ephemeral znode of each live broker with credentials for ZooKeeper, whose ACL has its identities."""
 
 PERSISTENT_ROOTS = (
     CONSUMERS,
@@ -58,6 +60,13 @@ PERSISTENT_ROOTS = (
 )
 """Paths that a broker creates at its start, parents included."""
 
+SECURE_ROOTS = (
+    ADMIN, BROKERS, CLUSTER, CONFIG, CONTROLLER, CONTROLLER_EPOCH, ISR_CHANGE_NOTIFICATION,
+    LATEST_PRODUCER_ID_BLOCK, LOG_DIR_EVENT_NOTIFICATION, DELEGATION_TOKEN, KAFKA_ACL, KAFKA_ACL_EXTENDED,
+    KAFKA_ACL_CHANGES, f"{KAFKA_ACL_EXTENDED}-changes", "/migration", FEATURE, OTTLA,
+)  # fmt: skip
+"""The roots whose znodes only brokers change: those of Apache Kafka's migration tool, and Ottla's own."""
+
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _SEQUENCE = re.compile(r"(-?\d{10,})\Z")
@@ -65,7 +74,7 @@ _SEQUENCE = re.compile(r"(-?\d{10,})\Z")
 CREATOR_ALL: tuple[Acl, ...] = (Acl(ALL_PERMISSIONS, "auth", ""),)
 CREATOR_ALL_WORLD_READ: tuple[Acl, ...] = (*CREATOR_ALL, Acl(READ_PERMISSION, "world", "anyone"))
 
-SENSITIVE = (f"{CONFIG}/users", f"{CONFIG}/brokers", DELEGATION_TOKEN)
+SENSITIVE = (f"{CONFIG}/users", f"{CONFIG}/brokers", f"{DELEGATION_TOKEN}/tokens")
 """Znodes below these paths hold secrets: only brokers may read them."""
 
 
@@ -257,6 +266,11 @@ def digest_identity(credentials: bytes) -> str:
     return f"{user}:{b64encode(sha1(credentials).digest()).decode()}"
 
 
+def is_sensitive(path: str) -> bool:
+    """Whether a znode may hold secrets."""
+    return _below(path, SENSITIVE)
+
+
 def secure_acl(path: str) -> tuple[Acl, ...]:
     """Return the ACL of a new znode: all permissions for its creator, read permission for the world.
 
@@ -265,7 +279,7 @@ def secure_acl(path: str) -> tuple[Acl, ...]:
     """
     if _below(path, (CONSUMERS,)):
         return OPEN_ACL
-    return CREATOR_ALL if _below(path, SENSITIVE) else CREATOR_ALL_WORLD_READ
+    return CREATOR_ALL if is_sensitive(path) else CREATOR_ALL_WORLD_READ
 
 
 def _below(path: str, tops: tuple[str, ...]) -> bool:

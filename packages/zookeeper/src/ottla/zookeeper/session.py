@@ -26,6 +26,7 @@ __all__ = [
     "NULL",
     "OPEN_ACL",
     "Acl",
+    "AclOperations",
     "BadVersion",
     "Check",
     "ConnectionLoss",
@@ -217,6 +218,16 @@ class Operations(Protocol):
 
     async def sync(self, path: str = "/") -> None:
         """Make later reads see every write that was committed before this call."""
+
+
+class AclOperations(Operations, Protocol):
+    """Operations with the reading and writing of ACLs, for tools; brokers give an ACL as they create."""
+
+    async def get_acl(self, path: str) -> tuple[tuple[Acl, ...], Stat]:
+        """Return the ACL and the stat of a znode."""
+
+    async def set_acl(self, path: str, acl: Sequence[Acl], version: int = -1) -> None:
+        """Replace the ACL, if `version` is the stat's `aversion`; -1 matches any."""
 
 
 class Session(Operations, Protocol):

@@ -17,6 +17,7 @@ from ottla.broker.config.compression import (
 from ottla.broker.config.network import NetworkSettings, RequestLimits
 from ottla.broker.config.quotas import QuotaSettings
 from ottla.broker.config.transactions import TransactionSettings
+from ottla.broker.config.zookeeper_client import ZooKeeperClientSettings
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
 
@@ -28,7 +29,14 @@ _NOTHING_TO_PURGE: Final = (
 
 
 @frozen(kw_only=True)
-class BrokerConfig(NetworkSettings, RequestLimits, QuotaSettings, TransactionSettings, AuthorizationSettings):
+class BrokerConfig(
+    NetworkSettings,
+    RequestLimits,
+    QuotaSettings,
+    TransactionSettings,
+    AuthorizationSettings,
+    ZooKeeperClientSettings,
+):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
     # --- identity
@@ -53,9 +61,6 @@ class BrokerConfig(NetworkSettings, RequestLimits, QuotaSettings, TransactionSet
         "Requests to ZooKeeper in flight at once; further ones wait. With Kafka's default of 10, reading "
         "and writing thousands of znodes, as a new controller does, takes about 1.5 times as long here.",
         at_least(1),
-    )
-    zookeeper_set_acl: bool = setting(
-        False, "Not supported: whether only brokers may change the znodes that brokers create."
     )
     controlled_shutdown_enable: bool = setting(
         True, "Whether the broker hands over its leaderships before it stops."

@@ -23,6 +23,7 @@ from ottla.broker.config.unsupported_keys import (
     unmet_protection,
     why_no_setting,
 )
+from ottla.broker.config.zookeeper_client import check_zookeeper_client
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
 
@@ -140,6 +141,7 @@ def check_broker_config(config: BrokerConfig) -> None:
             )
     listeners = {listener.name for listener in config.parsed_listeners}
     _check_advertised(config)
+    check_zookeeper_client(config, config.zookeeper_connect)
     if config.interbroker_listener not in listeners:
         _refuse_interbroker_listener(config, listeners)
     _check_control_plane(config, listeners)

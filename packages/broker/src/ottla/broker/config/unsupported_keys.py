@@ -14,6 +14,7 @@ from ottla.broker.config.keys import find_key, keys_of, parse_listener_key
 
 ALIASES: Mapping[str, str] = {
     "log.delete.delay.ms": "log.segment.delete.delay.ms",
+    "zookeeper.client.secure": "zookeeper.ssl.client.enable",
 }
 """Older names of keys that kept their meaning."""
 
@@ -87,7 +88,6 @@ IGNORED_PREFIXES: Mapping[str, str] = {
 SECURITY_PREFIXES: tuple[str, ...] = (
     "ssl.",
     "sasl.",
-    "zookeeper.ssl.",
     "delegation.token.",
     "password.encoder.",
 )
@@ -101,9 +101,6 @@ SECURITY_KEYS: Mapping[str, str] = {
     "security.providers": "",
     "connections.max.reauth.ms": "0",
     "alter.config.policy.class.name": "",
-    "zookeeper.set.acl": "false",
-    "zookeeper.client.secure": "false",
-    "zookeeper.ssl.client.enable": "false",
     "ssl.client.auth": "none",
 }
 """Other keys of Kafka that protect a cluster, each with the value that asks for no protection."""

@@ -20,8 +20,10 @@ from ottla.broker.cluster.registration import (
     generate_broker_id,
     make_roots,
 )
+from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
 from ottla.broker.cluster.zookeeper_session import SessionLease, measure_session, retrying
 from ottla.broker.config.listeners import advertised_host
+from ottla.broker.config.zookeeper_client import zookeeper_security_of
 from ottla.broker.controller.channels import RemoteSender, Sender
 from ottla.broker.controller.control_request_batch import endpoint_of
 from ottla.broker.controller.controllership import NO_CONTROLLER
@@ -84,6 +86,7 @@ class Broker:
         self._ended = asyncio.Event()
         self._end: Exception | None = None
         self._addresses: dict[str, tuple[str, int]] = {}
+        self._access: ZooKeeperAccess | None = None
         self._stack = AsyncExitStack()
 
     # ---- lifetime
@@ -178,7 +181,8 @@ class Broker:
     async def _coordination(self, logs: LogRegistry) -> Session:
         """Connect to ZooKeeper, or start the embedded coordinator and connect to it."""
         from ottla.zookeeper.embedded.access import access_for
-        from ottla.zookeeper.kazoo_session import KazooSession
+        from ottla.zookeeper.kazoo_session import KazooSession, open_acl
+        from ottla.zookeeper.paths import secure_acl
 
         connect, timeout_ms = self.config.zookeeper_connect, self.config.zookeeper_session_timeout_ms
         timeout_ms = self.config.zookeeper_connection_timeout_ms or timeout_ms
@@ -186,19 +190,25 @@ class Broker:
             hosts, credentials = await self._own_coordinator(logs)
         else:
             hosts, credentials = await access_for(connect, timeout_ms / 1000)
-        session: Session = await self._stack.enter_async_context(
+        security = await asyncio.to_thread(zookeeper_security_of, self.config)
+        session = await self._stack.enter_async_context(
             KazooSession(
                 hosts,
                 session_timeout_ms=self.config.zookeeper_session_timeout_ms,
                 connection_timeout_ms=timeout_ms,
                 max_in_flight=self.config.zookeeper_max_in_flight_requests,
                 credentials=credentials,
+                security=security,
+                acl_policy=secure_acl if self.config.zookeeper_set_acl else open_acl,
                 took_ms=self.metrics.histogram(
                     "kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"
                 ).update,
             )
         )
         measure_session(session, self.metrics)
+        if not credentials:  # an embedded coordinator checks no ACLs
+            self._access = ZooKeeperAccess(session, security, sets_acls=self.config.zookeeper_set_acl)
+            await self._access.check_may_write()
         await make_roots(session)
         return session
 
@@ -225,6 +235,8 @@ class Broker:
             )
         chosen = choose_broker_id(self.config.broker_id, stored.broker_id if stored else None)
         self.broker_id = await generate_broker_id(session, self.config) if chosen is None else chosen
+        if self._access is not None:
+            await self._access.check_others(self.broker_id)
         logs.identify(self.broker_id, self.cluster_id)
 
     def _make_server(self, services: Services) -> Server:
@@ -376,6 +388,8 @@ class Broker:
     async def _register(self) -> int:
         try:
             epoch = await self._registration.register()
+            if self._access is not None:
+                await self._access.prove(self.broker_id)
         except StartupRefused as error:
             self._lost_its_id(error)
             await asyncio.Event().wait()  # until the broker, which ends now, cancels this task

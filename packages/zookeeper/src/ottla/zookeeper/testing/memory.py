@@ -12,6 +12,7 @@ from ottla.zookeeper._session_state import SessionStateMachine
 from ottla.zookeeper.embedded.data_tree import Applied, Transaction, Tree
 from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.session import (
+    Acl,
     Create,
     Operation,
     Session,
@@ -120,6 +121,15 @@ class MemoryEnsemble:
             for operation, (path, stat) in zip(operations, results, strict=True)
         ]
 
+    def acl(self, path: str) -> tuple[tuple[Acl, ...], Stat]:
+        """Return the ACL and the stat of a znode."""
+        node = self.tree.node(path)
+        return node.acl, node.stat()
+
+    def set_acl(self, path: str, acl: tuple[Acl, ...], version: int) -> None:
+        """Replace an ACL; they are not checked."""
+        self._apply(self.tree.plan_acl(path, acl, version, self._now_ms()))
+
     def leave(self, session: MemorySession) -> None:
         """Close a session."""
         self._watches.forget(session)
@@ -199,6 +209,14 @@ class MemorySession(SessionOperations):
     ) -> list[str | Stat | None]:
         """Apply all operations or none."""
         return await self._request(lambda: self._ensemble.write(self, operations), session_number)
+
+    async def get_acl(self, path: str) -> tuple[tuple[Acl, ...], Stat]:
+        """Return the ACL and the stat of a znode."""
+        return await self._request(lambda: self._ensemble.acl(path), None)
+
+    async def set_acl(self, path: str, acl: Sequence[Acl], version: int = -1) -> None:
+        """Replace the ACL, if `version` is the stat's `aversion`; -1 matches any."""
+        await self._request(lambda: self._ensemble.set_acl(path, tuple(acl), version), None)
 
     async def flush(self, path: str, session_number: int | None) -> None:
         """Take a round trip; a single server is always in sync."""
