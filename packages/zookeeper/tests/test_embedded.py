@@ -18,7 +18,7 @@ from ottla.zookeeper.embedded import DirectoryInUse, EmbeddedCoordinator, Fsync,
 from ottla.zookeeper.embedded.access import credentials, digest_of, read_or_make_secret
 from ottla.zookeeper.embedded.data_tree import Tree
 from ottla.zookeeper.embedded.request_processor import Client, RequestProcessor
-from ottla.zookeeper.errors import ConnectionLoss, NotStored, Unavailable
+from ottla.zookeeper.errors import AuthFailed, ConnectionLoss, NotStored, Unavailable
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.session import NULL, SessionState
 from ottla.zookeeper.testing import States
@@ -377,7 +377,7 @@ async def test_strangers_are_not_served_where_a_secret_is_asked_for(tmp_path: Pa
                 await asyncio.to_thread(stranger.close)
 
             guessed = credentials("guessed")
-            with pytest.raises(Unavailable):
+            with pytest.raises(AuthFailed):
                 await KazooSession(
                     coordinator.connect_string, credentials=guessed, connection_timeout_ms=1_000
                 ).__aenter__()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ottla.client.commands import cluster_options, json_option, load_config, show
+from ottla.consumer.zookeeper.cli import zookeeper_config_option
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -24,10 +25,11 @@ _COLUMNS = ("group", "topic", "partition", "offset", "log end", "lag", "owner")
 
 
 def _zookeeper_option(command: F) -> F:
+    with_config = zookeeper_config_option(command)
     return click.option(
         "--zookeeper", "hosts", metavar="HOST:PORT[/CHROOT]",
         help="For groups that use ZooKeeper: its address, instead of --bootstrap-server.",
-    )(command)  # fmt: skip
+    )(with_config)  # fmt: skip
 
 
 @click.command(

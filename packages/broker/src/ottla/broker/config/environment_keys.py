@@ -13,7 +13,9 @@ from ottla.client.config_definition import ConfigError
 
 PREFIX: Final = "OTTLA_"
 
-OTHER_COMMANDS: Final = frozenset({"OTTLA_BOOTSTRAP_SERVER", "OTTLA_ZOOKEEPER"})
+OTHER_COMMANDS: Final = frozenset(
+    {"OTTLA_BOOTSTRAP_SERVER", "OTTLA_PROFILE", "OTTLA_ZOOKEEPER", "OTTLA_ZOOKEEPER_CONFIG"}
+)
 """Variables that Ottla's other commands read."""
 
 _OF_KUBERNETES = re.compile(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import IO, TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ottla.consumer.zookeeper.group_admin import PartitionLag
     from ottla.zookeeper.session import Session
 
+_CONFIG: Final = "ottla.zookeeper-config"
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -24,7 +26,8 @@ def zookeeper_group() -> None:
 
 
 def zookeeper_option(command: F) -> F:
-    """Add the --zookeeper option."""
+    """Add the --zookeeper option, and that of its credentials and TLS."""
+    with_config = zookeeper_config_option(command)
     return click.option(
         "--zookeeper",
         "hosts",
@@ -33,7 +36,24 @@ def zookeeper_option(command: F) -> F:
         default="127.0.0.1:2181",
         show_default=True,
         show_envvar=True,
-        help="The ZooKeeper of the brokers.",
+        help="The ZooKeeper of the brokers, or the directory of an embedded coordinator.",
+    )(with_config)
+
+
+def zookeeper_config_option(command: F) -> F:
+    """Add the --zookeeper-config option, which `with_session` reads."""
+
+    def keep(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+        context.meta[_CONFIG] = path
+
+    return click.option(
+        "--zookeeper-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="OTTLA_ZOOKEEPER_CONFIG",
+        show_envvar=True,
+        expose_value=False,
+        callback=keep,
+        help="A properties file with credentials and TLS for ZooKeeper (zookeeper.sasl.*, zookeeper.ssl.*).",
     )(command)
 
 
@@ -213,11 +233,19 @@ def _offsets(count: int) -> str:
 
 def with_session(hosts: str, use: Callable[[Session], Awaitable[T]]) -> T:
     """Run a function with a ZooKeeper session; its errors become one line."""
+    from ottla.zookeeper.client_security import NO_SECURITY, client_security_from, settings_in
+    from ottla.zookeeper.embedded.access import access_for
     from ottla.zookeeper.errors import ZooKeeperError
     from ottla.zookeeper.kazoo_session import KazooSession
 
+    path: Path | None = click.get_current_context().meta.get(_CONFIG)
+
     async def call() -> T:
-        async with KazooSession(hosts, connection_timeout_ms=10_000) as session:
+        security = NO_SECURITY if path is None else client_security_from(settings_in(path))
+        where, credentials = await access_for(hosts, 0)
+        async with KazooSession(
+            where, connection_timeout_ms=10_000, credentials=credentials, security=security
+        ) as session:
             return await use(session)
 
     try:

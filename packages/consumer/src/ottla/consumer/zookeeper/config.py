@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
 from ottla.client.setting_aliases import renamed, without_effect
 from ottla.client.settings import Alias, SettingError, from_properties, setting, suggest_names, validate
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.client_security import ClientSecurity
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 _RESETS = {"latest": "largest", "earliest": "smallest"}
@@ -46,8 +49,50 @@ ALIASES: Mapping[str, Alias] = {
     "offsets_commit_max_retries": without_effect(
         "Kafka 0.8", "commits are tried again for offsets.channel.socket.timeout.ms"
     ),
+    "zookeeper_clientCnxnSocket": without_effect("Java", "the ZooKeeper client is not Java's"),
     "num_consumer_fetchers": without_effect("Kafka 0.8", "every stream fetches for itself"),
 }
+
+
+@suggest_names
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZookeeperSecurityConfig:
+    """Settings of the connection to ZooKeeper: its credentials and TLS. Names are those of brokers."""
+
+    zookeeper_digest_file: str | None = None
+    """File with `user:password`, the credentials of ZooKeeper's scheme digest."""
+    zookeeper_sasl_jaas_file: str | None = None
+    """JAAS file with the login by SASL (DigestLoginModule), as Java's clients have it."""
+    zookeeper_sasl_clientconfig: str = "Client"
+    """The section of that file."""
+    zookeeper_ssl_client_enable: bool = False
+    """Whether connections to ZooKeeper use TLS."""
+    zookeeper_ssl_keystore_location: str | None = None
+    """PEM or PKCS#12 file with a certificate and its key."""
+    zookeeper_ssl_keystore_password: str | None = setting(None, is_secret=True)
+    """The password of its key."""
+    zookeeper_ssl_truststore_location: str | None = None
+    """PEM or PKCS#12 file with the certificates that are trusted; without it those of the system."""
+    zookeeper_ssl_truststore_password: str | None = setting(None, is_secret=True)
+    """The password of that file."""
+    zookeeper_ssl_enabled_protocols: str | None = None
+    """The versions of TLS, of TLSv1.2 and TLSv1.3; by default both."""
+    zookeeper_ssl_cipher_suites: str | None = None
+    """The cipher suites of TLS 1.2; by default OpenSSL's."""
+    zookeeper_ssl_endpoint_identification_algorithm: str = "HTTPS"
+    """Whether a server's certificate must have the host's name: HTTPS, or empty for no."""
+
+    def client_security(self) -> ClientSecurity:
+        """Read the files of the settings. Raises ZooKeeperError for one that cannot be used."""
+        from ottla.zookeeper.client_security import client_security_from
+
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given["zookeeper_ssl_client_enable"] = str(self.zookeeper_ssl_client_enable).lower()
+        given["zookeeper_ssl_endpoint_identification_algorithm"] = (
+            self.zookeeper_ssl_endpoint_identification_algorithm or "none"
+        )
+        texts = {name.replace("_", "."): text for name, text in given.items() if text is not None}
+        return client_security_from(texts)
 
 
 @suggest_names
@@ -58,7 +103,8 @@ class ZookeeperConsumerConfig:
     group_id: str = ""
     """The group that shares the partitions."""
     zookeeper_connect: str = ""
-    """The ZooKeeper servers and the chroot of the brokers: `host:2181,host:2181/kafka`."""
+    """The ZooKeeper servers and the chroot of the brokers: `host:2181,host:2181/kafka`; or the directory of
+    an embedded coordinator."""
     consumer_id: str | None = None
     """The part after `group_` in the member's id. Default: host, time and a random part."""
     client_id: str | None = None
@@ -112,6 +158,8 @@ class ZookeeperConsumerConfig:
     """How far a ZooKeeper follower may lag behind its leader."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Encryption and authentication for connections to brokers."""
+    zookeeper_security: ZookeeperSecurityConfig = field(default_factory=ZookeeperSecurityConfig)
+    """Encryption and authentication for the connection to ZooKeeper."""
 
     aliases: ClassVar[Mapping[str, Alias]] = ALIASES
     """Names that other clients have for these settings."""

@@ -40,12 +40,17 @@ def new_consumer_id(group: str, name: str | None = None) -> str:
 @asynccontextmanager
 async def kazoo_session(config: ZookeeperConsumerConfig) -> AsyncIterator[Session]:
     """Connect to ZooKeeper; kazoo is imported here and not earlier."""
+    from ottla.zookeeper.embedded.access import access_for
     from ottla.zookeeper.kazoo_session import KazooSession
 
+    timeout_ms = config.zookeeper_connection_timeout_ms or config.zookeeper_session_timeout_ms
+    hosts, credentials = await access_for(config.zookeeper_connect, timeout_ms / 1000)
     async with KazooSession(
-        config.zookeeper_connect,
+        hosts,
         session_timeout_ms=config.zookeeper_session_timeout_ms,
-        connection_timeout_ms=config.zookeeper_connection_timeout_ms,
+        connection_timeout_ms=timeout_ms,
+        credentials=credentials,
+        security=await asyncio.to_thread(config.zookeeper_security.client_security),
     ) as session:
         yield session
 
