@@ -129,7 +129,7 @@ def test_unknown_and_ignored_keys_warn_by_name() -> None:
         ),
         (
             {"listeners": "SASL_PLAINTEXT://:9093", "inter.broker.listener.name": "SASL_PLAINTEXT"},
-            "listeners must be PLAINTEXT: there is no TLS or login here yet, for SASL_PLAINTEXT://:9093",
+            "sasl.enabled.mechanisms must be a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, not 'GSSAPI', for SASL_PLAINTEXT://:9093",
         ),
         ({"listeners": "PLAINTEXT://:9092,SSL://:9093"}, "listeners must be PLAINTEXT"),
         (

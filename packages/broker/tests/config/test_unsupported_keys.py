@@ -63,10 +63,8 @@ def test_an_unknown_key_of_a_file_is_named_with_the_nearest_one() -> None:
     "settings",
     [
         {"ssl.keystore.location": "/etc/kafka/keystore.jks", "ssl.keystore.password": "hunter2"},
-        {"sasl.enabled.mechanisms": "SCRAM-SHA-512"},
         {"sasl.kerberos.service.name": "kafka"},
         {"listener.name.outside.ssl.keystore.location": "/etc/kafka/keystore.jks"},
-        {"listener.name.outside.plain.sasl.jaas.config": "org.example.Login required;"},
         {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"},
         {"super.users": "User:admin"},
         {"allow.everyone.if.no.acl.found": "false"},

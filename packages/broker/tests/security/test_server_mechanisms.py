@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ottla.broker.security.sasl.jaas import LoginModule
 from ottla.broker.security.sasl.mechanisms import (
-    PLAIN_MODULE,
     Identity,
     MalformedToken,
     PlainServer,
@@ -33,7 +32,9 @@ from ottla.client.errors import AuthenticationFailed
 from ottla.protocol.errors import SaslAuthenticationFailed
 
 USERS = PlainUsers(
-    LoginModule(PLAIN_MODULE, "required", {"username": "kafka", "user_alice": "wonder", "user_": "nobody"})
+    LoginModule(
+        "PlainLoginModule", "required", {"username": "kafka", "user_alice": "wonder", "user_": "nobody"}
+    )
 )
 UNKNOWN = UnknownUsers(b"of the cluster")
 SALT = b"1pd4of1f6yv5a4h9"

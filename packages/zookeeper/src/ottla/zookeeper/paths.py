@@ -42,6 +42,8 @@ ACL_CHANGE_PREFIX = "acl_changes_"
 DELEGATION_TOKEN = "/delegation_token"
 OTTLA = "/ottla"
 """The root of what Apache Kafka has no znode for."""
+OTTLA_UNKNOWN_USERS = "/ottla/security/unknown_users"
+"""The secret from which brokers derive the salts of users that do not exist."""
 OTTLA_TOPIC_SETTINGS = "/ottla/config/topics"
 CREDENTIALS = "/ottla/credentials"
 """An ephemeral znode of each live broker with credentials for ZooKeeper, whose ACL has its identities."""
@@ -74,7 +76,12 @@ _SEQUENCE = re.compile(r"(-?\d{10,})\Z")
 CREATOR_ALL: tuple[Acl, ...] = (Acl(ALL_PERMISSIONS, "auth", ""),)
 CREATOR_ALL_WORLD_READ: tuple[Acl, ...] = (*CREATOR_ALL, Acl(READ_PERMISSION, "world", "anyone"))
 
-SENSITIVE = (f"{CONFIG}/users", f"{CONFIG}/brokers", f"{DELEGATION_TOKEN}/tokens")
+SENSITIVE = (
+    f"{CONFIG}/users",
+    f"{CONFIG}/brokers",
+    f"{DELEGATION_TOKEN}/tokens",
+    OTTLA_UNKNOWN_USERS,
+)
 """Znodes below these paths hold secrets: only brokers may read them."""
 
 

@@ -42,12 +42,13 @@ from ottla.broker.requests.permissions import (
     WRITE_TXN,
     WRITE_TXNS,
 )
-from ottla.broker.requests.routes import Route, always
+from ottla.broker.requests.routes import RawTokens, Route, always
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from ottla.broker.api.services import Services
     from ottla.broker.requests.context import Handler, RequestContext
+    from ottla.protocol.schema import Message
 
 EXEMPT: Final = Quota.EXEMPT
 MUTATION: Final = Quota.CONTROLLER_MUTATION
@@ -72,6 +73,17 @@ class HandlerOf:
 
 
 of = HandlerOf
+
+
+def _request_of_token(token: bytes) -> Message:
+    from ottla.protocol.messages.sasl import SaslAuthenticateRequest
+
+    return SaslAuthenticateRequest(auth_bytes=token)
+
+
+def _token_of_response(response: Any) -> bytes | None:
+    return None if response.error_code else bytes(response.auth_bytes)
+
 
 ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(
@@ -102,6 +114,11 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(
         ApiKey.API_VERSIONS, 0, 4, api_versions.handle, before_login=True,
         unsupported=api_versions.unsupported,
+    ),
+    Route(ApiKey.SASL_HANDSHAKE, 0, 1, of("sasl_handshake"), before_login=True),
+    Route(
+        ApiKey.SASL_AUTHENTICATE, 0, 2, of("sasl_authenticate"), before_login=True,
+        raw_tokens=RawTokens(_request_of_token, _token_of_response),
     ),
     Route(ApiKey.CREATE_TOPICS, 0, 7, of("create_topics"), (CREATE.in_handler, CREATE_TOPICS), MUTATION),
     Route(ApiKey.DELETE_TOPICS, 0, 6, of("delete_topics"), (DELETE_TOPICS,), MUTATION),
@@ -144,6 +161,10 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     ),
     Route(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, of("alter_client_quotas"), (ALTER_CONFIGS.in_handler,)),
     Route(ApiKey.ALTER_PARTITION, 0, 3, of("alter_partition"), (CLUSTER_ACTION,), of_brokers=always),
+    Route(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, of("describe_user_scram_credentials"), (DESCRIBE,)
+    ),
+    Route(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, of("alter_user_scram_credentials"), (ALTER.in_handler,)),
     Route(ApiKey.UPDATE_FEATURES, 0, 1, of("update_features"), (ALTER,)),
     Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, of("describe_producers"), (READ_TOPICS,)),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, of("describe_cluster"), (DESCRIBE.in_handler,)),

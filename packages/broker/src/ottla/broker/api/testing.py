@@ -33,6 +33,7 @@ from ottla.broker.runtime.environment import Clock, Environment
 from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.broker.runtime.threads import RecordThreads
 from ottla.broker.security.principal import ANONYMOUS, Principal
+from ottla.broker.security.sasl.login import Login
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.api import RequestHeader
 from ottla.protocol.errors import ErrorCode
@@ -98,10 +99,18 @@ class FakeSession:
     ordering: Ordering = field(default_factory=Ordering)
     index_epoch: int = 0
     is_gone: bool = False
+    is_refused: bool = False
+    login: Login | None = None
     known: dict[int, dict[bytes, Any]] = field(default_factory=dict)
 
-    def authenticated(self, principal: Principal) -> None:
+    def authenticated(self, principal: Principal, *, ends_after_ms: float | None = None) -> None:
         self.principal = principal
+
+    def begin_login(self) -> None:
+        self.principal = ANONYMOUS
+
+    def refuse(self) -> None:
+        self.is_refused = True
 
     def admit(self, fast_path: FastPath, key: bytes, target: Target, index_epoch: int) -> None:
         self.targets_of(fast_path.api_key)[key] = target

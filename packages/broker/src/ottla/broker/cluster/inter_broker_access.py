@@ -17,9 +17,10 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from ottla.broker.config.listeners import advertised_host, is_loopback, parse_networks
+from ottla.broker.config.logins import broker_login, has_logins
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Operation, plain_address
-from ottla.broker.security.principal import ANONYMOUS
+from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
@@ -29,7 +30,6 @@ from ottla.zookeeper.znodes import BrokerRegistration
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.security.authorizer import Authorizer
-    from ottla.broker.security.principal import Principal
     from ottla.zookeeper.session import Operations
 
 log = logging.getLogger("request")
@@ -246,7 +246,11 @@ class InterBrokerAccess:
 
 def principal_of_brokers(config: BrokerConfig) -> Principal:
     """Return the principal as which the brokers of this configuration connect to each other."""
-    return ANONYMOUS  # of every client on a PLAINTEXT listener
+    listeners = {listener.name: listener for listener in config.parsed_listeners}
+    listener = listeners.get(config.interbroker_listener)
+    if listener is None or not has_logins(listener):
+        return ANONYMOUS
+    return Principal("User", broker_login(config, listener).options["username"])
 
 
 def _advertised_hosts(config: BrokerConfig) -> dict[str, str]:

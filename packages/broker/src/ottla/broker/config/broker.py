@@ -1,4 +1,7 @@
-"""The broker's configuration: every key with its default, its check and its documentation."""
+"""The broker's configuration: every key with its default, its check and its documentation.
+
+The module has over 500 lines because every key is declared once, with its documentation.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from ottla.broker.config.compression import (
 )
 from ottla.broker.config.network import NetworkSettings, RequestLimits
 from ottla.broker.config.quotas import QuotaSettings
+from ottla.broker.config.sasl import SaslSettings
 from ottla.broker.config.transactions import TransactionSettings
 from ottla.broker.config.zookeeper_client import ZooKeeperClientSettings
 from ottla.broker.runtime.frozen_classes import frozen
@@ -35,6 +39,7 @@ class BrokerConfig(
     QuotaSettings,
     TransactionSettings,
     AuthorizationSettings,
+    SaslSettings,
     ZooKeeperClientSettings,
 ):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""

@@ -13,6 +13,7 @@ from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.environment_keys import from_environment
 from ottla.broker.config.keys import find_key, parse_listener_key, values_of
 from ottla.broker.config.listeners import is_loopback
+from ottla.broker.config.logins import check_logins, has_logins
 from ottla.broker.config.unsupported_keys import (
     ADVERTISED_PARTS,
     ALIASES,
@@ -102,7 +103,11 @@ def _unused(config: BrokerConfig) -> Iterator[str]:
 
 def _exposure(config: BrokerConfig) -> list[str]:
     """Warn of listeners that other machines reach without a login."""
-    reached = [str(listener) for listener in config.parsed_listeners if not is_loopback(listener.host)]
+    reached = [
+        str(listener)
+        for listener in config.parsed_listeners
+        if not is_loopback(listener.host) and not has_logins(listener)
+    ]
     if not reached:
         return []
     return [
@@ -124,7 +129,7 @@ def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
 REPLICA_SELECTORS: Final = ("", "RackAwareReplicaSelector", "LeaderSelector")
 
 
-SERVED_PROTOCOLS: Final = ("PLAINTEXT",)
+SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 """The security protocols that a listener may have."""
 
 _LEAST_DEDUPE_BYTES: Final = 1 << 20
@@ -145,6 +150,7 @@ def check_broker_config(config: BrokerConfig) -> None:
     if config.interbroker_listener not in listeners:
         _refuse_interbroker_listener(config, listeners)
     _check_control_plane(config, listeners)
+    check_logins(config)
     if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
         raise ConfigError("replica.fetch.wait.max.ms", "must be at most replica.lag.time.max.ms")
     if (config.replica_selector_class or "").rpartition(".")[2] not in REPLICA_SELECTORS:

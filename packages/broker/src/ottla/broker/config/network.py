@@ -157,11 +157,17 @@ class NetworkSettings:
     max_connections_per_ip_overrides: str = setting(
         "", "Different limits for some addresses, as `host:limit,…`.", _limits_by_host, update=_CLUSTER
     )
+    max_connections_before_login_per_ip: int = setting(
+        1_000,
+        "Connections from one address that have not logged in yet; one more closes the oldest of them.",
+        at_least(1),
+        ottla_only=True,
+    )
     connections_max_idle_ms: int = setting(
         600_000, "Idle time after which a connection is closed; -1 means never.", long=True
     )
     connection_failed_authentication_delay_ms: int = setting(
-        100, "No effect yet: delay of the response to a failed authentication.", at_least(0)
+        100, "Delay of the response to a failed login, behind which the connection is closed.", at_least(0)
     )
     request_timeout_ms: int = setting(
         30_000,

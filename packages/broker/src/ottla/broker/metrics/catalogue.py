@@ -252,6 +252,20 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("kafka.server", "socket-server-metrics", ()): {
         "connection-count": ("gauge", "Connections that are open."),
     },
+    ("kafka.server", "socket-server-metrics", ("listener",)): {
+        "successful-authentication-total": ("gauge", "First logins that succeeded."),
+        "failed-authentication-total": ("gauge", "First logins that were refused."),
+        "successful-reauthentication-total": ("gauge", "Later logins of a connection that succeeded."),
+        "failed-reauthentication-total": ("gauge", "Later logins of a connection that were refused."),
+        "successful-authentication-no-reauth-total": (
+            "gauge",
+            "First logins of clients too old to log in again on their connection.",
+        ),
+        "expired-connections-killed-count": (
+            "gauge",
+            "Connections closed because they sent a request after the end of their login.",
+        ),
+    },
     ("ottla.broker", "BackgroundTask", ("task",)): {
         "Running": ("gauge", "1 while a background task runs, 0 once it has failed."),
         "SinceLastRunMs": ("gauge", "Time since a repeated task last began."),

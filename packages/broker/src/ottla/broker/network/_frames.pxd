@@ -19,6 +19,7 @@ cdef class ReceiveBuffer:
 
 cdef class FrameReader(ReceivedBytes):
     cdef ReceiveBuffer shared
+    cdef Py_ssize_t shortest    # frame
     cdef Py_ssize_t other_limit # of requests without records to append
     cdef object record_keys     # API keys of the requests that carry them
     cdef Py_ssize_t limit_after_next    # a larger frame brings the other limit back to this

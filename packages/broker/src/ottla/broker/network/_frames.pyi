@@ -22,6 +22,8 @@ class FrameReader(ReceivedBytes):
         max_other_bytes: int | None = None,
         record_keys: Collection[int] = (),
     ) -> None: ...
+    def set_limits(self, max_frame_bytes: int, max_other_bytes: int, shortest: int) -> None:
+        """Hold the next frames to other limits: those before a login, or behind it."""
     def lift_limit(self, *, once: bool = False) -> None:
         """Take requests of every kind up to the largest frame: the peer is a broker.
 

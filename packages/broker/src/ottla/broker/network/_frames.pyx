@@ -76,6 +76,12 @@ cdef class FrameReader(ReceivedBytes):
         if max_other_bytes is not None and max_other_bytes < max_frame_bytes:
             self.other_limit = max_other_bytes
         self.limit_after_next = self.limit
+        self.shortest = SHORTEST
+
+    def set_limits(self, Py_ssize_t max_frame_bytes, Py_ssize_t max_other_bytes, Py_ssize_t shortest):
+        self.limit, self.shortest = max_frame_bytes, shortest
+        self.other_limit = min(max_frame_bytes, max_other_bytes)
+        self.limit_after_next = self.limit
 
     def lift_limit(self, *, bint once=False):
         self.limit_after_next = self.other_limit if once else self.limit
@@ -99,7 +105,7 @@ cdef class FrameReader(ReceivedBytes):
         if rest < SIZE or self.source is None:
             return True
         size = get32(<const unsigned char *> PyByteArray_AS_STRING(self.source) + self.position)
-        return SHORTEST <= size <= self.limit and rest - SIZE < size
+        return self.shortest <= size <= self.limit and rest - SIZE < size
 
     cpdef object get_buffer(self):
         cdef Py_ssize_t need
@@ -191,7 +197,7 @@ cdef class FrameReader(ReceivedBytes):
         if have < SIZE:
             return None
         size = get32(<const unsigned char *> PyByteArray_AS_STRING(self.source) + start)
-        if size < SHORTEST or size > self.limit:
+        if size < self.shortest or size > self.limit:
             raise BadFrame(size, self.limit)
         if size > self.other_limit:
             if have < HEAD:

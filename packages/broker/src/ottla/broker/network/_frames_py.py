@@ -59,9 +59,14 @@ class FrameReader:
         self._shared = shared
         self._limit = max_frame_bytes
         self._other_limit = max_frame_bytes if max_other_bytes is None else max_other_bytes
+        self._shortest = SHORTEST_FRAME
         self._kept = bytearray()
         self._view = memoryview(b"")
         self._position = 0
+
+    def set_limits(self, max_frame_bytes: int, max_other_bytes: int, shortest: int) -> None:
+        """Hold the next frames to other limits: those before a login, or behind it."""
+        self._limit, self._other_limit, self._shortest = max_frame_bytes, max_other_bytes, shortest
 
     @property
     def kept_bytes(self) -> int:
@@ -90,7 +95,7 @@ class FrameReader:
         if have < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(self._view, start)
-        if size < SHORTEST_FRAME or size > self._limit:
+        if size < self._shortest or size > self._limit:
             raise BadFrame(size, self._limit)
         if size > self._other_limit:
             if have < _SIZE.size + 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.network.native_connection import NativeConnection
 from ottla.broker.network.request_intake import RequestIntake
@@ -12,8 +12,14 @@ from ottla.broker.network.response_queue import ResponseQueue
 from ottla.broker.network.session import Session, SessionState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.broker.config import BrokerConfig
     from ottla.broker.network.shared import Shared
+    from ottla.broker.security.sasl.login import Login
+
+LOGIN_WITHIN_S: Final = 10.0
+"""How long a client may take for its first login."""
 
 
 class Connection(NativeConnection, asyncio.BufferedProtocol):
@@ -24,10 +30,20 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     intake: RequestIntake
 
-    def __init__(self, shared: Shared[Connection], listener_name: str, state: SessionState) -> None:
+    def __init__(
+        self,
+        shared: Shared[Connection],
+        listener_name: str,
+        state: SessionState,
+        begin_login: Callable[[], Login] | None = None,
+    ) -> None:
+        """`begin_login` makes the login of a session that begins without one."""
         self.shared = shared
         self._listener_name = listener_name
         self._initial_state = state
+        self._begin_login = begin_login
+        self._end_of_login: asyncio.TimerHandle | None = None
+        """Ends a login that takes too long, and later the time for which it is good."""
         self.reading = True
         self._client_has_left = False
         self._end_of_close: asyncio.TimerHandle | None = None
@@ -45,6 +61,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             client_host=str(peer[0]) if peer else "",
             connection_id=f"{_address(local)}-{_address(peer)}-{shared.connections.next_number()}",
             state=self._initial_state,
+            login=None if self._begin_login is None else self._begin_login(),
         )
         # With a high mark of 0, "paused" means that the socket has not taken everything.
         self.transport.set_write_buffer_limits(high=0)
@@ -56,6 +73,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.last_active_s = self.looked_at_s = shared.now_s()
         if not shared.connections.admit(self):
             self.abort()
+        elif self.session.login is not None:
+            self.session.on_login = self._logged_in
+            self._end_of_login = asyncio.get_running_loop().call_later(LOGIN_WITHIN_S, self._end_slow_login)
 
     def eof_received(self) -> bool:
         """Close soon: thousands of clients that leave together stop no other client."""
@@ -69,6 +89,9 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.closing = self.session.is_gone = True
         if self._end_of_close is not None:
             self._end_of_close.cancel()
+        if self._end_of_login is not None:
+            self._end_of_login.cancel()
+        self.session.on_login = None
         self.responses.close()
         self.intake.client_is_gone()
         self.shared.queue.forget(self)
@@ -79,6 +102,24 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.responses.resume_writing()
+
+    # ---- logins
+
+    def _end_slow_login(self) -> None:
+        if not self.closing:
+            self.refuse(TimeoutError(f"no login within {LOGIN_WITHIN_S:g} s"))
+            self.abort()
+
+    def _logged_in(self, ends_after_ms: float | None) -> None:
+        """Take requests of all sizes, and hold the session to the end of its login."""
+        if self._end_of_login is not None:
+            self._end_of_login.cancel()
+            self._end_of_login = None
+        self.intake.logged_in()
+        self.shared.connections.logged_in(self)
+        if ends_after_ms is not None:
+            loop = asyncio.get_running_loop()
+            self._end_of_login = loop.call_later(ends_after_ms / 1000, self.session.begin_login)
 
     # ---- its state, for the parts that all connections share
 

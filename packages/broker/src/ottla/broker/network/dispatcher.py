@@ -17,7 +17,14 @@ from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import Disconnected, LoopBudget
-from ottla.protocol.api import ApiKey, decode_request_header, request_class, response_class, response_header
+from ottla.protocol.api import (
+    ApiKey,
+    RequestHeader,
+    decode_request_header,
+    request_class,
+    response_class,
+    response_header,
+)
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from ottla.protocol.primitives import MalformedMessage
 
@@ -26,7 +33,6 @@ if TYPE_CHECKING:
     from ottla.broker.network.session import Session
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.requests.routes import Route, Routes
-    from ottla.protocol.api import RequestHeader
     from ottla.protocol.schema import Message
 
 log = logging.getLogger("request")
@@ -50,6 +56,8 @@ class Call:
     size: int
     reading: Generator[tuple[int, Any], None, Any] | None = None
     """The steps that read a long request; `answer` takes them."""
+    is_raw_token: bool = False
+    """Whether the frame is a login's token without a header, and so is its response."""
 
 
 class BadRequest(Exception):
@@ -91,10 +99,12 @@ class Dispatcher(Generic[S]):
         checks the session's state. The request of a route that borrows the buffer keeps views of `frame`; any
         other request owns its bytes. A long request is read by `answer`: its context says `is_long`.
         """
+        if session.state is not SessionState.AUTHENTICATED:
+            if session.login is not None and session.login.takes_raw_tokens:
+                return self._take_raw_token(frame, session, received_ms)
+            self._check_login(frame, session)
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         route = self.routes.find(api_key)
-        if session.state is not SessionState.AUTHENTICATED and not (route and route.before_login):
-            raise BadRequest(f"API key {api_key} before authentication")
         if route is None:
             raise BadRequest(f"{_name_of(api_key)} v{version} of client {_client_of(frame)!r} is not served")
         if not route.min_version <= version <= route.max_version:
@@ -122,6 +132,27 @@ class Dispatcher(Generic[S]):
             is_long=reading is not None,
         )
         return Call(route, request, context, len(frame), reading)
+
+    def _check_login(self, frame: memoryview, session: Session) -> None:
+        """Raise `BadRequest` for a request that may not be sent before a login, or not yet."""
+        if len(frame) < _HEAD.size:
+            raise BadRequest(f"a frame of {len(frame)} bytes before authentication")
+        api_key = int.from_bytes(frame[:2], signed=True)
+        route = self.routes.find(api_key)
+        if route is None or not route.before_login:
+            reason = session.login.why_not(api_key) if session.login is not None else None
+            raise BadRequest(reason or f"API key {api_key} before authentication")
+        if session.login is not None and (reason := session.login.why_not(api_key)) is not None:
+            raise BadRequest(reason)
+
+    def _take_raw_token(self, frame: memoryview, session: Session, received_ms: float) -> Call:
+        """Take a token that follows version 0 of SaslHandshake without the header of a request."""
+        route = self.routes.of_raw_tokens
+        assert route.raw_tokens is not None
+        header = RequestHeader(route.api_key, 0, 0, session.client_id)
+        context = RequestContext(header, session, received_ms, session.index_epoch, budget=self._budget)
+        request = route.raw_tokens.request_of(bytes(frame))
+        return Call(route, request, context, len(frame), is_raw_token=True)
 
     def _refuse_version(self, route: Route[S], version: int, correlation_id: int) -> list[Part]:
         api_key = route.api_key
@@ -232,6 +263,8 @@ class Dispatcher(Generic[S]):
         """Encode a response as a frame; None stands for no response."""
         if response is None:
             return None
+        if call.is_raw_token:
+            return _raw_token(call, response)
         header = call.context.header
         head = response_header(header.correlation_id, ApiKey(header.api_key), header.api_version)
         if hasattr(response, "encode_parts"):
@@ -257,6 +290,15 @@ class Dispatcher(Generic[S]):
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         response.error_code = int(code)
         return self.encode(call, response)
+
+
+def _raw_token(call: Call, response: Any) -> list[Part]:
+    """Write a token without a header. Raises `CloseConnection` for an error, which has no place in it."""
+    assert call.route.raw_tokens is not None
+    token = call.route.raw_tokens.token_of(response)
+    if token is None:
+        raise CloseConnection
+    return [_SIZE.pack(len(token)) + token]
 
 
 def _name_of(api_key: int) -> str:

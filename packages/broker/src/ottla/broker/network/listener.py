@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Clock
     from ottla.broker.runtime.loop_budget import LoopBudget
+    from ottla.broker.security.sasl.login import Login
 
 log = logging.getLogger("request")
 
@@ -137,17 +138,19 @@ class Server:
         ssl_context: ssl.SSLContext | None = None,
         initial_state: SessionState = SessionState.AUTHENTICATED,
         shares_port: bool = False,
+        begin_login: Callable[[], Login] | None = None,
         serve: bool = True,
     ) -> tuple[str, int]:
         """Accept connections on an address; port 0 takes a free one. Returns the address in use.
 
-        Sessions begin in `initial_state`. Without `serve` the address is only taken, and `serve()` begins to
-        accept. With `shares_port` an IPv6 address leaves its port on IPv4 free. Raises OSError when the
-        address cannot be had.
+        Sessions begin in `initial_state`, or with the login that `begin_login` makes. Without `serve` the
+        address is only taken, and `serve()` begins to accept. With `shares_port` an IPv6 address leaves its
+        port on IPv4 free. Raises OSError when the address cannot be had.
         """
+        state = initial_state if begin_login is None else SessionState.UNAUTHENTICATED
         acceptor = Acceptor(
             self._bind(host, port, shares_port),
-            lambda: Connection(self._shared, name, initial_state),
+            lambda: Connection(self._shared, name, state, begin_login),
             backlog=self._config.socket_listen_backlog_size,
             ssl_context=ssl_context,
             warnings=self._not_accepted,

@@ -80,6 +80,9 @@ class OpenConnections(Generic[C]):
         self._open: OrderedDict[C, None] = OrderedDict()
         self._overrides = ""
         self.set_limits(config)
+        self._without_login: dict[str, dict[C, None]] = {}
+        """The connections of each address that have not logged in yet, in the order in which they came."""
+        self._max_without_login = config.max_connections_before_login_per_ip
         self._settled = asyncio.Event()
         self._numbers = 0
         self._warnings = LimitedWarnings(log, monotonic_ms)
@@ -134,7 +137,30 @@ class OpenConnections(Generic[C]):
             self._quotas.count(host)
             self._reserved, self._reserved_since_ms = connection, self._monotonic_ms()
         self._open[connection] = None
+        if session.login is not None:
+            self._admit_before_login(connection, host)
         return True
+
+    def _admit_before_login(self, connection: C, host: str) -> None:
+        """Close the oldest of too many connections of an address without a login: the newest may log in."""
+        waiting = self._without_login.setdefault(host, {})
+        waiting[connection] = None
+        if len(waiting) > self._max_without_login:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
+            limit = f"max.connections.before.login.per.ip is {self._max_without_login}"
+            facts = {"host": host, "reason": limit}
+            self._warnings.warn(host, "connection closed before its login", extra=facts)
+            oldest.close()
+
+    def logged_in(self, connection: C) -> None:
+        """Count a connection no longer among those without a login."""
+        host = connection.session.client_host
+        waiting = self._without_login.get(host)
+        if waiting is not None:
+            waiting.pop(connection, None)
+            if not waiting:
+                del self._without_login[host]
 
     def _take_reserved(self) -> bool:
         """Free the connection beyond the limits: any client of this machine may have it, but not for long."""
@@ -159,6 +185,7 @@ class OpenConnections(Generic[C]):
         """Take a closed connection off."""
         if connection in self._open:
             del self._open[connection]
+            self.logged_in(connection)
             if connection is self._reserved:
                 self._reserved = None
             self._quotas.give_back(connection.session.client_host)

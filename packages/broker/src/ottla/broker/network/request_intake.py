@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.network.dispatcher import BadRequest
-from ottla.broker.network.frames import BadFrame, FrameReader, TooLarge
+from ottla.broker.network.frames import SHORTEST_FRAME, BadFrame, FrameReader, TooLarge
 from ottla.broker.network.native_connection import NativeIntake
 from ottla.broker.network.request_memory import SMALL_BYTES, share_of
 from ottla.broker.network.requests_in_progress import NO_OVERLAP, RequestsInProgress
@@ -48,6 +48,9 @@ class RequestIntake(NativeIntake):
             config.client_request_max_bytes,
             shared.record_keys,
         )
+        if session.login is not None:
+            limit = session.login.rules.max_token_bytes
+            self.reader.set_limits(limit, limit, shortest=0)  # a token may be empty
         self.taking, self.exhausted = True, True
         self._is_stopped = False
         self._muted_until_s = 0.0
@@ -61,6 +64,13 @@ class RequestIntake(NativeIntake):
             self._end_of_mute.cancel()
         self.reader.forget()
         self.requests.client_is_gone()
+
+    def logged_in(self) -> None:
+        """Take requests of any size that is allowed behind a login."""
+        config = self._shared.config
+        self.reader.set_limits(
+            config.socket_request_max_bytes, config.client_request_max_bytes, SHORTEST_FRAME
+        )
 
     # ---- whether requests may begin
 

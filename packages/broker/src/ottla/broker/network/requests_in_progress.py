@@ -266,6 +266,8 @@ class RequestsInProgress(Unanswered):
             parts = self.pending.popleft().parts
             if parts is not None and self._client is not None and not self._client.closing:
                 self._responses.put(parts)
+                if self._session.is_refused:
+                    self._client.close()
         if self._client is not None:
             self._shared.queue.flush_soon(self._client)
 

@@ -7,6 +7,8 @@ Rules for authentication, ACLs and quotas:
 - The fast paths serve only partitions in the session's own index. A partition gets into the index when the
   general path has served a request for it, with every check that the general path makes. So the fast paths
   make no checks of their own, and nothing is in the index before login.
+- A login that ends, or begins again on the same connection, makes the session unauthenticated until the
+  client has logged in again (`security.sasl.login` knows the order of its messages).
 - A change of this client's permissions drops its index (`forget_partitions`): the next request for each
   partition takes the general path again. A new login drops it too. A request that was read before the change
   and waits admits nothing when it ends (`index_epoch`).
@@ -25,9 +27,12 @@ from ottla.broker.requests.fast_path import KnownTargets
 from ottla.broker.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.broker.requests.context import Target
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.security.principal import Principal
+    from ottla.broker.security.sasl.login import Login
 
 MAX_KNOWN_PARTITIONS: Final = 4096
 """Partitions in each index of a session. The one admitted first makes room for the next."""
@@ -49,8 +54,11 @@ class Session:
         "connection_id",
         "index_epoch",
         "is_gone",
+        "is_refused",
         "known",
         "listener_name",
+        "login",
+        "on_login",
         "ordering",
         "principal",
         "state",
@@ -63,7 +71,9 @@ class Session:
         client_host: str,
         connection_id: str,
         state: SessionState = SessionState.AUTHENTICATED,
+        login: Login | None = None,
     ) -> None:
+        """`login` is the exchange by which the client logs in; None on a listener without logins."""
         self.listener_name = listener_name
         self.client_host = client_host
         self.connection_id = connection_id
@@ -71,6 +81,11 @@ class Session:
         """The client id of the last request that took the general path."""
         self.principal: Principal = ANONYMOUS
         self.state = state
+        self.login = login
+        self.on_login: Callable[[float | None], None] | None = None
+        """Called with each login, and with the time in ms after which it ends."""
+        self.is_refused = False
+        """Whether a login failed: the connection closes behind the next response."""
         self.is_gone = False
         """Whether the connection is closed: long requests stop."""
         self.ordering = Ordering()
@@ -90,11 +105,23 @@ class Session:
         """Whether every API may be called."""
         return self.state is SessionState.AUTHENTICATED
 
-    def authenticated(self, principal: Principal) -> None:
+    def authenticated(self, principal: Principal, *, ends_after_ms: float | None = None) -> None:
         """Take the identity that authentication has proved, and drop the partitions of an earlier one."""
         self.principal = principal
         self.state = SessionState.AUTHENTICATED
         self.forget_partitions()
+        if self.on_login is not None:
+            self.on_login(ends_after_ms)
+
+    def begin_login(self) -> None:
+        """Accept only the requests of a login from now on, until one has succeeded."""
+        self.state = SessionState.UNAUTHENTICATED
+        self.forget_partitions()
+
+    def refuse(self) -> None:
+        """Close the connection behind the next response: a login failed."""
+        self.begin_login()
+        self.is_refused = True
 
     # ---- known partitions
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ottla.broker.config.listeners import advertised_host
+from ottla.broker.config.logins import broker_login, has_logins
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
 
@@ -61,6 +62,8 @@ class IncompatibleBroker(ConnectionError):
 
 # ---- connections
 
+NO_SECURITY: Final[Mapping[str, str]] = {}
+
 SYSTEM_BUFFER: Final = -1
 """The size of a socket's buffer that is left to the system."""
 
@@ -78,17 +81,37 @@ def open_connection(
     timeout_ms: int,
     source_host: str | None,
     receive_buffer_bytes: int = SYSTEM_BUFFER,
+    security: Mapping[str, str] = NO_SECURITY,
 ) -> Connection:
-    """Return a connection to another broker, not connected yet: the place of the settings of its security."""
+    """Return a connection to another broker, not connected yet; `security` are a client's settings of it."""
     # Imported with the second broker: one alone needs no client.
     from ottla.client.config import Address as ClientAddress
     from ottla.client.config import ClientConfig
     from ottla.client.connection import Connection
+    from ottla.client.security import SecurityConfig
 
     config = ClientConfig(
-        client_id=client_id, request_timeout_ms=timeout_ms, receive_buffer_bytes=receive_buffer_bytes
+        client_id=client_id,
+        request_timeout_ms=timeout_ms,
+        receive_buffer_bytes=receive_buffer_bytes,
+        security=SecurityConfig(**dict[str, Any](security)),
     )
     return Connection(ClientAddress(*address), config, source_host=source_host)
+
+
+def security_of(config: BrokerConfig) -> dict[str, str]:
+    """Return the settings of a client by which this broker logs in at others."""
+    listeners = {listener.name: listener for listener in config.parsed_listeners}
+    listener = listeners.get(config.interbroker_listener)
+    if listener is None or not has_logins(listener):
+        return {}
+    login = broker_login(config, listener)
+    return {
+        "security_protocol": listener.security_protocol,
+        "sasl_mechanism": config.sasl_mechanism_inter_broker_protocol,
+        "sasl_username": login.options["username"],
+        "sasl_password": login.options["password"],
+    }
 
 
 def source_host_of(config: BrokerConfig) -> str | None:
@@ -120,6 +143,7 @@ class Peer:
         timeout_ms: int,
         source_host: Callable[[], str | None] = lambda: None,
         receive_buffer_bytes: int = SYSTEM_BUFFER,
+        security: Mapping[str, str] = NO_SECURITY,
     ) -> None:
         """`address` raises `BrokerNotAvailable` while it is not known; `timeout_ms` bounds each request."""
         self._address = address
@@ -127,6 +151,7 @@ class Peer:
         self._timeout_ms = timeout_ms
         self._source_host = source_host
         self._receive_buffer_bytes = receive_buffer_bytes
+        self._security = security
         self._connection: Connection | None = None
         self._ends: tuple[Address, str | None] | None = None
         """Where the connection leads, and the host that it comes from."""
@@ -179,7 +204,12 @@ class Peer:
             await self.close()
             address, source_host = ends
             connection = open_connection(
-                address, self._client_id, self._timeout_ms, source_host, self._receive_buffer_bytes
+                address,
+                self._client_id,
+                self._timeout_ms,
+                source_host,
+                self._receive_buffer_bytes,
+                self._security,
             )
             self._connection, self._ends = connection, ends
             await connection.connect()
@@ -198,6 +228,7 @@ class Peers:
     def __init__(self, metadata: MetadataCache, config: BrokerConfig) -> None:
         self._metadata = metadata
         self._listener = config.interbroker_listener
+        self._security = security_of(config)
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
@@ -227,7 +258,9 @@ class Peers:
         timeout_ms: int,
         receive_buffer_bytes: int = SYSTEM_BUFFER,
     ) -> Peer:
-        return Peer(address, client_id, timeout_ms, lambda: self._source_host, receive_buffer_bytes)
+        return Peer(
+            address, client_id, timeout_ms, lambda: self._source_host, receive_buffer_bytes, self._security
+        )
 
     def _controller_address(self) -> Address:
         return self._address_of(self._metadata.controller_id, "No controller is known.")

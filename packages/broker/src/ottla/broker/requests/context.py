@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ottla.broker.requests.permissions import Permission
     from ottla.broker.security.authorizer import Authorizer, Operation
     from ottla.broker.security.principal import Principal
+    from ottla.broker.security.sasl.login import Login
     from ottla.protocol.api import RequestHeader
 
 ANY_NAME: Final = "<any>"
@@ -72,8 +73,24 @@ class ClientSession(Protocol):
         """Whether the connection is closed."""
         ...
 
-    def authenticated(self, principal: Principal, /) -> None:
-        """Take the identity that authentication has proved; from now on every API may be called."""
+    @property
+    def login(self) -> Login | None:
+        """The exchange by which the client logs in; None on a listener without logins."""
+        ...
+
+    def authenticated(self, principal: Principal, /, *, ends_after_ms: float | None = None) -> None:
+        """Take the identity that authentication has proved; from now on every API may be called.
+
+        After `ends_after_ms` the client has to log in again, before its next request.
+        """
+        ...
+
+    def begin_login(self) -> None:
+        """Accept only the requests of a login from now on, until one has succeeded."""
+        ...
+
+    def refuse(self) -> None:
+        """Close the connection behind the next response: a login failed."""
         ...
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from ottla.broker.quotas import Quota
 from ottla.broker.requests.context import S
@@ -26,6 +26,14 @@ def never(request: Any) -> bool:
 def always(request: Any) -> bool:
     """Return that only brokers send such requests."""
     return True
+
+
+class RawTokens(NamedTuple):
+    """The two ways between a token without a header, and the request and response that stand for it."""
+
+    request_of: Callable[[bytes], Message]
+    token_of: Callable[[Any], bytes | None]
+    """Returns None for an error, which has no place in a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,8 @@ class Route(Generic[S]):
     """
     fast_path: Callable[[S], FastPath] | None = None
     """Returns the fast path of plain requests, from the broker's parts."""
+    raw_tokens: RawTokens | None = None
+    """Reads and writes the tokens of a login that follow without the headers of requests."""
     unsupported: Callable[[Iterable[Route[Any]]], Message] | None = None
     """Makes the response, of version 0, to a version that is not served; without it the connection closes."""
 
@@ -105,6 +115,11 @@ class Routes(Generic[S]):
     def find(self, api_key: int) -> Route[S] | None:
         """Return the route of an API key, or None where the broker does not serve it."""
         return self._by_key.get(api_key)
+
+    @property
+    def of_raw_tokens(self) -> Route[S]:
+        """The API whose requests stand for tokens without a header."""
+        return next(route for route in self if route.raw_tokens is not None)
 
     @property
     def record_keys(self) -> frozenset[int]:

@@ -23,6 +23,7 @@ from ottla.broker.cluster.registration import (
 from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
 from ottla.broker.cluster.zookeeper_session import SessionLease, measure_session, retrying
 from ottla.broker.config.listeners import advertised_host
+from ottla.broker.config.logins import has_logins
 from ottla.broker.config.zookeeper_client import zookeeper_security_of
 from ottla.broker.controller.channels import RemoteSender, Sender
 from ottla.broker.controller.control_request_batch import endpoint_of
@@ -49,8 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ottla.broker.api.services import Services
+    from ottla.broker.cluster.acls import Acls
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller_context import LiveBroker
+    from ottla.broker.server.listener_logins import BrokerLogins
     from ottla.zookeeper.embedded.access import Access
     from ottla.zookeeper.session import Session
 
@@ -151,7 +154,7 @@ class Broker:
         self._stack.push_async_callback(parts.active_controller.close)
         await enter(control)  # its tasks ask the active controller: they end before that is closed
         self._subscribe(services)
-        await self._load_settings(services)
+        logins = await self._load_settings(session, services)
         await logs.open(services.configs.log_config)
         self._stack.push_async_callback(logs.close)
         self._stack.callback(services.record_threads.close)
@@ -164,7 +167,7 @@ class Broker:
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
         services.configs.on_broker_change.append(self._server.connections.set_limits)
-        await self._bind()
+        await self._bind(logins)
         if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
             lease = SessionLease(
                 session, self.broker_id, self._server.lease, self.environment.clock.monotonic_ms
@@ -271,14 +274,22 @@ class Broker:
         services.replicas.subscribe(services.fetch_fast_path.known)
         services.replicas.subscribe(services.topic_metrics)
 
-    async def _load_settings(self, services: Services) -> None:
-        """Read settings and ACLs, and refuse a start that would lock out the brokers.
+    async def _load_settings(self, session: Session, services: Services) -> BrokerLogins | None:
+        """Read settings, users and ACLs, and refuse a start that would lock out the brokers.
 
-        A broker that is a cluster of its own needs no permission.
+        A broker that is a cluster of its own needs no permission. Users are read where clients log in.
         """
-        await services.configs.load()
-        if (acls := services.acls) is None:
-            return
+        logins, configs = None, services.configs
+        if any(map(has_logins, self.config.parsed_listeners)):
+            from ottla.broker.server.listener_logins import BrokerLogins
+
+            logins = await BrokerLogins.open(self.config, session, configs, self.environment, self.metrics)
+        await configs.load()
+        if services.acls is not None:
+            await self._load_acls(services.acls)
+        return logins
+
+    async def _load_acls(self, acls: Acls) -> None:
         await retrying(acls.load)
         principal = principal_of_brokers(self.config)
         if self.config.zookeeper_connect is not None and not acls.authorizer.may_act_as_broker(principal):
@@ -336,7 +347,7 @@ class Broker:
 
     # ---- joining the cluster
 
-    async def _bind(self) -> None:
+    async def _bind(self, logins: BrokerLogins | None) -> None:
         """Bind the listeners without accepting yet; ports that were 0 are known after this."""
         listeners = self.config.parsed_listeners
         ports = [listener.port for listener in listeners if listener.port]
@@ -346,6 +357,7 @@ class Broker:
                 listener.host,
                 listener.port,
                 shares_port=ports.count(listener.port) > 1,
+                begin_login=logins.begin_on(listener) if logins else None,
                 serve=False,
             )
 

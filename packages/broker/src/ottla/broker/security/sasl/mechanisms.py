@@ -11,7 +11,6 @@ from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.security.sasl.jaas import LoginModule
 from ottla.protocol.errors import SaslAuthenticationFailed
 
-PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _USER_PREFIX: Final = "user_"
 
 

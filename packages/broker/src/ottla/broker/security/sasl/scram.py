@@ -18,7 +18,6 @@ from typing import Final
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.security.sasl.mechanisms import Identity, MalformedToken, check_authorization_id
 
-SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MAX_ITERATIONS: Final = 16_384
 """The most iterations that AlterUserScramCredentials accepts, as in Kafka."""
 

@@ -1,0 +1,236 @@
+"""Logins of unmodified clients, and of our own, in every mechanism that they have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.cluster.scram_credentials import alter_credentials
+from ottla.broker.config import ConfigError, load_broker_config
+from ottla.broker.config.logins import LOGIN_MODULES
+from ottla.broker.metrics.registry import Gauge
+from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
+from ottla.broker.security.sasl.testing import BOUND_S, Wire
+from ottla.broker.testing import BrokerThread, _coordinator_for_tests
+from ottla.zookeeper.testing import Background
+
+PASSWORD = "correct horse"
+PLAIN_LINE = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="admin" password="admin-secret" user_admin="admin-secret" user_alice="{PASSWORD}";'
+)
+SETTINGS = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "security.inter.broker.protocol": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_LINE,
+}
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    with BrokerThread(tmp_path_factory.mktemp("broker"), SETTINGS) as running:
+        with Wire(running.port) as wire:
+            wire.log_in()
+            wire.set_password("alice", PASSWORD)
+        yield running
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_logs_in(broker: BrokerThread, mechanism: str) -> None:
+    from kafka import KafkaProducer
+
+    made = KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username="alice",
+        sasl_plain_password=PASSWORD,
+    )
+    with closing(made) as producer:
+        assert producer.send("kafka-python", b"v").get(BOUND_S).topic == "kafka-python"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("password", [PASSWORD, "wrong"])
+async def test_aiokafka_logs_in(broker: BrokerThread, mechanism: str, password: str) -> None:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.errors import KafkaError
+
+    producer = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username="alice",
+        sasl_plain_password=password,
+    )
+    try:
+        if password == PASSWORD:
+            await producer.start()
+            assert (await producer.send_and_wait("aiokafka", b"v")).topic == "aiokafka"
+        else:
+            with pytest.raises(KafkaError):
+                await producer.start()
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_logs_in(broker: BrokerThread, mechanism: str) -> None:
+    from confluent_kafka import Producer
+
+    delivered: list[Any] = []
+    producer = Producer(librdkafka(broker, mechanism))
+    producer.produce("librdkafka", b"v", on_delivery=lambda error, message: delivered.append(error))
+
+    assert producer.flush(BOUND_S) == 0
+    assert delivered == [None]
+
+
+def librdkafka(broker: BrokerThread, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": password,
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_is_told_that_the_password_is_wrong(broker: BrokerThread, mechanism: str) -> None:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+    errors: list[Any] = []
+    client = AdminClient(librdkafka(broker, mechanism, "wrong") | {"error_cb": errors.append})
+    for _ in range(int(BOUND_S * 10)):
+        client.poll(0.1)
+        if any(error.code() == KafkaError._AUTHENTICATION for error in errors):
+            return
+    raise AssertionError(errors)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_our_own_client_logs_in(broker: BrokerThread, mechanism: str) -> None:
+    from ottla.client.errors import AuthenticationFailed
+    from ottla.producer import Producer
+
+    def producer_of(password: str) -> Producer:
+        return Producer(
+            broker.bootstrap_servers,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_username="alice",
+            sasl_password=password,
+        )
+
+    async with asyncio.timeout(BOUND_S):
+        async with producer_of(PASSWORD) as producer:
+            assert (await (await producer.send("ottla", b"v"))).topic == "ottla"
+        with pytest.raises(AuthenticationFailed, match=r"refused the login|SCRAM"):
+            async with producer_of("wrong") as producer:
+                await producer.send("ottla", b"v")
+
+
+# ---- brokers at each other
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+async def test_brokers_log_in_at_each_other(tmp_path: Path, mechanism: str) -> None:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+    module = LOGIN_MODULES[mechanism]
+    line = f'{module} required username="broker" password="{PASSWORD}" user_broker="{PASSWORD}";'
+    async with asyncio.timeout(BOUND_S):
+        with Background(_coordinator_for_tests()) as coordinator, ExitStack() as stack:
+            settings = {
+                "zookeeper.connect": coordinator.value.connect_string,
+                "listeners": "PLAINTEXT://127.0.0.1:0,BROKERS://127.0.0.1:0",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:SASL_PLAINTEXT",
+                "inter.broker.listener.name": "BROKERS",
+                "listener.name.brokers.sasl.enabled.mechanisms": mechanism,
+                "sasl.mechanism.inter.broker.protocol": mechanism,
+                f"listener.name.brokers.{mechanism.lower()}.sasl.jaas.config": line,
+            }
+            first = BrokerThread(tmp_path / "1", settings | {"broker.id": "1"})
+            await asyncio.to_thread(stack.enter_context, first)
+            if mechanism != "PLAIN":
+                await set_password_in_zookeeper(first, mechanism)
+            second = BrokerThread(tmp_path / "2", settings | {"broker.id": "2"})
+            await asyncio.to_thread(stack.enter_context, second)
+            servers = [first.bootstrap_servers, second.bootstrap_servers]
+            admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+            await admin.start()
+            topic = NewTopic("t", 4, 2, topic_configs={"min.insync.replicas": "2"})
+            await admin.create_topics([topic], timeout_ms=30_000)
+            await admin.close()
+            async with AIOKafkaProducer(bootstrap_servers=servers, acks="all") as producer:
+                for partition in range(4):
+                    await producer.send_and_wait("t", b"v", partition=partition)
+
+            for running in (first, second):
+                assert running.broker is not None
+                logins = running.broker.metrics.get(
+                    "kafka.server",
+                    "socket-server-metrics",
+                    "successful-authentication-total",
+                    listener="BROKERS",
+                )
+                assert isinstance(logins, Gauge)
+                assert logins.value > 0
+
+
+async def set_password_in_zookeeper(running: BrokerThread, mechanism: str) -> None:
+    assert running.broker is not None
+    credential = ScramCredential.from_password(SCRAM_HASHES[mechanism], PASSWORD, b"salt")
+    entities = running.broker.services.configs.client_entities
+    await asyncio.to_thread(running.call, alter_credentials(entities, "broker", {mechanism: credential}, ()))
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (
+            {"sasl.enabled.mechanisms": "PLAIN,CRAM-MD5"},
+            "sasl.enabled.mechanisms must be a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "GSSAPI"},
+            "sasl.mechanism.inter.broker.protocol must be one of sasl.enabled.mechanisms",
+        ),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"},
+            "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config must have a username and a password",
+        ),
+        (
+            {"listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_LINE[:-1]},
+            "plain.sasl.jaas.config cannot be read: JAAS config entry not terminated by semi-colon",
+        ),
+        (
+            {"listener.name.sasl_plaintext.plain.sasl.jaas.config": "org.example.Login required;"},
+            "must name org.apache.kafka.common.security.plain.PlainLoginModule: other Java classes",
+        ),
+        (
+            {"listener.name.sasl_plaintext.plain.sasl.jaas.config": ""},
+            "plain.sasl.jaas.config must be set: PLAIN takes its users from it",
+        ),
+    ],
+)
+def test_a_wrong_setting_of_logins_refuses_the_start_in_one_line(
+    changed: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_broker_config({**SETTINGS, **changed})
+
+    assert problem in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert PASSWORD not in str(raised.value)
