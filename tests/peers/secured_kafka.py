@@ -13,6 +13,8 @@ from peers.kraft_kafka import KraftKafka
 from peers.processes import free_port
 
 USER = "anna"
+STRANGER = "josef"
+"""A user with the same password, and no right but those that a test gives."""
 PASSWORD = "a secret=1"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SESSION_MS = 3_000
@@ -39,6 +41,8 @@ class SecuredKafka:
     other_cafile: Path
     certfile: Path
     keyfile: Path
+    bootstrap_servers: str
+    """The address of a listener for tests' administrators, where everyone is a super user."""
 
     def at(self, listener: str) -> str:
         """Return the address of LOGIN, SESSION, ENCRYPTED, MUTUAL or BOTH."""
@@ -47,16 +51,19 @@ class SecuredKafka:
 
 @contextmanager
 def secured_kafka(folder: Path, kind: str) -> Iterator[SecuredKafka]:
-    """Run kafka-3.9 or kafka-4.1 with all listeners; each mechanism has the credentials of `USER`."""
+    """Run kafka-3.9 or kafka-4.1 with all listeners; each mechanism has the credentials of `USER`.
+
+    It has an authorizer, for which `USER` and clients without a login are super users.
+    """
     authority = Authority(folder / "certificates")
     other = Authority(folder / "certificates", "other")
     client = authority.sign("client")
     listeners = {name: Listener(protocol, free_port()) for name, protocol in _PROTOCOLS.items()}
-    settings = {"offsets.topic.num.partitions": "4", **_tls(folder, authority), **_sasl()}
+    settings = {"offsets.topic.num.partitions": "4", **_tls(folder, authority), **_sasl(), **_access(kind)}
     with _runner(kind, folder / "broker", settings, listeners) as broker:
         if kind == "kafka-3.9":
             _let_in(broker.bootstrap_servers)
-        yield SecuredKafka(kind, listeners, authority.cafile, other.cafile, *client)
+        yield SecuredKafka(kind, listeners, authority.cafile, other.cafile, *client, broker.bootstrap_servers)
 
 
 def _runner(
@@ -67,6 +74,16 @@ def _runner(
     users = [f"{name}=[name={USER},password={PASSWORD}]" for name in _SCRAM]
     arguments = [part for user in users for part in ("--add-scram", user)]
     return KraftKafka(folder, settings, heap="384m", listeners=listeners, format_arguments=arguments)
+
+
+def _access(kind: str) -> dict[str, str]:
+    on_zookeeper = "kafka.security.authorizer.AclAuthorizer"
+    on_quorum = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    return {
+        "authorizer.class.name": on_zookeeper if kind == "kafka-3.9" else on_quorum,
+        "super.users": f"User:ANONYMOUS;User:{USER};User:CN=client",
+        "delegation.token.secret.key": "a key for tests",
+    }
 
 
 def _tls(folder: Path, authority: Authority) -> dict[str, str]:
@@ -84,7 +101,7 @@ def _tls(folder: Path, authority: Authority) -> dict[str, str]:
 
 def _sasl() -> dict[str, str]:
     logins = {
-        "plain": f'plain.PlainLoginModule required user_{USER}="{PASSWORD}"',
+        "plain": f'plain.PlainLoginModule required user_{USER}="{PASSWORD}" user_{STRANGER}="{PASSWORD}"',
         "scram-sha-256": "scram.ScramLoginModule required",
         "scram-sha-512": "scram.ScramLoginModule required",
         "oauthbearer": 'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker"',

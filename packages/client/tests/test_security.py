@@ -9,10 +9,11 @@ import pytest
 from ottla.client.authentication import OAuthBearer, Plain, Scram, certificate_problem, renewal_s
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
-from ottla.client.errors import AuthenticationFailed
+from ottla.client.errors import IDEMPOTENT_WRITE, AuthenticationFailed, Need, error_about
 from ottla.client.security import SecurityConfig
-from ottla.client.settings import SettingError, configure
+from ottla.client.settings import SettingError, configure, from_properties
 from ottla.client.testing import ScriptedBroker
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.sasl import (
     SaslAuthenticateRequest,
@@ -208,3 +209,51 @@ def test_renewals_are_spread_over_a_tenth_of_the_session() -> None:
 def test_other_errors_are_no_certificate_problem() -> None:
     assert certificate_problem(OSError("no")) is None
     assert certificate_problem(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")) is None
+
+
+def test_a_delegation_token_is_marked_in_the_first_message() -> None:
+    exchange = Scram("SCRAM-SHA-256", "token-id", "aG1hYw==", "n", token_auth=True)
+
+    assert exchange.first() == b"n,,n=token-id,r=n,tokenauth=true"
+
+
+def test_a_login_module_of_java_may_name_a_delegation_token() -> None:
+    jaas = 'org.x.ScramLoginModule required username="id" password="a\\"b\\\\" tokenauth="true";'
+    config = from_properties(
+        ClientConfig,
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": jaas,
+        },
+    ).security
+
+    assert (config.sasl_username, config.sasl_password, config.sasl_token_auth) == ("id", 'a"b\\', True)
+
+
+def test_a_delegation_token_needs_scram() -> None:
+    with pytest.raises(SettingError, match="sasl_token_auth needs a SCRAM mechanism, not PLAIN"):
+        SecurityConfig(
+            security_protocol="SASL_SSL", sasl_username="id", sasl_password="h", sasl_token_auth=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (29, "topic t: not permitted to READ TOPIC 't'"),
+        (30, "topic t: not permitted to READ GROUP 'g'"),
+        (31, "topic t: not permitted to IDEMPOTENT_WRITE CLUSTER 'kafka-cluster'"),
+        (53, "topic t"),
+        (3, "topic t"),
+    ],
+)
+def test_an_error_names_the_permission_that_is_missing(code: int, words: str) -> None:
+    needs = (
+        Need(Operation.READ, ResourceType.TOPIC, "t"), Need(Operation.READ, ResourceType.GROUP, "g"),
+        IDEMPOTENT_WRITE,
+    )  # fmt: skip
+
+    assert str(error_about(code, "topic t", *needs)) == words
+    assert str(error_about(29, None, *needs)) == "not permitted to READ TOPIC 't'"
+    assert str(error_about(29, None)) == "not permitted for the topic"

@@ -9,6 +9,7 @@ from ottla.admin.offsets import LATEST, Offsets
 from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
 from ottla.client.group_metadata import commit_without_member
+from ottla.protocol.acls import Operation
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound
 from ottla.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -117,7 +118,7 @@ class Groups:
             request = DescribeGroupsRequest(groups=[name])
             response = await self._cluster.send_to_coordinator(name, request, DescribeGroupsResponse)
             (group,) = response.groups
-            self._cluster.raise_coordinator_error(name, group.error_code)
+            self._cluster.raise_coordinator_error(name, group.error_code, Operation.DESCRIBE)
             coordinator = await self._cluster.coordinator(name)  # known by now
             if group.group_state == "Dead":
                 raise GroupIdNotFound(f"group {name!r} does not exist")
@@ -183,7 +184,7 @@ class Groups:
         async def ask() -> None:
             request = OffsetDeleteRequest(group_id=name, topics=topics)
             response = await self._cluster.send_to_coordinator(name, request, OffsetDeleteResponse)
-            self._cluster.raise_coordinator_error(name, response.error_code)
+            self._cluster.raise_coordinator_error(name, response.error_code, Operation.DELETE)
             for topic in response.topics:
                 for partition in topic.partitions:
                     raise_for(partition.error_code)
@@ -199,7 +200,7 @@ class Groups:
             for result in response.results:
                 if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                     raise GroupIdNotFound(f"group {name!r} does not exist")
-                self._cluster.raise_coordinator_error(name, result.error_code)
+                self._cluster.raise_coordinator_error(name, result.error_code, Operation.DELETE)
 
         await self._cluster.retry(f"deleting group {name!r}", ask)
 

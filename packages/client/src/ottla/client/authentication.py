@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.client.environment import nonce
 from ottla.client.errors import AuthenticationFailed, UnsupportedByBroker
+from ottla.client.oauth_tokens import TOKENS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl import (
     SaslAuthenticateRequest,
@@ -75,6 +76,7 @@ class OAuthBearer:
     """OAUTHBEARER: a token that an authorization server issued (RFC 7628)."""
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
+        self.bearer = token
         pairs = "".join(f"{key}={value}\x01" for key, value in (extensions or {}).items())
         self._token = f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
 
@@ -99,12 +101,15 @@ MAX_ITERATIONS = 1_000_000
 class Scram:
     """SCRAM: both sides prove that they know the password without sending it (RFC 5802)."""
 
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+    def __init__(
+        self, mechanism: str, username: str, password: str, nonce: str, *, token_auth: bool = False
+    ) -> None:
+        """With `token_auth` they are the id and the HMAC of a delegation token."""
         self._hash = SCRAM_HASHES[mechanism]
         self._password = password.encode()
         self._nonce = nonce
         escaped = username.replace("=", "=3D").replace(",", "=2C")
-        self._first_bare = f"n={escaped},r={nonce}"
+        self._first_bare = f"n={escaped},r={nonce}" + (",tokenauth=true" if token_auth else "")
         self._server_signature: bytes | None = None
 
     def first(self) -> bytes:
@@ -159,15 +164,19 @@ def _scram_fields(message: bytes) -> dict[str, str]:
 async def mechanism_for(config: SecurityConfig) -> Mechanism:
     """Return the mechanism that a config names, with a fresh nonce or token."""
     if config.sasl_mechanism == "OAUTHBEARER":
-        assert config.sasl_oauth_token_provider is not None
-        token = config.sasl_oauth_token_provider()
-        if isawaitable(token):
-            token = await token
-        return OAuthBearer(token, config.sasl_oauth_extensions)
+        return OAuthBearer(await _bearer_token(config), config.sasl_oauth_extensions)
     username, password = config.sasl_username or "", config.sasl_password or ""
     if config.sasl_mechanism == "PLAIN":
         return Plain(username, password)
-    return Scram(config.sasl_mechanism, username, password, nonce())
+    return Scram(config.sasl_mechanism, username, password, nonce(), token_auth=config.sasl_token_auth)
+
+
+async def _bearer_token(config: SecurityConfig) -> str:
+    if config.sasl_oauth_token_provider is None:
+        assert config.token_source is not None
+        return await TOKENS.token(config.token_source)
+    token = config.sasl_oauth_token_provider()
+    return await token if isawaitable(token) else token
 
 
 async def authenticate(connection: Requester, config: SecurityConfig) -> int:
@@ -188,6 +197,8 @@ async def authenticate(connection: Requester, config: SecurityConfig) -> int:
         reply = await connection.send_ahead(request, SaslAuthenticateResponse)
         if reply.error_code != ErrorCode.NONE:
             reason = reply.error_message or ErrorCode(reply.error_code).name
+            if isinstance(mechanism, OAuthBearer) and config.token_source is not None:
+                TOKENS.forget(config.token_source, mechanism.bearer)
             raise AuthenticationFailed(f"the broker refused the login: {reason}")
         further = mechanism.answer(bytes(reply.auth_bytes))
         if further is None:

@@ -15,8 +15,9 @@ from uuid import UUID
 from ottla.client.config import Address, ClientConfig, parse_bootstrap_servers
 from ottla.client.connection import Connection
 from ottla.client.connection_pool import BOOTSTRAP_STAGGER_S, STAGGER_S, Pool, first_answer
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, Need, error_about
 from ottla.client.retry import Backoff, retrying
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import (
     BrokerNotAvailable,
     ErrorCode,
@@ -293,7 +294,8 @@ class Cluster:
             if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not may_create:
                 raise NoSuchTopic(name)
             if error != ErrorCode.NONE:
-                raise error_for(error, f"topic {name!r}: {ErrorCode(error).name}")
+                need = Need(Operation.DESCRIBE, ResourceType.TOPIC, name)
+                raise error_about(error, f"topic {name!r}: {ErrorCode(error).name}", need)
             found = self.known_topic(name)
             if found is None or not found.partitions:
                 raise LeaderNotAvailable(f"topic {name!r} is being created")
@@ -345,7 +347,9 @@ class Cluster:
         request = FindCoordinatorRequest(key=key, key_type=kind)
         response = await self.ask_any(request, FindCoordinatorResponse)
         if response.error_code != ErrorCode.NONE:
-            raise error_for(response.error_code, response.error_message)
+            resource = ResourceType.GROUP if kind == GROUP else ResourceType.TRANSACTIONAL_ID
+            need = Need(Operation.DESCRIBE, resource, key)
+            raise error_about(response.error_code, response.error_message, need)
         self._remember_node(response.node_id, Address(response.host, response.port))
         self._coordinators[(kind, key)] = response.node_id
         return response.node_id
@@ -368,13 +372,13 @@ class Cluster:
         """Forget a coordinator, after it answered that it is not the coordinator."""
         self._coordinators.pop((kind, key), None)
 
-    def raise_coordinator_error(self, group: str, code: int) -> None:
+    def raise_coordinator_error(self, group: str, code: int, operation: Operation = Operation.READ) -> None:
         """Raise the error of a group's response, unless it is NONE; forget a coordinator that moved."""
         if code == ErrorCode.NONE:
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self.forget_coordinator(group)
-        raise error_for(code)
+        raise error_about(code, None, Need(operation, ResourceType.GROUP, group))
 
 
 class NoSuchTopic(UnknownTopicOrPartition):

@@ -95,14 +95,23 @@ class ClientSettings(TypedDict, total=False):
     ssl_keyfile: str | None
     ssl_key_password: str | None
     ssl_keystore_password: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_keystore_key: str | None
     ssl_enabled_protocols: Sequence[str] | None
     ssl_cipher_suites: Sequence[str] | None
     ssl_check_hostname: bool
     sasl_mechanism: str
     sasl_username: str | None
     sasl_password: str | None
+    sasl_token_auth: bool
     sasl_oauth_token_provider: TokenProvider | None
     sasl_oauth_extensions: Mapping[str, str]
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:

@@ -6,9 +6,11 @@ request may succeed later.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple
 
+from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 
 
 class ClientError(Exception):
@@ -75,6 +77,37 @@ class UnsupportedByBroker(ClientError):
 
 class BadResponse(ClientError):
     """The received bytes are not Kafka's protocol, or not the response to the request."""
+
+
+class Need(NamedTuple):
+    """A permission that a request needs."""
+
+    operation: Operation
+    resource_type: ResourceType
+    name: str = CLUSTER_NAME
+
+    def __str__(self) -> str:
+        return f"not permitted to {self.operation.name} {self.resource_type.name} {self.name!r}"
+
+
+IDEMPOTENT_WRITE: Final = Need(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+
+_DENIED: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: ResourceType.GROUP,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ResourceType.CLUSTER,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
+}
+
+
+def error_about(code: int, message: str | None, *needs: Need) -> KafkaError:
+    """Return the error of a response's code; it names the permission that is missing, if one is.
+
+    Brokers name neither. `needs` has what the request needs, at most one for each type of resource.
+    """
+    kind = next((kind for denied, kind in _DENIED.items() if denied == code), None)
+    missing = next((str(need) for need in needs if need.resource_type == kind), None)
+    return error_for(code, message if missing is None else f"{message}: {missing}" if message else missing)
 
 
 class AuthenticationFailed(ClientError):

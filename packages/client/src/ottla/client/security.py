@@ -10,9 +10,11 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
+from ottla.client.key_stores import Certificate as Certificate
+from ottla.client.key_stores import authorities_of_pkcs12, is_pkcs12, load_pkcs12, load_text
+from ottla.client.oauth_tokens import TokenSource
 from ottla.client.setting_aliases import NO_KERBEROS, SECURITY_ALIASES
 from ottla.client.settings import Alias, SettingError, setting, validate
 
@@ -21,7 +23,13 @@ TokenProvider = Callable[[], Awaitable[str] | str]
 
 _OF_TLS = (
     "ssl_context", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_key_password", "ssl_keystore_password",
-    "ssl_enabled_protocols", "ssl_cipher_suites",
+    "ssl_truststore_password", "ssl_truststore_certificates", "ssl_keystore_certificate_chain",
+    "ssl_keystore_key", "ssl_enabled_protocols", "ssl_cipher_suites",
+)  # fmt: skip
+_OF_SASL = (
+    "sasl_username", "sasl_password", "sasl_oauth_token_provider", "sasl_oauthbearer_token_endpoint_url",
+    "sasl_oauthbearer_client_credentials_client_id", "sasl_oauthbearer_client_credentials_client_secret",
+    "sasl_oauthbearer_scope",
 )  # fmt: skip
 
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -44,15 +52,23 @@ class SecurityConfig:
     ssl_context: ssl.SSLContext | None = None
     """An SSLContext to use as it is; without one the system's authorities are trusted, or `ssl_cafile`."""
     ssl_cafile: str | None = None
-    """A PEM file with the certificate authorities to trust."""
+    """A PEM or PKCS#12 file with the certificate authorities to trust."""
     ssl_certfile: str | None = None
-    """A PEM file with this client's certificate."""
+    """A PEM file with this client's certificate, or a PKCS#12 file with both."""
     ssl_keyfile: str | None = None
     """A PEM file with the private key of that certificate; None: it is in the same file."""
     ssl_key_password: str | None = setting(None, is_secret=True)
     """The password of the private key, if it is encrypted."""
     ssl_keystore_password: str | None = setting(None, is_secret=True)
-    """Used for the private key without `ssl_key_password`: a PEM file has no password of its own."""
+    """The password of a PKCS#12 file; of the key in a PEM file, without `ssl_key_password`."""
+    ssl_truststore_password: str | None = setting(None, is_secret=True)
+    """The password of the PKCS#12 file with authorities."""
+    ssl_truststore_certificates: str | None = None
+    """The certificate authorities to trust, as PEM text."""
+    ssl_keystore_certificate_chain: str | None = None
+    """This client's certificate, and those of authorities between, as PEM text."""
+    ssl_keystore_key: str | None = setting(None, is_secret=True)
+    """The private key of `ssl_keystore_certificate_chain`, as PEM text."""
     ssl_enabled_protocols: Sequence[str] | None = None
     """The versions of TLS to offer: TLSv1.2, TLSv1.3. None: both."""
     ssl_cipher_suites: Sequence[str] | None = None
@@ -62,13 +78,24 @@ class SecurityConfig:
     sasl_mechanism: str = "PLAIN"
     """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
     sasl_username: str | None = None
-    """The user name, for PLAIN and SCRAM."""
+    """The user name, for PLAIN and SCRAM; the id of a delegation token."""
     sasl_password: str | None = setting(None, is_secret=True)
-    """The password, for PLAIN and SCRAM."""
+    """The password, for PLAIN and SCRAM; the HMAC of a delegation token."""
+    sasl_token_auth: bool = False
+    """Whether the user name and the password are those of a delegation token, for SCRAM (KIP-48)."""
     sasl_oauth_token_provider: TokenProvider | None = None
     """Returns a token for OAUTHBEARER at each login: a callable, or an object with a method `token`."""
     sasl_oauth_extensions: Mapping[str, str] = field(default_factory=dict)
     """Further keys and values for OAUTHBEARER (KIP-342)."""
+    sasl_oauthbearer_token_endpoint_url: str | None = None
+    """Where to get tokens: the URL of an authorization server's token endpoint, or of a file (`file:///...`)
+    (KIP-768)."""
+    sasl_oauthbearer_client_credentials_client_id: str | None = None
+    """The client id for the token endpoint (KIP-1139)."""
+    sasl_oauthbearer_client_credentials_client_secret: str | None = setting(None, is_secret=True)
+    """The client secret for the token endpoint."""
+    sasl_oauthbearer_scope: str | None = None
+    """The scope to ask the token endpoint for."""
 
     aliases: ClassVar[Mapping[str, Alias]] = SECURITY_ALIASES
 
@@ -102,14 +129,42 @@ class SecurityConfig:
             return self.ssl_context if self.uses_tls else None
         import ssl
 
-        context = ssl.create_default_context(cafile=self.ssl_cafile)
+        context = ssl.create_default_context(**self._authorities())
         context.check_hostname = self.ssl_check_hostname
         if self.ssl_enabled_protocols is not None or self.ssl_cipher_suites is not None:
             restrict(context, self.ssl_enabled_protocols, self.ssl_cipher_suites)
-        if self.ssl_certfile is not None:
-            password = self.ssl_key_password or self.ssl_keystore_password
-            Certificate(self.ssl_certfile, self.ssl_keyfile, password).load(context)
+        self._load_certificate(context)
         return context
+
+    @property
+    def token_source(self) -> TokenSource | None:
+        """Where tokens come from without `sasl_oauth_token_provider`, or None."""
+        if self.sasl_oauthbearer_token_endpoint_url is None:
+            return None
+        return TokenSource(
+            self.sasl_oauthbearer_token_endpoint_url,
+            self.sasl_oauthbearer_client_credentials_client_id,
+            self.sasl_oauthbearer_client_credentials_client_secret,
+            self.sasl_oauthbearer_scope,
+            self.ssl_cafile,
+        )
+
+    def _authorities(self) -> dict[str, Any]:
+        if self.ssl_truststore_certificates is not None:
+            return {"cadata": self.ssl_truststore_certificates}
+        if self.ssl_cafile is not None and is_pkcs12("ssl_cafile", self.ssl_cafile):
+            return {"cadata": authorities_of_pkcs12(self.ssl_cafile, self.ssl_truststore_password)}
+        return {"cafile": self.ssl_cafile}
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        password = self.ssl_key_password or self.ssl_keystore_password
+        if self.ssl_keystore_certificate_chain is not None:
+            chain, key = self.ssl_keystore_certificate_chain, self.ssl_keystore_key or ""
+            load_text(context, chain, key, password, "ssl_keystore_key")
+        elif self.ssl_certfile is not None and is_pkcs12("ssl_certfile", self.ssl_certfile):
+            load_pkcs12(context, self.ssl_certfile, self.ssl_keystore_password)
+        elif self.ssl_certfile is not None:
+            Certificate(self.ssl_certfile, self.ssl_keyfile, password).load(context)
 
 
 def _listed(given: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -120,9 +175,16 @@ def _listed(given: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _check_files(config: SecurityConfig) -> None:
     for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
-        path = getattr(config, name)
-        if path is not None and not Path(path).is_file():
-            raise SettingError(f"{name}: there is no file {path!r}")
+        if (path := getattr(config, name)) is not None:
+            is_pkcs12(name, path)
+    for file, text in (
+        ("ssl_cafile", "ssl_truststore_certificates"),
+        ("ssl_certfile", "ssl_keystore_certificate_chain"),
+    ):
+        if getattr(config, file) is not None and getattr(config, text) is not None:
+            raise SettingError(f"give {file} or {text}, not both")
+    if (config.ssl_keystore_certificate_chain is None) != (config.ssl_keystore_key is None):
+        raise SettingError("ssl_keystore_certificate_chain needs ssl_keystore_key, and the reverse")
 
 
 def _check_protocol(config: SecurityConfig) -> None:
@@ -130,7 +192,7 @@ def _check_protocol(config: SecurityConfig) -> None:
     for name in _OF_TLS:
         if getattr(config, name) is not None and not config.uses_tls:
             raise SettingError(_without_effect(name, config, "SSL"))
-    for name in ("sasl_username", "sasl_password", "sasl_oauth_token_provider"):
+    for name in _OF_SASL:
         if getattr(config, name) is not None and not config.uses_sasl:
             raise SettingError(_without_effect(name, config, "SASL_PLAINTEXT"))
     if config.sasl_mechanism != "PLAIN" and not config.uses_sasl:
@@ -146,8 +208,12 @@ def _without_effect(name: str, config: SecurityConfig, wanted: str) -> str:
 
 def _check_credentials(config: SecurityConfig) -> None:
     if config.sasl_mechanism == "OAUTHBEARER":
-        if config.sasl_oauth_token_provider is None:
-            raise SettingError("OAUTHBEARER needs sasl_oauth_token_provider")
+        if config.token_source is not None:
+            config.token_source.check()
+        elif config.sasl_oauth_token_provider is None:
+            raise SettingError(
+                "OAUTHBEARER needs sasl_oauthbearer_token_endpoint_url or sasl_oauth_token_provider"
+            )
         return
     if config.sasl_mechanism == "GSSAPI":
         raise SettingError(NO_KERBEROS)
@@ -156,33 +222,10 @@ def _check_credentials(config: SecurityConfig) -> None:
             f"sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, "
             f"not {config.sasl_mechanism!r}"
         )
+    if config.sasl_token_auth and config.sasl_mechanism not in SCRAM_MECHANISMS:
+        raise SettingError(f"sasl_token_auth needs a SCRAM mechanism, not {config.sasl_mechanism}")
     if config.sasl_username is None or config.sasl_password is None:
         raise SettingError(f"{config.sasl_mechanism} needs sasl_username and sasl_password")
-
-
-class Certificate(NamedTuple):
-    """A certificate and its key, in PEM files; without `keyfile` both are in one file."""
-
-    certfile: str
-    keyfile: str | None
-    password: str | None
-
-    def load(self, context: ssl.SSLContext) -> None:
-        """Load both. Raises OSError for bad files, SettingError for a key that cannot be decrypted."""
-        keyfile = self.keyfile or self.certfile
-
-        def decrypt() -> str:
-            # Without this function OpenSSL would ask at the terminal, and block the event loop.
-            if self.password is None:
-                raise SettingError(f"the key in {keyfile} is encrypted: set ssl_key_password")
-            return self.password
-
-        try:
-            context.load_cert_chain(self.certfile, self.keyfile, decrypt)
-        except ssl.SSLError as error:
-            if self.password is None or error.reason == "KEY_VALUES_MISMATCH":
-                raise
-            raise SettingError(f"ssl_key_password does not decrypt the key in {keyfile}: {error}") from error
 
 
 def restrict(context: ssl.SSLContext, protocols: Names, suites: Names) -> None:

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 _BROKER_ID = re.compile(r"^\d+:")
 _NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 _OFTEN_MS: Final = 100
+_ESCAPE = re.compile(r"\\(.)")
 _JAAS = re.compile(r'(\w+)\s*=\s*(?:"((?:\\.|[^"])*)"|(\S+?))[\s;]')
 
 
@@ -35,15 +36,37 @@ def renamed(source: str, names: Mapping[str, str]) -> dict[str, Alias]:
 
 def _login(jaas: Any) -> dict[str, Any]:
     """Parse user and password of Java's `sasl.jaas.config`."""
-    found = {key: quoted or bare for key, quoted, bare in _JAAS.findall(f"{jaas};")}
+    found = {
+        key: _ESCAPE.sub(r"\1", quoted) if quoted else bare for key, quoted, bare in _JAAS.findall(f"{jaas};")
+    }
+    if "clientId" in found and "clientSecret" in found:
+        prefix = "extension_"
+        extensions = {key.removeprefix(prefix): found[key] for key in found if key.startswith(prefix)}
+        return {
+            "sasl_oauthbearer_client_credentials_client_id": found["clientId"],
+            "sasl_oauthbearer_client_credentials_client_secret": found["clientSecret"],
+            **({"sasl_oauthbearer_scope": found["scope"]} if "scope" in found else {}),
+            **({"sasl_oauth_extensions": extensions} if extensions else {}),
+        }
+    if "OAuthBearerLoginModule" in str(jaas):  # tokens come from a file, or the secret stands by itself
+        return {}
     if "username" not in found or "password" not in found:
-        raise ValueError("a login module with username and password is wanted")
-    return {"sasl_username": found["username"], "sasl_password": found["password"]}
+        raise ValueError("a login module with username and password, or clientId and clientSecret, is wanted")
+    by_token = {"sasl_token_auth": True} if found.get("tokenauth", "").lower() == "true" else {}
+    return {"sasl_username": found["username"], "sasl_password": found["password"], **by_token}
 
 
-def _pem(kind: Any) -> dict[str, Any]:
-    if str(kind).upper() != "PEM":
-        raise ValueError("only PEM files can be read; convert it with `keytool -exportcert -rfc` or openssl")
+def _extensions(given: Any) -> Any:
+    """Parse librdkafka's `key=value,key=value`."""
+    if not isinstance(given, str):
+        return given
+    return {key: value for key, _, value in (pair.strip().partition("=") for pair in given.split(","))}
+
+
+def _store_type(kind: Any) -> dict[str, Any]:
+    """Accept the types of files that can be read; their content shows which of them it is."""
+    if str(kind).upper() not in ("PEM", "PKCS12"):
+        raise ValueError("give PEM or PKCS12; `keytool -importkeystore -deststoretype PKCS12` converts")
     return {}
 
 
@@ -146,11 +169,36 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
             "ssl_ca_location": "ssl_cafile",
             "ssl_certificate_location": "ssl_certfile",
             "ssl_key_location": "ssl_keyfile",
+            "ssl_key_pem": "ssl_keystore_key",
+            "ssl_certificate_pem": "ssl_keystore_certificate_chain",
+            "ssl_ca_pem": "ssl_truststore_certificates",
+            "sasl_oauthbearer_client_id": "sasl_oauthbearer_client_credentials_client_id",
+            "sasl_oauthbearer_client_secret": "sasl_oauthbearer_client_credentials_client_secret",
         },
     ),
     "ssl_password": Alias("ssl_key_password", "kafka-python", is_secret=True),
     **renamed("Kafka", {"ssl_truststore_location": "ssl_cafile", "ssl_keystore_location": "ssl_certfile"}),
-    "ssl_truststore_password": without_effect("Kafka", "certificates in a PEM file are not encrypted"),
+    "sasl_oauthbearer_extensions": Alias("sasl_oauth_extensions", "librdkafka", _extensions),
+    **{
+        f"sasl_{name}": without_effect("Kafka", advice)
+        for names, advice in (
+            (("login_connect_timeout_ms", "login_read_timeout_ms"), "a token endpoint has 10 s to answer"),
+            (
+                ("login_retry_backoff_ms", "login_retry_backoff_max_ms"),
+                "retry_backoff_ms applies, too",
+            ),
+            (
+                (
+                    "login_refresh_window_factor",
+                    "login_refresh_window_jitter",
+                    "login_refresh_min_period_seconds",
+                    "login_refresh_buffer_seconds",
+                ),
+                "a token is replaced after 80 % of its life",
+            ),
+        )
+        for name in names
+    },
     "ssl_protocol": without_effect("Kafka", "ssl_enabled_protocols names the versions to offer"),
     **{
         name: without_effect("Kafka", "OpenSSL encrypts connections, not a library of Java")
@@ -162,8 +210,8 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
             "security_providers",
         )
     },
-    "ssl_truststore_type": Alias(None, "Kafka", expand=_pem),
-    "ssl_keystore_type": Alias(None, "Kafka", expand=_pem),
+    "ssl_truststore_type": Alias(None, "Kafka", expand=_store_type),
+    "ssl_keystore_type": Alias(None, "Kafka", expand=_store_type),
     "ssl_endpoint_identification_algorithm": Alias("ssl_check_hostname", "Kafka", _check_hostname),
     **{
         f"sasl_kerberos_{name}": Alias(None, source, expand=_kerberos)

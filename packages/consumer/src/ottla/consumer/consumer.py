@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import UUID
 
+from ottla.client.errors import Need, error_about
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.settings import config_from
 from ottla.consumer._records import ConsumerRecord
@@ -32,7 +33,8 @@ from ottla.consumer.lifecycle import ConsumerLifecycle
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.record import RecordBatch
 from ottla.consumer.subscription import TopicFilter, subscription
-from ottla.protocol.errors import ErrorCode, error_for
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataResponseTopic
 from ottla.protocol.primitives import ZERO_UUID
 from ottla.protocol.records.arrow import ColumnBuilder, check_columns
@@ -412,7 +414,8 @@ class Consumer:
         if found is None or found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         if found.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-            raise error_for(found.error_code, f"topic {topic!r}")
+            need = Need(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+            raise error_about(found.error_code, f"topic {topic!r}", need)
         return {partition.partition_index for partition in found.partitions}
 
     async def topic_id(self, topic: str) -> UUID | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, Need, error_about
 from ottla.protocol import errors
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.records import CorruptRecords, DecompressedTooLarge
 from ottla.protocol.topics import TopicPartition
 
@@ -189,9 +190,15 @@ class ListenerFailed(ClientError):
     """A rebalance listener did not end in time, or was cancelled."""
 
 
-def named_error(what: str, code: int) -> errors.KafkaError:
-    """Return the error of a code, with its subject. Unknown codes, of newer brokers, keep their number."""
-    return errors.error_for(code, f"{what}: {errors.error_for(code).code.name}")
+def named_error(
+    what: str, code: int, topic: str, operation: Operation = Operation.DESCRIBE
+) -> errors.KafkaError:
+    """Return the error of a code, with its subject. Unknown codes, of newer brokers, keep their number.
+
+    `operation` is what the request needs on the topic.
+    """
+    need = Need(operation, ResourceType.TOPIC, topic)
+    return error_about(code, f"{what}: {errors.error_for(code).code.name}", need)
 
 
 def coordinator_error(group_id: str, code: int, assignors: list[str], instance_id: str | None) -> Exception:
@@ -210,4 +217,4 @@ def coordinator_error(group_id: str, code: int, assignors: list[str], instance_i
                 "session_timeout_ms is outside of what the brokers permit (group.min.session.timeout.ms to "
                 "group.max.session.timeout.ms)"
             )
-    return errors.error_for(code)
+    return error_about(code, None, Need(Operation.READ, ResourceType.GROUP, group_id))

@@ -91,7 +91,7 @@ class PartitionLeaders:
         for topic in answer.topics:
             if topic.error_code not in (ErrorCode.NONE, *_TRANSIENT):
                 name = topic.name or ""
-                self._fail(named_error(f"topic {name!r}", topic.error_code), {name})
+                self._fail(named_error(f"topic {name!r}", topic.error_code, name or ""), {name})
         self._compare_topic_ids(answer)
         for state in self._positions:
             self._update_leader(state)

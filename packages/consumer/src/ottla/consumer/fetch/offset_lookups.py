@@ -72,7 +72,7 @@ class LookupResults(Generic[T]):
         if code == ErrorCode.NONE:
             self.found[partition] = found
         else:
-            self.failed[partition] = named_error(str(partition), code)
+            self.failed[partition] = named_error(str(partition), code, partition.topic)
 
     def raise_worst(self) -> None:
         """Raise an error, if there is one; those that a retry does not help take precedence."""

@@ -16,6 +16,7 @@ from ottla.consumer.fetch.decoding import RecordCursor, RecordDecoder, decompres
 from ottla.consumer.fetch.positions import NO_LEADER, FetchedData, PartitionState, Positions
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.consumer.metrics import ConsumerMetrics
+from ottla.protocol.acls import Operation
 from ottla.protocol.errors import ErrorCode, KafkaError, MessageTooLarge, error_for
 from ottla.protocol.messages.fetch import FetchResponse, PartitionData
 from ottla.protocol.topics import TopicPartition
@@ -176,7 +177,8 @@ class FetchResponseReader:
             log.warning("broker error", extra={"broker": node, "partition": str(state.partition)})
             self.back_off(state)
         else:
-            state.failure = named_error(f"{state.partition} at offset {state.fetch_offset}", code)
+            where = f"{state.partition} at offset {state.fetch_offset}"
+            state.failure = named_error(where, code, state.partition.topic, Operation.READ)
 
     def _out_of_range(self, state: PartitionState, node: int) -> None:
         """Apply the reset policy. A follower may only lag, so its leader is asked before."""

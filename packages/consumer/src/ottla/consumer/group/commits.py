@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Self
 
 from ottla.client.cluster import Cluster
-from ottla.client.errors import ClientError, DeadlineExceeded
+from ottla.client.errors import ClientError, DeadlineExceeded, Need, error_about
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.errors import CommitFailed, NoSuchPartitions
 from ottla.consumer.group.coordinator_connection import CoordinatorConnection
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -253,14 +254,17 @@ class Commits:
             raise CommitFailed(f"{_OUT_OF_GROUP} ({ErrorCode(code).name} for {partition})")
         if code in _REBALANCING:
             raise _Rebalancing(f"{ErrorCode(code).name} for {partition}")
-        self._raise_error(code, f"offsets of {partition} were not committed")
+        self._raise_error(code, f"offsets of {partition} were not committed", partition.topic)
 
-    def _raise_error(self, code: int, message: str | None = None) -> None:
+    def _raise_error(self, code: int, message: str | None = None, topic: str | None = None) -> None:
         if code == ErrorCode.NONE:
             return
         if code in _COORDINATOR_MOVED:
             self._coordinator.forget()
-        raise error_for(code, message)
+        needs = [Need(Operation.READ, ResourceType.GROUP, self._coordinator.group_id)]
+        if topic is not None:
+            needs.append(Need(Operation.READ, ResourceType.TOPIC, topic))
+        raise error_about(code, message, *needs)
 
 
 class AutoCommit:

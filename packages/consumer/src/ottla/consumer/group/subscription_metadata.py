@@ -119,7 +119,7 @@ class SubscriptionMetadata:
                 gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 racks[name] = [] if gone else list(known.get(name, ()))
             else:
-                raise named_error(f"topic {name!r}", code)
+                raise named_error(f"topic {name!r}", code, name)
         return racks
 
     def _topic_racks(self, topic: MetadataResponseTopic) -> list[frozenset[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from ottla.client.cluster import Cluster, is_stale
-from ottla.client.errors import ClientError
+from ottla.client.errors import IDEMPOTENT_WRITE, ClientError, Need, error_about
 from ottla.client.retry import is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
@@ -15,6 +15,7 @@ from ottla.producer.errors import RecordRefused
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.sender.idempotence import Idempotence, TransactionCoordinator
 from ottla.producer.sender.partition_order import RefusedLeaders
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode, InvalidRecord, KafkaError, error_for
 from ottla.protocol.messages.produce import PartitionProduceResponse
 from ottla.protocol.topics import TopicPartition
@@ -127,7 +128,7 @@ class BatchCompletion:
         elif response.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._succeed(batch, -1, -1)  # it is in the log already, at an offset the broker no longer knows
         else:
-            error = _error_in(response)
+            error = _error_in(response, batch.partition.topic)
             if self._idempotence.is_sequence_rejected(batch, error):
                 self._idempotence.rejected(batch)
                 self._retry(batch, error)
@@ -200,10 +201,11 @@ class BatchCompletion:
         self._idempotence.number_parts(batch, parts)
 
 
-def _error_in(response: PartitionProduceResponse) -> KafkaError:
+def _error_in(response: PartitionProduceResponse, topic: str) -> KafkaError:
     """Return the error of a batch; RecordRefused where the leader names the records that it refuses."""
     if response.error_code != ErrorCode.INVALID_RECORD or not response.record_errors:
-        return error_for(response.error_code, response.error_message)
+        write = Need(Operation.WRITE, ResourceType.TOPIC, topic)
+        return error_about(response.error_code, response.error_message, write, IDEMPOTENT_WRITE)
     summary = response.error_message
     said = {
         refused.batch_index: refused.batch_index_error_message or summary or InvalidRecord.description

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from ottla.client.cluster import Cluster
-from ottla.client.errors import UnsupportedByBroker
+from ottla.client.errors import IDEMPOTENT_WRITE, UnsupportedByBroker, error_about
 from ottla.producer.accumulator import Batch
 from ottla.producer.config import ProducerConfig
 from ottla.producer.sender.sequence_numbers import SequenceNumbers
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.topics import TopicPartition
 
@@ -184,5 +184,5 @@ class Idempotence:
             self._idempotent = False  # a broker before 0.11
             return
         if answer.error_code != ErrorCode.NONE:
-            raise error_for(answer.error_code)
+            raise error_about(answer.error_code, None, IDEMPOTENT_WRITE)
         self._sequences.start(answer.producer_id, answer.producer_epoch)

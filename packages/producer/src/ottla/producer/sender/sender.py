@@ -15,7 +15,7 @@ from typing import Final
 
 from ottla.client.cluster import Cluster, NoSuchTopic
 from ottla.client.environment import chance
-from ottla.client.errors import ClientError, DeadlineExceeded
+from ottla.client.errors import ClientError, DeadlineExceeded, Need, error_about
 from ottla.client.retry import Backoff, is_retriable
 from ottla.producer.accumulator import Accumulator, Batch
 from ottla.producer.config import ProducerConfig
@@ -25,7 +25,8 @@ from ottla.producer.sender.batch_completion import BatchCompletion
 from ottla.producer.sender.idempotence import Idempotence
 from ottla.producer.sender.partition_order import PartitionOrder, RefusedLeaders
 from ottla.producer.sender.produce_exchange import ProduceExchange
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.records import Codec
 from ottla.protocol.topics import TopicPartition
@@ -334,7 +335,8 @@ class Sender:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._waits_for(topic, NoSuchTopic(topic))
         elif code != ErrorCode.NONE:
-            self._waits_for(topic, error_for(code, f"topic {topic!r}: {ErrorCode(code).name}"))
+            need = Need(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+            self._waits_for(topic, error_about(code, f"topic {topic!r}: {ErrorCode(code).name}", need))
 
     def _waits_for(self, topic: str, error: BaseException) -> None:
         for batch in self._accumulator.incomplete_batches():

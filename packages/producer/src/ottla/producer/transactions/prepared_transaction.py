@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ottla.client.cluster import GROUP, TRANSACTION, Cluster
-from ottla.client.errors import ClientError
+from ottla.client.errors import IDEMPOTENT_WRITE, ClientError, Need, error_about
 from ottla.client.retry import Backoff, retrying
 from ottla.producer.transactions.state import ProducerFenced
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
     NotCoordinator,
-    error_for,
 )
 from ottla.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 
@@ -87,7 +87,10 @@ def raise_of_coordinator(
     # leader of a partition it means less (KIP-588), and is not raised here.
     if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
         raise ProducerFenced(transactional_id)
-    error = error_for(code, message)
+    needs = [Need(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id), IDEMPOTENT_WRITE]
+    if group is not None:
+        needs.append(Need(Operation.READ, ResourceType.GROUP, group))
+    error = error_about(code, message, *needs)
     if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
         if group is None:
             cluster.forget_coordinator(transactional_id, TRANSACTION)
