@@ -49,7 +49,7 @@ LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
 TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
-    "uvloop",
+    "uvloop", "google-re2",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
     "deltalake", "pandas", "fastapi", "uvicorn", "redis", "watchfiles", "cryptography",
 )  # fmt: skip

@@ -131,7 +131,8 @@ def test_unknown_and_ignored_keys_warn_by_name() -> None:
             {"listeners": "SASL_PLAINTEXT://:9093", "inter.broker.listener.name": "SASL_PLAINTEXT"},
             "sasl.enabled.mechanisms must be a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, not 'GSSAPI', for SASL_PLAINTEXT://:9093",
         ),
-        ({"listeners": "PLAINTEXT://:9092,SSL://:9093"}, "listeners must be PLAINTEXT"),
+        ({"ssl.engine.factory.class": "org.x.Y"}, "ssl.engine.factory.class must be empty: Java classes"),
+        ({"ssl.keystore.type": "BKS"}, "ssl.keystore.type must be one of JKS, PKCS12, PEM, not 'BKS'"),
         (
             {"queued.max.request.bytes": "50000000"},
             "queued.max.request.bytes must be at least socket.request.max.bytes (104857600): ",

@@ -40,7 +40,6 @@ NOT_THERE = "there is no TLS, login or access control here yet"
             "only settings of TLS and logins may differ by listener, whose name is in lower case",
         ),
         ("zookeeper.set.acl", "false", None),
-        ("ssl.client.auth", "none", NOT_THERE),
         ("sasl.kerberos.service.name", "", NOT_THERE),
     ],
 )
@@ -62,9 +61,7 @@ def test_an_unknown_key_of_a_file_is_named_with_the_nearest_one() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"ssl.keystore.location": "/etc/kafka/keystore.jks", "ssl.keystore.password": "hunter2"},
         {"sasl.kerberos.service.name": "kafka"},
-        {"listener.name.outside.ssl.keystore.location": "/etc/kafka/keystore.jks"},
         {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"},
         {"super.users": "User:admin"},
         {"allow.everyone.if.no.acl.found": "false"},

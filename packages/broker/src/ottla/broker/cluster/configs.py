@@ -113,6 +113,8 @@ class Configs:
         self._moved = asyncio.Event()
         self._log_configs: dict[str, LogConfig] = {}
         self.on_topic_change: list[Callable[[str, LogConfig], None]] = []
+        self.checks: list[Callable[[BrokerConfig], None]] = []
+        """Raise ConfigError for settings of this broker that its parts cannot use."""
         self.on_broker_change: list[Callable[[BrokerConfig], None]] = []
 
     def subscribe(self, changed: Callable[[BrokerConfig], None]) -> None:
@@ -315,6 +317,8 @@ class Configs:
         known = {name: text for name, text in settings.items() if find_key(BrokerConfig, name) is not None}
         config = replace(self.static, **values_of(BrokerConfig, known))
         check_broker_config(config)
+        for check in self.checks:
+            check(config)
         return config
 
     # ---- describing
@@ -488,6 +492,13 @@ def _check_dynamic(settings: Mapping[str, str], *, per_broker: bool) -> None:
         key = find_key(BrokerConfig, name)
         if key is None:
             raise InvalidConfig(f"{name} {why_no_setting(name)}")
+        if name.startswith("ssl.") and key.update != "read-only":
+            raise InvalidConfig(
+                "These security configs can be dynamically updated only per-listener using the listener "
+                f"prefix: {name}"
+            )
+        if key.is_secret:
+            raise InvalidConfig(f"{name} is a secret, which znodes do not hold here: set it in the file")
         updates[name] = key.update
     if fixed := sorted(name for name, update in updates.items() if update == "read-only"):
         raise InvalidRequest(f"Cannot update these configs dynamically: {', '.join(fixed)}")

@@ -20,6 +20,7 @@ from ottla.broker.config.compression import (
 from ottla.broker.config.network import NetworkSettings, RequestLimits
 from ottla.broker.config.quotas import QuotaSettings
 from ottla.broker.config.sasl import SaslSettings
+from ottla.broker.config.tls import TlsSettings
 from ottla.broker.config.transactions import TransactionSettings
 from ottla.broker.config.zookeeper_client import ZooKeeperClientSettings
 from ottla.broker.runtime.frozen_classes import frozen
@@ -35,6 +36,7 @@ _NOTHING_TO_PURGE: Final = (
 @frozen(kw_only=True)
 class BrokerConfig(
     NetworkSettings,
+    TlsSettings,
     RequestLimits,
     QuotaSettings,
     TransactionSettings,

@@ -12,7 +12,7 @@ from ottla.broker.config.authorization import check_authorization
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.environment_keys import from_environment
 from ottla.broker.config.keys import find_key, parse_listener_key, values_of
-from ottla.broker.config.listeners import is_loopback
+from ottla.broker.config.listeners import Listener, is_loopback
 from ottla.broker.config.logins import check_logins, has_logins
 from ottla.broker.config.unsupported_keys import (
     ADVERTISED_PARTS,
@@ -106,7 +106,7 @@ def _exposure(config: BrokerConfig) -> list[str]:
     reached = [
         str(listener)
         for listener in config.parsed_listeners
-        if not is_loopback(listener.host) and not has_logins(listener)
+        if not is_loopback(listener.host) and not _proves_clients(config, listener)
     ]
     if not reached:
         return []
@@ -114,6 +114,14 @@ def _exposure(config: BrokerConfig) -> list[str]:
         f"{', '.join(reached)} can be reached from other machines without a login: everyone there may read, "
         "write and delete all topics (--listen 127.0.0.1:9092 keeps them out)"
     ]
+
+
+def _proves_clients(config: BrokerConfig, listener: Listener) -> bool:
+    """Whether a listener admits only clients with a login or a certificate."""
+    if has_logins(listener):
+        return True
+    required = config.of_listener(listener.name).ssl_client_auth == "required"
+    return listener.security_protocol == "SSL" and required
 
 
 def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
@@ -129,21 +137,12 @@ def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:
 REPLICA_SELECTORS: Final = ("", "RackAwareReplicaSelector", "LeaderSelector")
 
 
-SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
-"""The security protocols that a listener may have."""
-
 _LEAST_DEDUPE_BYTES: Final = 1 << 20
 
 
 def check_broker_config(config: BrokerConfig) -> None:
     """Check the rules between keys; raise `ConfigError` for the first that is broken."""
     # One branch for each rule: the error names the key to change, and why.
-    for listener in config.parsed_listeners:
-        # Served in plain text, such a listener would expose data that it is meant to protect.
-        if listener.security_protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                "listeners", f"must be PLAINTEXT: there is no TLS or login here yet, for {listener}"
-            )
     listeners = {listener.name for listener in config.parsed_listeners}
     _check_advertised(config)
     check_zookeeper_client(config, config.zookeeper_connect)
@@ -182,6 +181,8 @@ def check_broker_config(config: BrokerConfig) -> None:
             "log.cleaner.dedupe.buffer.size", "must be at least 1048576 for each of log.cleaner.threads"
         )
     check_authorization(config)
+    if config.ssl_engine_factory_class:
+        raise ConfigError("ssl.engine.factory.class", "must be empty: Java classes cannot run here")
     if config.create_topic_policy_class_name:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
 

@@ -86,7 +86,6 @@ IGNORED_PREFIXES: Mapping[str, str] = {
 """Beginnings of keys of Kafka that have no effect here, and why."""
 
 SECURITY_PREFIXES: tuple[str, ...] = (
-    "ssl.",
     "sasl.",
     "delegation.token.",
     "password.encoder.",
@@ -101,7 +100,6 @@ SECURITY_KEYS: Mapping[str, str] = {
     "security.providers": "",
     "connections.max.reauth.ms": "0",
     "alter.config.policy.class.name": "",
-    "ssl.client.auth": "none",
 }
 """Other keys of Kafka that protect a cluster, each with the value that asks for no protection."""
 

@@ -11,11 +11,18 @@ _SIZE: Final = struct.Struct(">i")
 SHORTEST_FRAME: Final = 8
 
 
+TLS_HANDSHAKE: Final = 0x1603
+"""How a TLS connection begins; a frame would be of 369 million bytes."""
+
+
 class BadFrame(Exception):
     """The size of a frame is impossible: negative, too small or above the limit."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"a frame of {size} bytes is outside {SHORTEST_FRAME}..{limit}")
+        if size >> 16 == TLS_HANDSHAKE:
+            super().__init__("the client speaks TLS, which this listener does not: see its security.protocol")
+        else:
+            super().__init__(f"a frame of {size} bytes is outside {SHORTEST_FRAME}..{limit}")
         self.size = size
         self.limit = limit
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    import ssl
-
     from ottla.broker.runtime.log_lines import LimitedWarnings
 
 PAUSE_S: Final = 1.0
@@ -33,14 +31,12 @@ class Acceptor:
         make: Callable[[], asyncio.BufferedProtocol],
         *,
         backlog: int,
-        ssl_context: ssl.SSLContext | None,
         warnings: LimitedWarnings,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._socket = bound
         self._make = make
         self._backlog = backlog
-        self._ssl_context = ssl_context
         self._warnings = warnings
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
@@ -79,8 +75,8 @@ class Acceptor:
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make, accepted, ssl=self._ssl_context)
-        except OSError as error:  # also of a handshake that fails
+            await self._loop.connect_accepted_socket(self._make, accepted)
+        except OSError as error:
             accepted.close()
             self._warnings.warn(
                 self._name, "connection not opened", extra={"listener": self._name, "reason": str(error)}

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.network.shared import Shared
+    from ottla.broker.security.principal import Principal
     from ottla.broker.security.sasl.login import Login
 
+
 LOGIN_WITHIN_S: Final = 10.0
-"""How long a client may take for its first login."""
+"""How long a client may take for its first login, with the TLS handshake before it."""
 
 
 class Connection(NativeConnection, asyncio.BufferedProtocol):
@@ -75,11 +77,14 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             self.abort()
         elif self.session.login is not None:
             self.session.on_login = self._logged_in
-            self._end_of_login = asyncio.get_running_loop().call_later(LOGIN_WITHIN_S, self._end_slow_login)
+            since_s = transport.get_extra_info("since_s", asyncio.get_running_loop().time())
+            self._end_of_login = asyncio.get_running_loop().call_at(
+                since_s + LOGIN_WITHIN_S, self._end_slow_login
+            )
 
     def eof_received(self) -> bool:
         """Close soon: thousands of clients that leave together stop no other client."""
-        if self.descriptor < 0:
+        if not self.transport.can_write_eof():
             return False  # the transport closes by itself
         self._client_has_left = self.session.is_gone = True
         self.shared.closing.put(self._close_when_answered)
@@ -104,6 +109,11 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.responses.resume_writing()
 
     # ---- logins
+
+    def began(self, principal: Principal | None) -> None:
+        """Take the identity that the client's certificate has proved, if the listener goes by it."""
+        if principal is not None and not self.closing:
+            self.session.authenticated(principal)
 
     def _end_slow_login(self) -> None:
         if not self.closing:

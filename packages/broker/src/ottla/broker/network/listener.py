@@ -28,13 +28,13 @@ from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import StepQueue
 
 if TYPE_CHECKING:
-    import ssl
-
     from ottla.broker.config import BrokerConfig
     from ottla.broker.metrics import Metrics
+    from ottla.broker.network.tls_transport import TlsShared
     from ottla.broker.runtime.environment import Clock
     from ottla.broker.runtime.loop_budget import LoopBudget
     from ottla.broker.security.sasl.login import Login
+    from ottla.broker.security.tls.contexts import ListenerTls
 
 log = logging.getLogger("request")
 
@@ -71,6 +71,7 @@ class Server:
         self.queue = RequestQueue(config.queued_max_requests, budget.arrived_requests)
         self._listening: list[Acceptor] = []
         self._not_accepted = LimitedWarnings(log, clock.monotonic_ms)
+        self._tls: TlsShared | None = None
         self._running: set[asyncio.Task[None]] = set()
         metrics.gauge(
             "kafka.server", "socket-server-metrics", "connection-count", lambda: len(self.connections)
@@ -128,6 +129,8 @@ class Server:
         await self.stop()
         await self._tasks.__aexit__(None, None, None)
         self._shared.full_sockets.close()
+        if self._tls is not None:
+            self._tls.unfinished.close()
 
     async def listen(
         self,
@@ -135,7 +138,7 @@ class Server:
         host: str,
         port: int,
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        tls: ListenerTls | None = None,
         initial_state: SessionState = SessionState.AUTHENTICATED,
         shares_port: bool = False,
         begin_login: Callable[[], Login] | None = None,
@@ -150,9 +153,8 @@ class Server:
         state = initial_state if begin_login is None else SessionState.UNAUTHENTICATED
         acceptor = Acceptor(
             self._bind(host, port, shares_port),
-            lambda: Connection(self._shared, name, state, begin_login),
+            self._connections_of(name, state, begin_login, tls),
             backlog=self._config.socket_listen_backlog_size,
-            ssl_context=ssl_context,
             warnings=self._not_accepted,
             spawn=self.spawn,
         )
@@ -160,6 +162,37 @@ class Server:
         if serve:
             acceptor.serve()
         return acceptor.address
+
+    def _connections_of(
+        self,
+        name: str,
+        state: SessionState,
+        begin_login: Callable[[], Login] | None,
+        tls: ListenerTls | None,
+    ) -> Callable[[], asyncio.BufferedProtocol]:
+        def connection() -> Connection:
+            return Connection(self._shared, name, state, begin_login)
+
+        if tls is None:
+            return connection
+        from ottla.broker.network.tls_transport import TlsTransport
+
+        shared, proves_identity = self._tls_shared(), state is SessionState.AUTHENTICATED
+        return lambda: TlsTransport(shared, tls, connection, proves_identity=proves_identity)
+
+    def _tls_shared(self) -> TlsShared:
+        """Return what all TLS connections share, made with the first listener that has TLS."""
+        if self._tls is None:
+            from ottla.broker.network.tls_transport import HANDSHAKE_STEP_MS, RECEIVE_BYTES, TlsShared
+            from ottla.broker.quotas.handshakes import UnfinishedHandshakes
+
+            self._tls = TlsShared(
+                buffer=memoryview(bytearray(RECEIVE_BYTES)),
+                handshakes=StepQueue(self._budget.handshakes, HANDSHAKE_STEP_MS),
+                unfinished=UnfinishedHandshakes(self._loop.time, self._loop.call_at),
+                warnings=self._not_accepted,
+            )
+        return self._tls
 
     async def serve(self) -> None:
         """Begin to accept on every address that was taken without serving."""

@@ -17,6 +17,8 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
 
 if TYPE_CHECKING:
+    import ssl
+
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.client.connection import Connection
@@ -62,7 +64,7 @@ class IncompatibleBroker(ConnectionError):
 
 # ---- connections
 
-NO_SECURITY: Final[Mapping[str, str]] = {}
+NO_SECURITY: Final[Mapping[str, Any]] = {}
 
 SYSTEM_BUFFER: Final = -1
 """The size of a socket's buffer that is left to the system."""
@@ -81,7 +83,7 @@ def open_connection(
     timeout_ms: int,
     source_host: str | None,
     receive_buffer_bytes: int = SYSTEM_BUFFER,
-    security: Mapping[str, str] = NO_SECURITY,
+    security: Mapping[str, Any] = NO_SECURITY,
 ) -> Connection:
     """Return a connection to another broker, not connected yet; `security` are a client's settings of it."""
     # Imported with the second broker: one alone needs no client.
@@ -94,15 +96,15 @@ def open_connection(
         client_id=client_id,
         request_timeout_ms=timeout_ms,
         receive_buffer_bytes=receive_buffer_bytes,
-        security=SecurityConfig(**dict[str, Any](security)),
+        security=SecurityConfig(**security),
     )
     return Connection(ClientAddress(*address), config, source_host=source_host)
 
 
-def security_of(config: BrokerConfig) -> dict[str, str]:
-    """Return the settings of a client by which this broker logs in at others."""
+def security_of(config: BrokerConfig, name: str) -> dict[str, str]:
+    """Return the settings of a client by which this broker logs in at a listener of others."""
     listeners = {listener.name: listener for listener in config.parsed_listeners}
-    listener = listeners.get(config.interbroker_listener)
+    listener = listeners.get(name)
     if listener is None or not has_logins(listener):
         return {}
     login = broker_login(config, listener)
@@ -143,7 +145,7 @@ class Peer:
         timeout_ms: int,
         source_host: Callable[[], str | None] = lambda: None,
         receive_buffer_bytes: int = SYSTEM_BUFFER,
-        security: Mapping[str, str] = NO_SECURITY,
+        security: Callable[[], Mapping[str, Any]] = lambda: NO_SECURITY,
     ) -> None:
         """`address` raises `BrokerNotAvailable` while it is not known; `timeout_ms` bounds each request."""
         self._address = address
@@ -152,6 +154,7 @@ class Peer:
         self._source_host = source_host
         self._receive_buffer_bytes = receive_buffer_bytes
         self._security = security
+        """Returns a client's settings of security, with the certificates of now."""
         self._connection: Connection | None = None
         self._ends: tuple[Address, str | None] | None = None
         """Where the connection leads, and the host that it comes from."""
@@ -209,7 +212,7 @@ class Peer:
                 self._timeout_ms,
                 source_host,
                 self._receive_buffer_bytes,
-                self._security,
+                self._security(),
             )
             self._connection, self._ends = connection, ends
             await connection.connect()
@@ -225,10 +228,21 @@ class Peer:
 class Peers:
     """The other brokers of the cluster. A client id names this broker and the purpose of the requests."""
 
-    def __init__(self, metadata: MetadataCache, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        config: BrokerConfig,
+        tls: Callable[[str], ssl.SSLContext | None] = lambda listener: None,
+    ) -> None:
+        """`tls` returns the context for connections to a listener of other brokers; None: without TLS."""
         self._metadata = metadata
         self._listener = config.interbroker_listener
-        self._security = security_of(config)
+        self._security = {
+            listener: security_of(config, listener)
+            for listener in (config.interbroker_listener, config.controller_listener)
+        }
+        self._controller_listener = config.controller_listener
+        self._tls = tls
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
@@ -249,7 +263,8 @@ class Peers:
 
     def registered(self, address: Address, timeout_ms: int) -> Peer:
         """Return a broker for requests of this broker as the controller, which knows addresses first."""
-        return self._peer(lambda: address, f"controller-{self._metadata.broker_id}", timeout_ms)
+        client_id = f"controller-{self._metadata.broker_id}"
+        return self._peer(lambda: address, client_id, timeout_ms, listener=self._controller_listener)
 
     def _peer(
         self,
@@ -257,10 +272,22 @@ class Peers:
         client_id: str,
         timeout_ms: int,
         receive_buffer_bytes: int = SYSTEM_BUFFER,
+        listener: str | None = None,
     ) -> Peer:
+        listener = listener or self._listener
         return Peer(
-            address, client_id, timeout_ms, lambda: self._source_host, receive_buffer_bytes, self._security
+            address,
+            client_id,
+            timeout_ms,
+            lambda: self._source_host,
+            receive_buffer_bytes,
+            lambda: self._security_for(listener),
         )
+
+    def _security_for(self, listener: str) -> Mapping[str, Any]:
+        """Return a client's settings of security for a listener, with the certificates of now."""
+        login, tls = self._security.get(listener, NO_SECURITY), self._tls(listener)
+        return login if tls is None else {"security_protocol": "SSL", **login, "ssl_context": tls}
 
     def _controller_address(self) -> Address:
         return self._address_of(self._metadata.controller_id, "No controller is known.")

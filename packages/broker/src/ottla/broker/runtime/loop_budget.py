@@ -41,6 +41,8 @@ MEMBER_ANSWERS_MS: Final = 5.0
 """Members of groups that get the answer they have waited for."""
 BACKGROUND_MS: Final = 4.0
 """The broker's own work, together: roles, loading of coordinators, timers, markers, passes over all logs."""
+HANDSHAKES_MS: Final = 5.0
+"""Steps of TLS handshakes, a millisecond of arithmetic each."""
 CLOSED_CONNECTIONS_MS: Final = 3.0
 """Connections whose clients have left."""
 METRICS_MS: Final = 1.0
@@ -87,6 +89,7 @@ class LoopBudget:
         self.member_answers = Share(MEMBER_ANSWERS_MS, now_ms)
         self.background = Share(background_ms, now_ms)
         self.closed_connections = Share(closed_connections_ms, now_ms)
+        self.handshakes = Share(HANDSHAKES_MS, now_ms)
         self.metrics = Share(METRICS_MS, now_ms)
 
     def turn(self) -> Turn:

@@ -39,6 +39,7 @@ from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.security.authorizer import ALLOW_ALL
+from ottla.broker.security.tls.contexts import TlsOfListeners
 from ottla.broker.server.composition import Composition, Parts
 from ottla.broker.server.leadership_handover import FullDirectoryHandover
 from ottla.broker.server.local_control_requests import LocalSender
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 READY_WITHIN_S: Final = 30.0
+CERTIFICATES_EVERY_MS: Final = 500.0
+"""How often the files of certificates are looked at: a new one holds for logins a second later."""
 
 
 class EveryDirectoryFailed(RuntimeError):
@@ -82,6 +85,7 @@ class Broker:
         self.environment = environment or Environment()
         self._files: Files = files or DiskFiles()
         self.metrics = Metrics()
+        self.tls = TlsOfListeners()
         self.broker_id = -1
         self.cluster_id = ""
         self.services: Services
@@ -146,6 +150,7 @@ class Broker:
             cluster_id=self.cluster_id,
             zookeeper=session,
             logs=logs,
+            tls=self.tls,
             register=self._register,
             connect=self._connect,
             spawn=control.lasting,
@@ -177,9 +182,14 @@ class Broker:
         self._join_cluster(session, control)
         await self._until_known()
         self._schedule(scheduler, services)
-        self._full_directories.schedule(scheduler)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)
+
+    def _start_tls(self, services: Services) -> None:
+        """Read certificates with the settings that were altered before this start, and follow changes."""
+        self.tls.start(services.configs.broker)
+        services.configs.checks.append(self.tls.check)
+        services.configs.on_broker_change.append(self.tls.configure)
 
     async def _coordination(self, logs: LogRegistry) -> Session:
         """Connect to ZooKeeper, or start the embedded coordinator and connect to it."""
@@ -262,6 +272,9 @@ class Broker:
 
     def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:
         schedule(scheduler, self.config, services, self.metrics)
+        self._full_directories.schedule(scheduler)
+        if self.tls.is_used:
+            scheduler.every("certificates", CERTIFICATES_EVERY_MS, self.tls.read_changed_files)
 
     def _subscribe(self, services: Services) -> None:
         self._full_directories = FullDirectoryHandover(
@@ -275,7 +288,7 @@ class Broker:
         services.replicas.subscribe(services.topic_metrics)
 
     async def _load_settings(self, session: Session, services: Services) -> BrokerLogins | None:
-        """Read settings, users and ACLs, and refuse a start that would lock out the brokers.
+        """Read settings, certificates, users and ACLs, and refuse a start that would lock out the brokers.
 
         A broker that is a cluster of its own needs no permission. Users are read where clients log in.
         """
@@ -285,6 +298,7 @@ class Broker:
 
             logins = await BrokerLogins.open(self.config, session, configs, self.environment, self.metrics)
         await configs.load()
+        self._start_tls(services)
         if services.acls is not None:
             await self._load_acls(services.acls)
         return logins
@@ -356,6 +370,7 @@ class Broker:
                 listener.name,
                 listener.host,
                 listener.port,
+                tls=self.tls.of(listener.name),
                 shares_port=ports.count(listener.port) > 1,
                 begin_login=logins.begin_on(listener) if logins else None,
                 serve=False,

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.security.authorizer import Authorizer
+    from ottla.broker.security.tls.contexts import TlsOfListeners
     from ottla.zookeeper.session import Session
 
 
@@ -83,6 +84,7 @@ class Composition:
     cluster_id: str
     zookeeper: Session
     logs: LogRegistry
+    tls: TlsOfListeners
     register: Callable[[], Awaitable[int]]
     connect: Callable[[LiveBroker], Sender]
     spawn: Spawn
@@ -91,7 +93,7 @@ class Composition:
         """Make all parts, each from those above it."""
         config, environment, broker_id = self.config, self.environment, self.broker_id
         metadata = MetadataCache(broker_id)
-        peers = Peers(metadata, config)
+        peers = Peers(metadata, config, self.tls.to_brokers)
         configs = Configs(self.zookeeper, config, environment, broker_id)
         controller = self._controller(metadata, configs)
         active_controller = ActiveController(controller, metadata, peers, config.controller_socket_timeout_ms)

@@ -1,0 +1,405 @@
+"""TLS beneath a connection: asyncio's own costs 256 KiB for each, this about 25.
+
+The layer is a protocol to the transport of the socket, and the transport of the connection. OpenSSL gets
+what was received in pieces, and gives what is sent away in records, so that its buffers, which never shrink,
+stay as small as a record. All connections receive into one buffer.
+
+Until the handshake is done there is no connection and no session, and until the first bytes come nothing of
+TLS either. Steps of handshakes are paced by a share of the event loop's turns, because each takes about a
+millisecond of arithmetic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from ottla.broker.runtime.frozen_classes import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ottla.broker.quotas.handshakes import UnfinishedHandshakes
+    from ottla.broker.runtime.log_lines import LimitedWarnings
+    from ottla.broker.runtime.loop_budget import StepQueue
+    from ottla.broker.security.principal import Principal
+    from ottla.broker.security.tls.contexts import ListenerTls
+
+RECEIVE_BYTES: Final = 65_536
+PIECE_BYTES: Final = 16_384
+"""A record's most plaintext; also as much as OpenSSL gets of received bytes at once."""
+MOST_HANDSHAKE_BYTES: Final = 131_072
+"""A client with a long chain of certificates sends a few thousand."""
+HANDSHAKE_STEP_MS: Final = 0.7
+"""A step with RSA of 2,048 bits; with elliptic curves it is less."""
+
+_HANDSHAKE_RECORD: Final = 0x16
+_ABOUT_VERSIONS: Final = ("VERSION", "PROTOCOL")
+
+
+class Client(Protocol):
+    """The connection above, as this layer sees it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport, /) -> None: ...
+
+    def get_buffer(self, sizehint: int, /) -> memoryview: ...
+
+    def buffer_updated(self, nbytes: int, /) -> None: ...
+
+    def eof_received(self) -> bool | None: ...
+
+    def connection_lost(self, exc: Exception | None, /) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def began(self, principal: Principal | None) -> None:
+        """Take the identity that the client's certificate has proved, if the listener goes by it."""
+        ...
+
+
+@frozen(kw_only=True)
+class TlsShared:
+    """Parts that all TLS connections of one broker share."""
+
+    buffer: memoryview
+    handshakes: StepQueue
+    unfinished: UnfinishedHandshakes
+    warnings: LimitedWarnings
+
+
+class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
+    """The TLS of one connection."""
+
+    __slots__ = (
+        "_client",
+        "_has_ended",
+        "_incoming",
+        "_is_closing",
+        "_is_paused",
+        "_is_planned",
+        "_is_ready",
+        "_listener",
+        "_make",
+        "_outgoing",
+        "_proves_identity",
+        "_received_bytes",
+        "_shared",
+        "_since_s",
+        "_tls",
+        "_transport",
+        "_unread",
+    )
+
+    def __init__(
+        self,
+        shared: TlsShared,
+        listener: ListenerTls,
+        make: Callable[[], Client],
+        *,
+        proves_identity: bool,
+    ) -> None:
+        """`make` makes the connection once the handshake is done.
+
+        With `proves_identity` its principal is the client certificate's; else a login follows.
+        """
+        super().__init__()
+        self._shared = shared
+        self._listener = listener
+        self._make: Callable[[], Client] | None = make
+        self._proves_identity = proves_identity
+        self._client: Client | None = None
+        self._tls: ssl.SSLObject | None = None
+        self._incoming: ssl.MemoryBIO
+        self._outgoing: ssl.MemoryBIO
+        self._unread = b""
+        """Received bytes that OpenSSL has not got yet."""
+        self._received_bytes = 0
+        """Of the handshake."""
+        self._is_planned = self._is_ready = self._is_paused = self._is_closing = self._has_ended = False
+
+    # ---- the events of the socket's transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
+        self._since_s = asyncio.get_running_loop().time()
+        refusal = self._shared.unfinished.begin(self, self._host)
+        if refusal is not None:
+            self._failed(refusal)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._shared.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        received = self._shared.buffer[:nbytes]
+        if not self._is_ready:
+            self._handshake_bytes(received)
+        elif self._is_paused or self._unread or self._is_planned:
+            self._unread += received  # read by the transport before it was paused
+        else:
+            self._take(received)
+
+    def eof_received(self) -> bool:
+        if not self._is_ready and self._is_planned:
+            self._step()  # the last bytes may say why the client leaves
+        if not self._is_ready:
+            if not self._is_closing and self._received_bytes:
+                self._failed("the client hung up in the handshake: perhaps it does not trust the certificate")
+            return False
+        if self._unread or self._is_paused:
+            # Without this the end would overtake requests that were received.
+            self._has_ended = True
+            return True
+        return self._has_ended or self._end_of_client()
+
+    def _end_of_client(self) -> bool:
+        self._has_ended = True
+        return self._client is not None and bool(self._client.eof_received())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._shared.unfinished.end(self)
+        client, self._client, self._make = self._client, None, None
+        self._tls = None
+        self._unread = b""
+        if client is not None:
+            client.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self._client is not None:
+            self._client.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._client is not None:
+            self._client.resume_writing()
+
+    # ---- the handshake
+
+    def _handshake_bytes(self, received: memoryview) -> None:
+        if self._is_closing:
+            return
+        if not self._received_bytes and received[0] != _HANDSHAKE_RECORD:
+            self._failed(
+                "the client does not speak TLS: its security.protocol has to be "
+                f"{'SSL' if self._proves_identity else 'SASL_SSL'}"
+            )
+            return
+        self._received_bytes += len(received)
+        if self._received_bytes > MOST_HANDSHAKE_BYTES:
+            self._failed(f"the client sent more than {MOST_HANDSHAKE_BYTES} bytes in the handshake")
+            return
+        self._unread += received
+        if not self._is_planned:
+            self._is_planned = True
+            self._shared.handshakes.call(self._step)
+
+    def _step(self) -> None:
+        """Go on with the handshake as far as the received bytes allow."""
+        self._is_planned = False
+        if self._is_closing:
+            return
+        if self._tls is None:
+            self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._tls = self._listener.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(self._unread)
+        self._unread = b""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_records()
+        except (ssl.SSLError, ValueError) as error:
+            self._send_records()  # the alert
+            self._failed(why_failed(error))
+        else:
+            self._send_records()
+            self._begin(self._tls)
+
+    def _begin(self, tls: ssl.SSLObject) -> None:
+        assert self._make is not None
+        try:
+            principal = self._listener.principal_of(tls) if self._proves_identity else None
+        except ValueError as error:
+            self._failed(str(error))
+            return
+        self._shared.unfinished.end(self)
+        self._client, self._make = self._make(), None
+        self._is_ready = True
+        self._client.connection_made(self)
+        self._client.began(principal)
+        self._take(memoryview(b""))
+
+    def give_up(self, reason: str) -> None:
+        """Close a handshake that takes too long, or makes room for another."""
+        self._failed(reason)
+
+    def _failed(self, reason: str) -> None:
+        """Close before there is a connection, with one line at a limited rate."""
+        facts = {"listener": self._listener.name, "client": self._host, "reason": reason}
+        self._shared.warnings.warn(self._host, "TLS handshake failed", extra=facts)
+        self._is_closing = True
+        self._shared.unfinished.end(self)
+        self._transport.close()
+
+    @property
+    def _host(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
+
+    # ---- receiving
+
+    def _take(self, received: memoryview) -> None:
+        """Decrypt what was received into the connection, as far as it takes it."""
+        try:
+            taken = self._decrypt()
+            while taken and received:
+                self._incoming.write(received[:PIECE_BYTES])
+                received = received[PIECE_BYTES:]
+                taken = self._decrypt()
+        except ssl.SSLError as error:
+            self._broken(error)
+            return
+        if received and not self._is_closing:
+            self._unread = bytes(received)
+        if self._tls is not None and self._outgoing.pending:
+            self._send_records()  # the answer to an update of keys
+
+    def _decrypt(self) -> bool:
+        """Give the connection what OpenSSL has; return whether all of it was taken."""
+        while not self._is_paused:
+            tls, client = self._tls, self._client
+            if tls is None or client is None or self._is_closing:
+                return False
+            buffer = client.get_buffer(-1)
+            try:
+                count = cast(int, tls.read(len(buffer), cast(Any, buffer)))
+            except ssl.SSLWantReadError:
+                return True
+            except ssl.SSLZeroReturnError:
+                count = 0
+            if not count:
+                self._client_ended()
+                return False
+            client.buffer_updated(count)
+        return False
+
+    def _client_ended(self) -> None:
+        """Take the alert that announces the end for the end of the stream."""
+        if not self._has_ended and not self._end_of_client():
+            self._transport.close()
+
+    def _broken(self, error: ssl.SSLError) -> None:
+        facts = {"listener": self._listener.name, "client": self._host, "reason": why_failed(error)}
+        self._shared.warnings.warn(self._host, "TLS connection failed", extra=facts)
+        self.abort()
+
+    def pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            if not self._has_ended:
+                self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._is_paused:
+            return
+        self._is_paused = False
+        if not self._is_planned:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Decrypt what came before the pause, then read again."""
+        self._is_planned = False
+        if self._is_closing or self._is_paused:
+            return
+        unread, self._unread = self._unread, b""
+        self._take(memoryview(unread))
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if self._is_closing or self._is_paused:
+            return
+        if not self._has_ended:
+            self._transport.resume_reading()
+        elif not self._end_of_client():
+            self._transport.close()
+
+    def is_reading(self) -> bool:
+        return not self._is_paused and not self._is_closing
+
+    # ---- sending
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        tls = self._tls
+        if tls is None or self._is_closing:
+            return
+        view, records = memoryview(data), []
+        try:
+            while view:
+                view = view[tls.write(cast(Any, view[:PIECE_BYTES])) :]
+                records.append(self._outgoing.read())
+        except ssl.SSLError as error:
+            self._broken(error)
+            return
+        self._transport.write(records[0] if len(records) == 1 else b"".join(records))
+
+    def _send_records(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    # ---- the end
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Announce the end to the client, and close once everything is sent."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._tls is not None:
+            with suppress(ssl.SSLError):  # the client's own announcement is not waited for
+                self._tls.unwrap()
+            self._send_records()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._is_closing = True
+        self._transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "sslcontext":
+            return self._listener.context
+        if name == "ssl_object":
+            return self._tls
+        if name == "since_s":
+            return self._since_s
+        return self._transport.get_extra_info(name, default)
+
+
+def why_failed(error: Exception) -> str:
+    """Return the cause of a failed handshake, in words that name the side to change."""
+    reason = str(getattr(error, "reason", None) or error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is refused: {error.verify_message}"
+    if "ALERT" in reason:
+        alert = reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return f"the client refused: {alert}; perhaps it does not trust the broker's certificate"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "the client has no certificate, and ssl.client.auth is required"
+    if "NO_SHARED_CIPHER" in reason or any(word in reason for word in _ABOUT_VERSIONS):
+        return f"client and broker have no version or cipher suite in common ({reason.lower()})"
+    return reason.replace("_", " ").lower()

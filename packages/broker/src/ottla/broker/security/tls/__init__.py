@@ -1,0 +1,1 @@
+"""TLS of the broker's listeners and of its connections to other brokers."""
