@@ -18,7 +18,7 @@ from ottla.broker.api.fetch.testing import (
     request_of,
     served,
 )
-from ottla.broker.api.testing import DataPlane, batch_of
+from ottla.broker.api.testing import DataPlane, FakeSession, batch_of
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.fast_path import FastAnswers, Outcome, Wait
 from ottla.protocol.api import ApiKey, decode_request_header
@@ -119,7 +119,7 @@ async def test_a_fetch_whose_answer_fails_is_left_to_the_general_path(plane: Dat
     def fail(fetch: PlainFetch, is_over: bool) -> FastAnswers | None:
         raise RuntimeError("a fault")
 
-    DelayedFastFetch(fetch, fail, plane.services.delayed_fetches).begin(given.append)
+    DelayedFastFetch(fetch, fail, plane.services.delayed_fetches, FakeSession()).begin(given.append)
     partition.append(batch_of(b"a"), now_ms=1)
 
     assert await answers_in(given) is None

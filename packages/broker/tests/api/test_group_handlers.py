@@ -101,7 +101,7 @@ async def test_coordinators_of_several_groups_are_found_at_once(
 
 @versions(6, first=4)
 async def test_each_of_several_coordinators_has_its_own_error(services: GroupServices, version: int) -> None:
-    request = FindCoordinatorRequest(coordinator_keys=["g", "h"], key_type=2)
+    request = FindCoordinatorRequest(coordinator_keys=["g", "h"], key_type=3)
 
     answer = await ask(services, find_coordinator.handle, request, version)
 

@@ -19,10 +19,9 @@ from ottla.broker.network.listener import Server
 from ottla.broker.network.session import SessionState
 from ottla.broker.replication.replicas import HostedPartition
 from ottla.broker.requests.authorization import RequestAuthorization
-from ottla.broker.requests.context import CloseConnection, RequestContext
-from ottla.broker.requests.permissions import WRITE_TOPICS
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.routes import Route, Routes
-from ottla.broker.security.authorizer import AllowAll, Operation, Resource, ResourceType
+from ottla.broker.security.authorizer import AllowAll, Operation, Resource
 from ottla.broker.security.principal import Principal
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request
 from ottla.protocol.errors import ErrorCode
@@ -57,13 +56,22 @@ class Client:
         frame = encode_request(RequestHeader(ApiKey.PRODUCE, 9, 1, "me"), request)
         self.writer.write(struct.pack(">i", len(frame)) + frame)
 
-    def send_fetch(self, offset: int = 0, max_wait_ms: int = 0) -> None:
+    def send_fetch(
+        self,
+        offset: int = 0,
+        max_wait_ms: int = 0,
+        *,
+        session_id: int = 0,
+        session_epoch: int = -1,
+        names_topic: bool = True,
+    ) -> None:
         partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            session_epoch=-1,
-            topics=[FetchTopic(topic="t", partitions=[partition])],
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=[FetchTopic(topic="t", partitions=[partition])] if names_topic else [],
         )
         frame = encode_request(RequestHeader(ApiKey.FETCH, 12, 1, "me"), request)
         self.writer.write(struct.pack(">i", len(frame)) + frame)
@@ -97,18 +105,13 @@ async def clients(server: Server, count: int = 1, **how: Any) -> AsyncIterator[l
 def server_on(
     plane: DataPlane, general: list[str] | None = None, access: RequestAuthorization | None = None
 ) -> Server:
-    """Make a server for Produce and Fetch; `general` gets the topic of each produce on the general path.
-
-    Its Produce asks for permission, and closes the connection where that is not given.
-    """
+    """Make a server for Produce and Fetch; `general` gets the topic of each produce on the general path."""
     services = plane.services
 
     def counted(services: DataServices, request: ProduceRequest, context: RequestContext) -> Any:
         topic = request.topic_data[0].name
         if general is not None:
             general.append(topic)
-        if not context.allows(WRITE_TOPICS, Resource(ResourceType.TOPIC, topic)):
-            raise CloseConnection
         return produce.handle(services, request, context)
 
     routes: list[Route[DataServices]] = [
@@ -226,9 +229,79 @@ async def test_a_changed_acl_ends_the_fast_path_of_a_session_that_forgets_its_pa
         session.forget_partitions()
         client.send_produce()
 
-        assert await client.is_closed()
+        assert await client.produce_error() == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert authorizer.asked == 2
     assert partition.log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["general path", "fast path"])
+async def test_a_fetch_that_waits_while_its_permission_is_taken_away_gets_no_records(
+    plane: DataPlane, is_known: bool
+) -> None:
+    partition = await plane.lead()
+    partition.append(batch_of(b"a"), now_ms=1)
+    authorizer = Changing()
+    server = server_on(plane, access=RequestAuthorization(authorizer=authorizer))
+    async with clients(server) as (client,):
+        if is_known:
+            client.send_fetch()
+            await client.answer()
+        client.send_fetch(offset=1, max_wait_ms=BOUND_S * 1000)
+        await waiting_on(partition)
+        (session,) = [connection.session for connection in server.connections.all()]
+        assert bool(session.targets_of(ApiKey.FETCH)) is is_known
+
+        authorizer.is_open = False
+        session.forget_partitions()
+        partition.append(batch_of(b"secret"), now_ms=1)
+
+        answer = await client.answer()
+        assert b"secret" not in answer
+        (topic,) = FetchResponse.decode(answer[1:], 12).responses
+        assert topic.partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert authorizer.asked == 2
+
+
+async def test_a_fetch_session_reports_settled_partitions_whose_permission_is_taken_away(
+    plane: DataPlane,
+) -> None:
+    await plane.lead()
+    authorizer = Changing()
+    server = server_on(plane, access=RequestAuthorization(authorizer=authorizer))
+    async with clients(server) as (client,):
+        client.send_fetch(session_epoch=0)
+        begun = FetchResponse.decode((await client.answer())[1:], 12)
+        client.send_fetch(session_id=begun.session_id, session_epoch=1, names_topic=False)
+        settled = FetchResponse.decode((await client.answer())[1:], 12)
+        (session,) = [connection.session for connection in server.connections.all()]
+        assert (settled.responses, authorizer.asked) == ([], 1)
+
+        authorizer.is_open = False
+        session.forget_partitions()
+        client.send_fetch(session_id=begun.session_id, session_epoch=2, names_topic=False)
+
+        (topic,) = FetchResponse.decode((await client.answer())[1:], 12).responses
+        assert topic.partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_a_fetch_session_on_another_connection_asks_for_its_own_client(plane: DataPlane) -> None:
+    await plane.lead()
+    authorizer = Changing()
+    server = server_on(plane, access=RequestAuthorization(authorizer=authorizer))
+    async with clients(server, count=2) as (client, thief):
+        client.send_fetch(session_epoch=0)
+        begun = FetchResponse.decode((await client.answer())[1:], 12)
+        authorizer.is_open = False
+
+        thief.send_fetch(session_id=begun.session_id, session_epoch=1, names_topic=False)
+
+        (topic,) = FetchResponse.decode((await thief.answer())[1:], 12).responses
+        assert topic.partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def waiting_on(partition: HostedPartition) -> None:
+    while not partition.watchers:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
 
 
 async def test_a_fetch_that_waits_does_not_bring_a_forgotten_partition_back(plane: DataPlane) -> None:

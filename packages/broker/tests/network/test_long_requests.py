@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ottla.broker.cluster.inter_broker_access import Peer
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.testing import Client, server_of, string
 from ottla.broker.requests.authorization import RequestAuthorization, from_follower
@@ -97,7 +96,7 @@ class FixedAccess(RequestAuthorization):
         super().__init__()
         self._are_brokers = are_brokers
 
-    async def is_broker(self, session: Peer) -> bool:
+    async def is_broker(self, context: RequestContext) -> bool:
         return self._are_brokers
 
 

@@ -51,7 +51,7 @@ async def test_a_controller_loses_its_connection_where_it_cannot_be_told_from_a_
         await access.check_broker(from_session())
 
     await access.check_broker(from_session())
-    assert await access.is_broker(FakeSession())
+    assert await access.is_broker(from_session())
 
 
 async def test_a_stranger_is_refused_once_the_registrations_are_read() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.coordinators.response_errors import known_to
-from ottla.broker.requests.authorization import is_served
+from ottla.broker.requests.authorization import NOTHING_REFUSED, is_served, refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import WRITE_TOPICS, WRITE_TXNS
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.transactions import (
@@ -19,7 +23,7 @@ from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
@@ -45,7 +49,8 @@ async def handle(
 ) -> AddPartitionsToTxnResponse:
     """Add the partitions of one client's transaction, or add or verify those of several for a broker.
 
-    An unknown partition fails its whole transaction: the others get OPERATION_NOT_ATTEMPTED.
+    A partition that is unknown, or that the client may not write to, fails its whole transaction: the others
+    get OPERATION_NOT_ATTEMPTED.
     """
     if context.api_version < SEVERAL_FROM:
         transaction = AddPartitionsToTxnTransaction(
@@ -99,20 +104,40 @@ async def _errors(
     services: Needs, transaction: AddPartitionsToTxnTransaction, context: RequestContext
 ) -> ErrorOf:
     """Add or verify the partitions if all of them exist; return the error of each."""
+    transactional_id = Resource(ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
+    is_of_client = context.api_version < SEVERAL_FROM
+    if is_of_client and not context.allows(WRITE_TXNS, transactional_id):
+        return lambda _: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    refused = await _refused(transaction, context) if is_of_client else NOTHING_REFUSED
     known, are_all_known = set[TopicPartition](), True
     async for topic in context.paced(transaction.topics):
         async for number in context.paced(topic.partitions):
             partition = TopicPartition(topic.name, number)
-            if services.metadata.partition(partition) is not None:
+            if topic.name not in refused and services.metadata.partition(partition) is not None:
                 known.add(partition)
             else:
                 are_all_known = False
     if not are_all_known:
-        return lambda partition: (
-            ErrorCode.OPERATION_NOT_ATTEMPTED if partition in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        return partial(_not_added, known, refused)
     producer = Producer(transaction.producer_id, transaction.producer_epoch)
     if transaction.verify_only:
         return services.transactions.verify(transaction.transactional_id, producer, known).__getitem__
     error = await services.transactions.add_partitions(transaction.transactional_id, producer, known)
     return lambda _: error
+
+
+async def _refused(transaction: AddPartitionsToTxnTransaction, context: RequestContext) -> AbstractSet[str]:
+    """Return the topics that a client may not write to; the broker's own are always among them."""
+    names = [topic.name async for topic in context.paced(transaction.topics)]
+    refused = await refused_names(
+        context, WRITE_TOPICS, (name for name in names if name not in INTERNAL_TOPICS)
+    )
+    return refused | INTERNAL_TOPICS
+
+
+def _not_added(
+    known: AbstractSet[TopicPartition], refused: AbstractSet[str], partition: TopicPartition
+) -> ErrorCode:
+    if partition.topic in refused:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.OPERATION_NOT_ATTEMPTED if partition in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

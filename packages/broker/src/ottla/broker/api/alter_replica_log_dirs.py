@@ -6,6 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import ALTER
+from ottla.broker.security.authorizer import CLUSTER
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -29,11 +31,14 @@ async def handle(
     services: Needs, request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
     """Begin the moves; DescribeLogDirs shows when they are done."""
+    is_allowed = context.allows(ALTER, CLUSTER)
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
     for directory in request.dirs:
         for topic in directory.topics:
             async for number in context.paced(topic.partitions):
-                error = _move(services, TopicPartition(topic.name, number), directory.path)
+                error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                if is_allowed:
+                    error = _move(services, TopicPartition(topic.name, number), directory.path)
                 results[topic.name].append(
                     AlterReplicaLogDirPartitionResult(partition_index=number, error_code=int(error))
                 )

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
+from ottla.broker.requests.permissions import ALTER_TOPICS
+from ottla.protocol.errors import (
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+)
 from ottla.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -33,14 +41,22 @@ async def handle(
     deadline_ms = services.environment.clock.monotonic_ms() + request.timeout_ms
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}
+    refused = await refused_names(context, ALTER_TOPICS, (name for name in unique if times[name] == 1))
     results = []
     async for topic in context.paced(unique.values()):
+        if topic.name in refused:
+            results.append(_failed(topic.name, TopicAuthorizationFailed()))
+            continue
         result = await _add(services, topic, times[topic.name], validate_only=request.validate_only)
         left_ms = deadline_ms - services.environment.clock.monotonic_ms()
         if result.error_code == ErrorCode.NONE and not request.validate_only:
             await _wait(services, topic, result, left_ms)
         results.append(result)
     return CreatePartitionsResponse(results=results)
+
+
+def _failed(name: str, error: KafkaError) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=str(error) or None)
 
 
 async def _add(
@@ -58,9 +74,7 @@ async def _add(
             topic.name, topic.count, assignments, validate_only=validate_only
         )
     except KafkaError as error:
-        return CreatePartitionsTopicResult(
-            name=topic.name, error_code=error.code, error_message=str(error) or None
-        )
+        return _failed(topic.name, error)
     return CreatePartitionsTopicResult(name=topic.name)
 
 

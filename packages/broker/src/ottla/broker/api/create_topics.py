@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.cluster.topics import CreatedTopic, NewTopic
+from ottla.broker.requests.authorization import NOTHING_REFUSED, refused_names
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut
+from ottla.broker.requests.permissions import CREATE, CREATE_TOPICS, DESCRIBE_TOPIC_CONFIGS
+from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType
+from ottla.protocol.errors import (
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    PolicyViolation,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+)
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -21,6 +34,8 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
     from ottla.broker.runtime.environment import Environment
+
+_NO_ID: Final = uuid.UUID(int=0)
 
 
 class Needs(Protocol):
@@ -46,21 +61,48 @@ async def handle(
         return CreateTopicsResponse(topics=[_failed(name, error) async for name in context.paced(names)])
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}
+    refused = await _not_to_create(unique, context)
     results = [
-        await _create(services, topic, times[topic.name], validate_only=request.validate_only)
+        await _create(services, topic, times[topic.name], refused, validate_only=request.validate_only)
         async for topic in context.paced(unique.values())
     ]
     if not request.validate_only:
         await _wait(services, [r for r in results if r.error_code == ErrorCode.NONE], deadline_ms)
+    if context.has_authorizer:
+        async for result in context.paced(results):
+            _hide_configs(result, context)
     return CreateTopicsResponse(topics=results)
 
 
+async def _not_to_create(names: Iterable[str], context: RequestContext) -> AbstractSet[str]:
+    """Return the topics that the client may not create: CREATE on the cluster is enough for all."""
+    if context.allows(CREATE, CLUSTER, is_asked_for=False):
+        return NOTHING_REFUSED
+    return await refused_names(context, CREATE_TOPICS, names)
+
+
+def _hide_configs(result: CreatableTopicResult, context: RequestContext) -> None:
+    """Leave the settings out, and what comes with them, where the client may not describe them (KIP-525).
+
+    Their error stands, like in Kafka, also at a topic that it may not create; at none that failed otherwise.
+    """
+    resource = Resource(ResourceType.TOPIC, result.name)
+    if context.allows(DESCRIBE_TOPIC_CONFIGS, resource, is_asked_for=False):
+        return
+    if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+        result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    result.configs, result.topic_id = [], _NO_ID
+    result.num_partitions = result.replication_factor = -1
+
+
 async def _create(
-    services: Needs, topic: CreatableTopic, times: int, *, validate_only: bool
+    services: Needs, topic: CreatableTopic, times: int, refused: AbstractSet[str], *, validate_only: bool
 ) -> CreatableTopicResult:
     try:
         if times > 1:
             raise InvalidRequest(f"The request has several entries for topic {topic.name}.")
+        if topic.name in refused:
+            raise TopicAuthorizationFailed
         created = await services.topics.create(_new_topic(topic), validate_only=validate_only)
     except KafkaError as error:
         return _failed(topic.name, error)

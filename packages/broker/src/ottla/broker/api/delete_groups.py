@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DELETE_GROUPS
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -25,8 +28,12 @@ async def handle(
     services: Needs, request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:
     """Delete groups; one with members gets NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND."""
+    refused = await refused_names(context, DELETE_GROUPS, request.groups_names)
     results = []
     async for name in context.paced(dict.fromkeys(request.groups_names)):
-        outcome = await services.groups.delete_groups([name])
-        results.append(DeletableGroupResult(group_id=name, error_code=outcome[name]))
-    return DeleteGroupsResponse(results=results)
+        if name not in refused:
+            outcome = await services.groups.delete_groups([name])
+            results.append(DeletableGroupResult(group_id=name, error_code=outcome[name]))
+    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    failed = [DeletableGroupResult(group_id=name, error_code=error) for name in sorted(refused)]
+    return DeleteGroupsResponse(results=[*results, *failed])

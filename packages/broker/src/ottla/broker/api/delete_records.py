@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DELETE_TOPICS
 from ottla.protocol.errors import (
+    ErrorCode,
     KafkaError,
     KafkaStorageError,
     OffsetOutOfRange,
@@ -39,10 +42,13 @@ async def handle(
     """Advance each log start offset, then wait until every replica has advanced its own."""
     deadline_s = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     advanced: list[_Advanced] = []
+    refused = await refused_names(context, DELETE_TOPICS, (topic.name for topic in request.topics))
     topics = []
     for topic in request.topics:
         results = [
-            _advance(
+            _refused(partition.partition_index)
+            if topic.name in refused
+            else _advance(
                 services, TopicPartition(topic.name, partition.partition_index), partition.offset, advanced
             )
             async for partition in context.paced(topic.partitions)
@@ -52,6 +58,11 @@ async def handle(
     async for advance in context.paced(advanced):
         await _wait(advance, deadline_s)
     return DeleteRecordsResponse(topics=topics)
+
+
+def _refused(index: int) -> DeleteRecordsPartitionResult:
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=error)
 
 
 class _Advanced(NamedTuple):

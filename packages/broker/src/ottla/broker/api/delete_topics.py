@@ -6,7 +6,16 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import InvalidRequest, KafkaError, PolicyViolation, RequestTimedOut, UnknownTopicId
+from ottla.broker.requests.permissions import DELETE_TOPICS, DESCRIBE_TOPICS
+from ottla.broker.security.authorizer import Resource, ResourceType
+from ottla.protocol.errors import (
+    InvalidRequest,
+    KafkaError,
+    PolicyViolation,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+)
 from ottla.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -47,14 +56,15 @@ async def handle(
         return DeleteTopicsResponse(
             responses=[_failed(entry.name, entry.topic_id, error) async for entry in context.paced(asked)]
         )
-    results = [await _mark(services, topic) async for topic in context.paced(asked)]
+    results = [await _mark(services, topic, context) async for topic in context.paced(asked)]
     async for result in context.paced(results):
         if not result.error_code:
             await _wait(services, result, deadline_ms)
     return DeleteTopicsResponse(responses=results)
 
 
-async def _mark(services: Needs, asked: DeleteTopicState) -> DeletableTopicResult:
+async def _mark(services: Needs, asked: DeleteTopicState, context: RequestContext) -> DeletableTopicResult:
+    """Mark a topic. A client that knows the id and may not describe the topic gets no name."""
     name = asked.name
     topic_id = asked.topic_id
     try:
@@ -64,6 +74,10 @@ async def _mark(services: Needs, asked: DeleteTopicState) -> DeletableTopicResul
             name = services.metadata.topic_name(topic_id)
             if name is None:
                 raise UnknownTopicId
+            if not context.allows(DESCRIBE_TOPICS, Resource(ResourceType.TOPIC, name)):
+                return _failed(None, topic_id, TopicAuthorizationFailed())
+        if not context.allows(DELETE_TOPICS, Resource(ResourceType.TOPIC, name)):
+            raise TopicAuthorizationFailed
         known_id = services.metadata.topic_id(name)
         await services.topics.delete(name)
     except KafkaError as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS_ASKED
+from ottla.broker.requests.authorization import NO_OPERATIONS_ASKED, authorized_operations
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DESCRIBE
+from ottla.broker.security.authorizer import CLUSTER
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.cluster import (
     DescribeClusterBroker,
@@ -39,7 +41,9 @@ async def handle(
             error_message="Only the endpoints of brokers can be described.",
             endpoint_type=request.endpoint_type,
         )
-    asked = request.include_cluster_authorized_operations
+    operations = NO_OPERATIONS_ASKED
+    if request.include_cluster_authorized_operations:
+        operations = cluster_operations(context)
     return DescribeClusterResponse(
         cluster_id=services.cluster_id,
         controller_id=services.metadata.controller_id,
@@ -50,5 +54,10 @@ async def handle(
             for broker in services.metadata.brokers
             if (endpoint := broker.endpoint(context.session.listener_name))
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NO_OPERATIONS_ASKED,
+        cluster_authorized_operations=operations,
     )
+
+
+def cluster_operations(context: RequestContext) -> int:
+    """Return the operations on the cluster that the client may perform; none if it may not describe it."""
+    return authorized_operations(context, CLUSTER) if context.allows(DESCRIBE, CLUSTER) else 0

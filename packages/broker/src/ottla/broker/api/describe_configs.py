@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.cluster.configs import DEFAULT, Entry
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import InvalidRequest, InvalidTopicException, KafkaError, UnknownTopicOrPartition
+from ottla.broker.requests.permissions import DESCRIBE_CONFIGS, DESCRIBE_TOPIC_CONFIGS, Permission
+from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType
+from ottla.protocol.errors import (
+    ClusterAuthorizationFailed,
+    InvalidRequest,
+    InvalidTopicException,
+    KafkaError,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
 from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -39,7 +48,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """Describe each resource once; an unknown one has its own error."""
+    """Describe each resource once; an unknown one has its own error. Those that are refused come last."""
     asked = {
         (resource.resource_type, resource.resource_name): resource
         async for resource in context.paced(request.resources)
@@ -51,11 +60,43 @@ async def handle(
         )
         results = [_failed(resource, error) async for resource in context.paced(asked.values())]
     else:
+        shown, refused = await _shown_and_refused(asked.values(), context)
         results = [
             _describe(services, resource, request, context.api_version)
-            async for resource in context.paced(asked.values())
+            async for resource in context.paced(shown)
         ]
+        results += [_failed(resource, error) for resource, error in refused]
     return DescribeConfigsResponse(results=results)
+
+
+async def _shown_and_refused(
+    asked: Iterable[DescribeConfigsResource], context: RequestContext
+) -> tuple[list[DescribeConfigsResource], list[tuple[DescribeConfigsResource, KafkaError]]]:
+    shown: list[DescribeConfigsResource] = []
+    refused: list[tuple[DescribeConfigsResource, KafkaError]] = []
+    async for resource in context.paced(asked):
+        kind, name = resource.resource_type, resource.resource_name
+        error = refusal(context, kind, name, DESCRIBE_TOPIC_CONFIGS, DESCRIBE_CONFIGS)
+        if error is None:
+            shown.append(resource)
+        else:
+            refused.append((resource, error))
+    return shown, refused
+
+
+def refusal(
+    context: RequestContext, kind: int, name: str, on_topic: Permission, on_cluster: Permission
+) -> KafkaError | None:
+    """Return the error of a client without the permission on a resource with settings, or None.
+
+    A type of resource that has none is refused by what looks it up.
+    """
+    if kind == TOPIC:
+        allowed = context.allows(on_topic, Resource(ResourceType.TOPIC, name))
+        return None if allowed else TopicAuthorizationFailed()
+    if kind in (BROKER, BROKER_LOGGER) and not context.allows(on_cluster, CLUSTER):
+        return ClusterAuthorizationFailed()
+    return None
 
 
 def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:

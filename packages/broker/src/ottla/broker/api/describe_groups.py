@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.groups.classic.descriptions import GroupDescription
+from ottla.broker.requests.authorization import NO_OPERATIONS_ASKED, authorized_operations, refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DESCRIBE_GROUPS
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.groups import (
     DescribedGroup,
@@ -18,9 +21,6 @@ if TYPE_CHECKING:
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 
 OPERATIONS_FROM: Final = 3
-READ, DELETE, DESCRIBE = 3, 6, 8
-ALL_OPERATIONS: Final = 1 << READ | 1 << DELETE | 1 << DESCRIBE
-NO_OPERATIONS_ASKED: Final = -(2**31)
 
 
 class Needs(Protocol):
@@ -34,12 +34,17 @@ async def handle(
 ) -> DescribeGroupsResponse:
     """Describe each group; the state of an unknown group is Dead."""
     asked = context.api_version >= OPERATIONS_FROM and request.include_authorized_operations
-    return DescribeGroupsResponse(
-        groups=[
-            await _described(services.groups.describe_group(group_id), context, with_operations=asked)
-            async for group_id in context.paced(dict.fromkeys(request.groups))
-        ]
-    )
+    refused = await refused_names(context, DESCRIBE_GROUPS, request.groups)
+    described = [
+        await _described(services.groups.describe_group(group_id), context, with_operations=asked)
+        async for group_id in context.paced(dict.fromkeys(request.groups))
+        if group_id not in refused
+    ]
+    return DescribeGroupsResponse(groups=[*map(_refused, sorted(refused)), *described])
+
+
+def _refused(group_id: str) -> DescribedGroup:
+    return DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 async def _described(
@@ -66,5 +71,7 @@ async def _described(
             )
             async for member in context.paced(group.members)
         ],
-        authorized_operations=ALL_OPERATIONS if with_operations else NO_OPERATIONS_ASKED,
+        authorized_operations=authorized_operations(context, Resource(ResourceType.GROUP, group.group_id))
+        if with_operations
+        else NO_OPERATIONS_ASKED,
     )

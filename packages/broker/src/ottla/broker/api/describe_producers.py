@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import KafkaError
+from ottla.broker.requests.permissions import READ_TOPICS
+from ottla.broker.security.authorizer import Resource, ResourceType
+from ottla.protocol.errors import InvalidTopicException, KafkaError, TopicAuthorizationFailed
 from ottla.protocol.messages.open_transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -13,7 +15,7 @@ from ottla.protocol.messages.open_transactions import (
     ProducerState,
     TopicResponse,
 )
-from ottla.protocol.topics import TopicPartition
+from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 
 if TYPE_CHECKING:
     from ottla.broker.log.state.producer_state import Producer
@@ -35,20 +37,31 @@ async def handle(
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _partition(services, TopicPartition(topic.name, index), context)
+                    await _partition(services, TopicPartition(topic.name, index), refusal, context)
                     async for index in context.paced(topic.partition_indexes)
                 ],
             )
             for topic in request.topics
+            for refusal in (_refusal(topic.name, context),)
         ]
     )
 
 
+def _refusal(topic: str, context: RequestContext) -> KafkaError | None:
+    if why := why_illegal_topic_name(topic):
+        return InvalidTopicException(f"Topic name is illegal: {why}.")
+    if not context.allows(READ_TOPICS, Resource(ResourceType.TOPIC, topic)):
+        return TopicAuthorizationFailed()
+    return None
+
+
 async def _partition(
-    services: Needs, topic_partition: TopicPartition, context: RequestContext
+    services: Needs, topic_partition: TopicPartition, refusal: KafkaError | None, context: RequestContext
 ) -> PartitionResponse:
     response = PartitionResponse(partition_index=topic_partition.partition)
     try:
+        if refusal is not None:
+            raise refusal
         producers = services.replicas.leader(topic_partition).log.producers
     except KafkaError as error:
         response.error_code, response.error_message = int(error.code), str(error) or None

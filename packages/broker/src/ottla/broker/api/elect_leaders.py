@@ -9,6 +9,8 @@ from typing import Final
 from ottla.broker.api.ask_controller import Needs, ask_controller, message_of, partitions_named
 from ottla.broker.controller.events import ElectLeaders
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import ALTER
+from ottla.broker.security.authorizer import CLUSTER
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -26,6 +28,8 @@ async def handle(
     services: Needs, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """Ask the controller for the elections and report each partition's outcome."""
+    if not context.allows(ALTER, CLUSTER):
+        return await _refused(request, context)
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = request.topic_partitions
@@ -44,8 +48,22 @@ async def _failed(
     """Fail the whole request; version 0 has an error code at the partitions only."""
     if context.api_version > 0:
         return ElectLeadersResponse(error_code=error)
+    return ElectLeadersResponse(replica_election_results=await _all_failed(request, context, error))
+
+
+async def _all_failed(
+    request: ElectLeadersRequest, context: RequestContext, error: ErrorCode
+) -> list[ReplicaElectionResult]:
     asked = [TopicPartition(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]
-    return ElectLeadersResponse(replica_election_results=await _results(dict.fromkeys(asked, error), context))
+    return await _results(dict.fromkeys(asked, error), context)
+
+
+async def _refused(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+    """Refuse the request, and each partition that it names, as Kafka does."""
+    error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return ElectLeadersResponse(
+        error_code=error, replica_election_results=await _all_failed(request, context, error)
+    )
 
 
 async def _results(

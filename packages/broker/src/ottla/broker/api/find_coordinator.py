@@ -6,11 +6,15 @@ The first request of a kind creates the internal topic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ottla.broker.coordinators.coordinator_partitions import partition_for
+from ottla.broker.requests.authorization import REFUSALS
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import CLUSTER_ACTION, DESCRIBE_GROUPS, DESCRIBE_TXNS
+from ottla.broker.security.authorizer import CLUSTER, Resource
 from ottla.protocol.errors import (
+    ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     InvalidRequest,
     KafkaError,
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 TOPICS: Final[Mapping[int, str]] = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
 """The topic whose partitions' leaders coordinate, by the type of the key."""
 SEVERAL_FROM: Final = 4
+SHARE: Final = 2
+SHARE_FROM: Final = 6
+_PERMISSIONS: Final = {0: DESCRIBE_GROUPS, 1: DESCRIBE_TXNS}
 
 
 class InternalTopics(Protocol):
@@ -85,10 +92,22 @@ async def _find(
 ) -> tuple[int, BrokerEndpoint]:
     topic = TOPICS.get(key_type)
     if topic is None:
+        if key_type == SHARE and context.api_version >= SHARE_FROM:
+            _refuse_share_group(context)
         raise InvalidRequest(f"There is no kind {key_type} of coordinator.")
+    permission = _PERMISSIONS[key_type]
+    if not context.allows(permission, Resource(permission.type, key)):
+        raise REFUSALS[permission.type]
     if topic not in services.metadata:
         await _create(services, topic)
     return _leader(services, topic, key, context)
+
+
+def _refuse_share_group(context: RequestContext) -> NoReturn:
+    """Refuse a share group as Kafka 3.9 does, which has no coordinator of them either (KIP-932)."""
+    if not context.allows(CLUSTER_ACTION, CLUSTER):
+        raise ClusterAuthorizationFailed
+    raise CoordinatorNotAvailable("share groups have no coordinator")
 
 
 async def _create(services: Needs, topic: str) -> None:

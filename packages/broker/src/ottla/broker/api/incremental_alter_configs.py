@@ -33,6 +33,7 @@ async def handle(
             services,
             context,
             request.resources,
+            _check,
             _apply,
             AlterConfigsResourceResponse,
             validate_only=request.validate_only,
@@ -40,10 +41,16 @@ async def handle(
     )
 
 
-def _apply(resource: IncrementalAlterConfigsResource, present: dict[str, str]) -> dict[str, str]:
+def _check(resource: IncrementalAlterConfigsResource) -> None:
     times = Counter(config.name for config in resource.configs)
     if repeated := [name for name, count in times.items() if count > 1]:
         raise InvalidRequest(f"Error due to duplicate config keys: {', '.join(repeated)}")
+    for config in resource.configs:
+        if config.config_operation != DELETE and config.value is None:
+            raise InvalidRequest(f"Null value not supported for : {config.name}")
+
+
+def _apply(resource: IncrementalAlterConfigsResource, present: dict[str, str]) -> dict[str, str]:
     for config in resource.configs:
         is_topic = resource.resource_type == TOPIC
         key = topic_keys().get(config.name) if is_topic else find_key(BrokerConfig, config.name)
@@ -55,10 +62,8 @@ def _operate(config: IncrementalAlterableConfig, key: Setting | None, present: d
     if config.config_operation == DELETE:
         present.pop(config.name, None)
         return
-    if config.value is None:
-        raise InvalidRequest(f"Null value not supported for : {config.name}")
     if config.config_operation == SET:
-        present[config.name] = config.value
+        present[config.name] = config.value or ""
     elif config.config_operation in (APPEND, SUBTRACT):
         present[config.name] = _with_items(config, key, present)
     else:

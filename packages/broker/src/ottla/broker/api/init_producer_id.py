@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.coordinators.response_errors import INITIALIZE_FENCED_FROM, known_to
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import IDEMPOTENT_WRITE, WRITE_TOPICS, WRITE_TXNS
+from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType
 from ottla.broker.transactions.events import NO_PRODUCER, Producer, Result
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
@@ -24,12 +26,24 @@ async def handle(
     services: Needs, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     """Assign a new id with epoch 0, or the next epoch of the transactional id."""
-    result = await _result(services.transactions, request)
+    refusal = _refusal(request.transactional_id, context)
+    result = await _result(services.transactions, request) if refusal is None else Result(refusal)
     return InitProducerIdResponse(
         error_code=known_to(context.api_version, result.error, INITIALIZE_FENCED_FROM),
         producer_id=result.producer.id,
         producer_epoch=result.producer.epoch,
     )
+
+
+def _refusal(transactional_id: str | None, context: RequestContext) -> ErrorCode | None:
+    """Return the error of a client without the permission; WRITE on any topic is enough for idempotence."""
+    if transactional_id is not None:
+        is_allowed = context.allows(WRITE_TXNS, Resource(ResourceType.TRANSACTIONAL_ID, transactional_id))
+        return None if is_allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    is_allowed = context.allows(IDEMPOTENT_WRITE, CLUSTER, is_asked_for=False) or context.allows_any(
+        WRITE_TOPICS
+    )
+    return None if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def _result(transactions: TransactionCoordinator, request: InitProducerIdRequest) -> Result:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DESCRIBE, DESCRIBE_GROUPS
+from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType
 from ottla.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
@@ -22,10 +24,14 @@ class Needs(Protocol):
 
 
 async def handle(services: Needs, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    """List groups: only those in the requested states (KIP-518) and of the requested types (KIP-848)."""
+    """List groups: only those in the requested states (KIP-518) and of the requested types (KIP-848).
+
+    A client that may describe the cluster sees all, another one those that it may describe.
+    """
     error, groups = services.groups.list_groups(frozenset(request.states_filter))
     if request.types_filter and CLASSIC not in {type_name.lower() for type_name in request.types_filter}:
         groups = []
+    sees_all = context.allows(DESCRIBE, CLUSTER, is_asked_for=False)
     return ListGroupsResponse(
         error_code=error,
         groups=[
@@ -36,5 +42,10 @@ async def handle(services: Needs, request: ListGroupsRequest, context: RequestCo
                 group_type=CLASSIC,
             )
             async for group in context.paced(groups)
+            if sees_all or _is_shown(group.group_id, context)
         ],
     )
+
+
+def _is_shown(group_id: str, context: RequestContext) -> bool:
+    return context.allows(DESCRIBE_GROUPS, Resource(ResourceType.GROUP, group_id), is_asked_for=False)

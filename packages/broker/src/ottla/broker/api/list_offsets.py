@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.requests.authorization import is_broker
+from ottla.broker.requests.authorization import is_broker, refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DESCRIBE_TOPICS
 from ottla.protocol.errors import (
+    ErrorCode,
     InvalidRequest,
     KafkaError,
     KafkaStorageError,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
-    from ottla.protocol.messages.log_offsets import ListOffsetsPartition
+    from ottla.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsTopic
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -76,23 +78,42 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """Respond for every requested partition.
+    """Respond for every requested partition; topics that the client may not describe come last.
 
     A client that claims to be a follower gets the answer of a consumer: kafka-python 3.0.0 to 3.0.11 send the
     replica id 0.
     """
-    if request.replica_id >= 0 and not await is_broker(services.inter_broker, context.session):
+    if request.replica_id >= 0 and not await is_broker(services.inter_broker, context):
         request.replica_id = CONSUMER
+    refused = await refused_names(context, DESCRIBE_TOPICS, (topic.name for topic in request.topics))
     repeated = await _repeated(request, context)
     topics = []
     for topic in request.topics:
+        if topic.name in refused:
+            continue
         partitions = [
             await _answer(services, request, context, topic_partition, asked, topic_partition in repeated)
             async for asked in context.paced(topic.partitions)
             for topic_partition in (TopicPartition(topic.name, asked.partition_index),)
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-    return ListOffsetsResponse(topics=topics)
+    hidden = [
+        await _refused(topic, context)
+        async for topic in context.paced(request.topics)
+        if topic.name in refused
+    ]
+    return ListOffsetsResponse(topics=[*topics, *hidden])
+
+
+async def _refused(topic: ListOffsetsTopic, context: RequestContext) -> ListOffsetsTopicResponse:
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ListOffsetsTopicResponse(
+        name=topic.name,
+        partitions=[
+            ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error)
+            async for asked in context.paced(topic.partitions)
+        ],
+    )
 
 
 async def _repeated(request: ListOffsetsRequest, context: RequestContext) -> set[TopicPartition]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DESCRIBE_TXNS
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.broker.transactions.coordinator import TransactionFilter
 from ottla.broker.transactions.events import TransactionState
 from ottla.protocol.messages.open_transactions import (
@@ -28,7 +30,10 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """List the transactions that the filters admit; unknown states are named and admit none."""
+    """List the transactions that the filters admit, and that the client may describe.
+
+    Unknown states are named and admit none.
+    """
     named = dict.fromkeys(request.state_filters)
     known = frozenset(_STATES[name] for name in named if name in _STATES)
     unknown = [name for name in named if name not in _STATES]
@@ -46,5 +51,11 @@ async def handle(
                 transaction_state=snapshot.state.value,
             )
             async for transactional_id, snapshot in context.paced(listed)
+            if _is_shown(transactional_id, context)
         ],
     )
+
+
+def _is_shown(transactional_id: str, context: RequestContext) -> bool:
+    resource = Resource(ResourceType.TRANSACTIONAL_ID, transactional_id)
+    return context.allows(DESCRIBE_TXNS, resource, is_asked_for=False)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from ottla.broker.api.describe_cluster import cluster_operations
 from ottla.broker.cluster.metadata import NO_LEADER, KnownPartition, KnownTopic
+from ottla.broker.requests.authorization import (
+    NO_OPERATIONS_ASKED,
+    NOTHING_REFUSED,
+    authorized_operations,
+    refused_names,
+)
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import CREATE, CREATE_TOPICS, DESCRIBE_TOPICS
+from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -24,11 +34,8 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
 
-NO_OPERATIONS_ASKED = -(2**31)
 _NO_ID = uuid.UUID(int=0)
 FIRST_BY_ID = 12
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 Alive: TypeAlias = "Mapping[int, KnownBroker]"
@@ -60,24 +67,23 @@ async def handle(services: Needs, request: MetadataRequest, context: RequestCont
         topics = [
             await _describe(alive, topic, context)
             async for topic in context.paced(list(services.metadata.topics()))
+            if _is_shown(topic.name, context)
         ]
     elif version < FIRST_BY_ID and _needs_ids(request):
         invalid = ErrorCode.INVALID_REQUEST
         topics = [_missing(invalid, asked.name or "", asked.topic_id) for asked in request.topics or ()]
-    elif is_known:
-        topics = await _asked_for(services, alive, request, context)
     else:
-        topics = [_not_told(asked) async for asked in context.paced(request.topics or ())]
+        topics = await _asked_for(services, alive if is_known else None, request, context)
     if version >= 8 and request.include_topic_authorized_operations:
         async for topic in context.paced(topics):
-            topic.topic_authorized_operations = TOPIC_OPERATIONS
+            _show_operations(topic, context)
     cluster_asked = version >= 8 and request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=services.metadata.controller_id,
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if cluster_asked else NO_OPERATIONS_ASKED,
+        cluster_authorized_operations=cluster_operations(context) if cluster_asked else NO_OPERATIONS_ASKED,
     )
 
 
@@ -89,13 +95,36 @@ def _brokers(alive: Alive, context: RequestContext) -> list[MetadataResponseBrok
     ]
 
 
+def _is_shown(name: str, context: RequestContext) -> bool:
+    """Whether a topic that the request does not name is shown to its sender."""
+    return context.allows(DESCRIBE_TOPICS, Resource(ResourceType.TOPIC, name), is_asked_for=False)
+
+
+def _show_operations(topic: MetadataResponseTopic, context: RequestContext) -> None:
+    """Show the authorized operations on a topic, unless the topic itself is not shown."""
+    if topic.name is not None and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        resource = Resource(ResourceType.TOPIC, topic.name)
+        topic.topic_authorized_operations = authorized_operations(context, resource)
+
+
 async def _asked_for(
-    services: Needs, alive: Alive, request: MetadataRequest, context: RequestContext
+    services: Needs, alive: Alive | None, request: MetadataRequest, context: RequestContext
 ) -> list[MetadataResponseTopic]:
+    """Describe topics; those that the client may not create or see stand at the end, as Kafka does it.
+
+    Without `alive` nothing is known of any topic yet.
+    """
     once = {(topic.name, topic.topic_id): topic async for topic in context.paced(request.topics or ())}
     by_id = [topic for topic in once.values() if topic.topic_id != _NO_ID]
     # Topics that are named beside ids are left out, as Apache Kafka does.
     asked = by_id or list(once.values())
+    hidden: list[MetadataRequestTopic] = []
+    uncreated: AbstractSet[str] = NOTHING_REFUSED
+    if context.has_authorizer:
+        asked, hidden = await _shown_and_hidden(services, asked, context)
+    answers = [_hidden(entry, is_by_id=bool(by_id)) async for entry in context.paced(hidden)]
+    if alive is None:
+        return [*[_not_told(entry) async for entry in context.paced(asked)], *answers]
     may_create = (
         not by_id
         and services.config.auto_create_topics_enable
@@ -103,8 +132,60 @@ async def _asked_for(
     )
     errors: dict[str, KafkaError] = {}
     if may_create:
-        errors = await _create_missing(services, asked, context)
-    return [await _answer(services, alive, topic, errors, context) async for topic in context.paced(asked)]
+        uncreated = await _not_to_create(services, asked, context)
+        creatable = [entry async for entry in context.paced(asked) if entry.name not in uncreated]
+        errors = await _create_missing(services, creatable, context)
+        asked = creatable
+    refused = [_missing(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name) for name in sorted(uncreated)]
+    shown = [await _answer(services, alive, topic, errors, context) async for topic in context.paced(asked)]
+    return [*shown, *refused, *answers]
+
+
+async def _shown_and_hidden(
+    services: Needs, asked: Iterable[MetadataRequestTopic], context: RequestContext
+) -> tuple[list[MetadataRequestTopic], list[MetadataRequestTopic]]:
+    """Divide topics by whether the client may describe them. An id that is unknown hides nothing."""
+    names = {
+        entry.topic_id: services.metadata.topic_name(entry.topic_id)
+        async for entry in context.paced(asked)
+        if entry.topic_id != _NO_ID
+    }
+
+    def name_of(entry: MetadataRequestTopic) -> str | None:
+        return names.get(entry.topic_id, entry.name)
+
+    named = (name for entry in asked if (name := name_of(entry)) is not None)
+    refused = await refused_names(context, DESCRIBE_TOPICS, named)
+    shown: list[MetadataRequestTopic] = []
+    hidden: list[MetadataRequestTopic] = []
+    async for entry in context.paced(asked):
+        (hidden if name_of(entry) in refused else shown).append(entry)
+    return shown, hidden
+
+
+def _hidden(asked: MetadataRequestTopic, *, is_by_id: bool) -> MetadataResponseTopic:
+    """Return TOPIC_AUTHORIZATION_FAILED with what the client knows: the name or the id that it sent."""
+    return MetadataResponseTopic(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        name=None if is_by_id else asked.name,
+        topic_id=asked.topic_id if is_by_id else _NO_ID,
+    )
+
+
+async def _not_to_create(
+    services: Needs, asked: Iterable[MetadataRequestTopic], context: RequestContext
+) -> AbstractSet[str]:
+    """Return the topics that do not exist and that the client may not create."""
+    if not context.has_authorizer:
+        return NOTHING_REFUSED
+    missing = [
+        entry.name
+        async for entry in context.paced(asked)
+        if entry.name is not None and entry.name not in services.metadata
+    ]
+    if not missing or context.allows(CREATE, CLUSTER, is_asked_for=False):
+        return NOTHING_REFUSED
+    return await refused_names(context, CREATE_TOPICS, missing)
 
 
 async def _create_missing(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.groups.offsets.zookeeper_offsets import write_offset
+from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import READ_GROUPS, READ_TOPICS
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -31,6 +35,23 @@ LATEST_MS = 2**63 - 1
 """The latest expiration that a record can hold; an unlimited retention ends here."""
 
 
+class NamedPartition(Protocol):
+    """A partition in a request about offsets."""
+
+    partition_index: int
+
+
+class NamedTopic(Protocol):
+    """A topic in a request about offsets."""
+
+    name: str
+
+    @property
+    def partitions(self) -> Sequence[NamedPartition]:
+        """Those that the request names."""
+        ...
+
+
 class Needs(Protocol):
     """The parts of the broker that OffsetCommit uses."""
 
@@ -45,9 +66,13 @@ async def handle(
     services: Needs, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     """Commit offsets of partitions that exist; the others get UNKNOWN_TOPIC_OR_PARTITION."""
+    if not context.allows(READ_GROUPS, Resource(ResourceType.GROUP, request.group_id)):
+        return await _response(request, {}, context, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    refused = await refused_names(context, READ_TOPICS, (topic.name for topic in request.topics))
     asked = {
         TopicPartition(topic.name, partition.partition_index): partition
         for topic in request.topics
+        if topic.name not in refused
         async for partition in context.paced(topic.partitions)
     }
     known = {
@@ -61,7 +86,23 @@ async def handle(
         results = await _commit(services, request, known, context)
     else:
         results = {}
+    if refused:
+        await refuse(results, request.topics, refused, context)
     return await _response(request, results, context)
+
+
+async def refuse(
+    results: dict[TopicPartition, ErrorCode],
+    topics: Iterable[NamedTopic],
+    refused: AbstractSet[str],
+    context: RequestContext,
+) -> None:
+    """Give the partitions of refused topics their error."""
+    for topic in topics:
+        if topic.name in refused:
+            async for partition in context.paced(topic.partitions):
+                entry = TopicPartition(topic.name, partition.partition_index)
+                results[entry] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def _commit(
@@ -116,9 +157,11 @@ async def _commit_to_zookeeper(
 
 
 async def _response(
-    request: OffsetCommitRequest, results: Mapping[TopicPartition, ErrorCode], context: RequestContext
+    request: OffsetCommitRequest,
+    results: Mapping[TopicPartition, ErrorCode],
+    context: RequestContext,
+    others: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 ) -> OffsetCommitResponse:
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -126,9 +169,7 @@ async def _response(
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=results.get(
-                            TopicPartition(topic.name, partition.partition_index), unknown
-                        ),
+                        error_code=results.get(TopicPartition(topic.name, partition.partition_index), others),
                     )
                     async for partition in context.paced(topic.partitions)
                 ],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.api.offset_commit import refuse
+from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import READ_TOPICS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -30,15 +33,19 @@ async def handle(
     services: Needs, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
     """Delete offsets; topics with subscribed members get GROUP_SUBSCRIBED_TO_TOPIC."""
+    refused = await refused_names(context, READ_TOPICS, (topic.name for topic in request.topics))
     asked = [
         TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics
+        if topic.name not in refused
         async for partition in context.paced(topic.partitions)
     ]
     known = [entry async for entry in context.paced(asked) if services.metadata.partition(entry) is not None]
     error, results = await services.groups.offsets.delete(request.group_id, known)
     if error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=error)
+    if refused:
+        await refuse(results, request.topics, refused, context)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return OffsetDeleteResponse(
         topics=[

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ottla.broker.groups.offsets.committed_offsets import NO_OFFSET, CommittedOffset
 from ottla.broker.groups.offsets.zookeeper_offsets import read_offset
+from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import DESCRIBE_GROUPS, DESCRIBE_TOPICS
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 GROUP_ERROR_FROM = 2
 SEVERAL_GROUPS_FROM = 8
 
+Topics: TypeAlias = Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics]
 Fetched = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
 
 
@@ -46,18 +50,33 @@ async def handle(
     services: Needs, request: OffsetFetchRequest, context: RequestContext
 ) -> OffsetFetchResponse:
     """Return committed offsets, of all partitions if no topics are named; -1 for a partition without one."""
-    if context.api_version == 0:
-        return await _response(await _fetch_from_zookeeper(services, request, context), context)
     if context.api_version >= SEVERAL_GROUPS_FROM:
         return await _several(services, request, context)
-    refused = await _refused(services, [request.group_id], request.require_stable)
-    asked = None if request.topics is None else await _partitions(request.topics, context)
-    error, fetched = _fetch(services, request.group_id, asked, request.require_stable, refused)
-    if error is ErrorCode.NONE:
-        return await _response(fetched, context)
+    if not _may_describe(request.group_id, context):
+        return await _failed(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, context)
+    if context.api_version == 0:
+        return await _response(await _fetch_from_zookeeper(services, request, context), context)
+    stable = request.require_stable
+    refused = await _refused(services, [request.group_id], stable)
+    error, fetched = await _fetch_visible(
+        services, request.group_id, request.topics, stable, refused, context
+    )
+    if error is not ErrorCode.NONE:
+        return await _failed(request, error, context)
+    return await _response(fetched, context)
+
+
+def _may_describe(group_id: str, context: RequestContext) -> bool:
+    return context.allows(DESCRIBE_GROUPS, Resource(ResourceType.GROUP, group_id))
+
+
+async def _failed(
+    request: OffsetFetchRequest, error: ErrorCode, context: RequestContext
+) -> OffsetFetchResponse:
+    """Fail for the whole group; the oldest versions have an error code at the partitions only."""
     if context.api_version >= GROUP_ERROR_FROM:
         return OffsetFetchResponse(error_code=error)
-    return await _response(dict.fromkeys(asked or (), error), context)
+    return await _response(dict.fromkeys(await _partitions(request.topics or (), context), error), context)
 
 
 async def _several(
@@ -65,7 +84,12 @@ async def _several(
 ) -> OffsetFetchResponse:
     """Respond for several groups (KIP-709)."""
     stable = request.require_stable
-    refused = await _refused(services, [group.group_id for group in request.groups], stable)
+    hidden = await refused_names(context, DESCRIBE_GROUPS, (group.group_id for group in request.groups))
+    shown = [group.group_id for group in request.groups if group.group_id not in hidden]
+    refused = {
+        **await _refused(services, shown, stable),
+        **dict.fromkeys(hidden, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    }
     return OffsetFetchResponse(
         groups=[await _group(services, group, stable, refused, context) for group in request.groups]
     )
@@ -78,8 +102,9 @@ async def _group(
     refused: Mapping[str, ErrorCode],
     context: RequestContext,
 ) -> OffsetFetchResponseGroup:
-    partitions = None if asked.topics is None else await _partitions(asked.topics, context)
-    error, fetched = _fetch(services, asked.group_id, partitions, require_stable, refused)
+    error, fetched = await _fetch_visible(
+        services, asked.group_id, asked.topics, require_stable, refused, context
+    )
     if error is not ErrorCode.NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
@@ -103,21 +128,57 @@ async def _refused(
     return {group_id: error for group_id, error in confirmed.items() if error is not ErrorCode.NONE}
 
 
+async def _fetch_visible(
+    services: Needs,
+    group_id: str,
+    topics: Topics | None,
+    require_stable: bool,
+    refused: Mapping[str, ErrorCode],
+    context: RequestContext,
+) -> tuple[ErrorCode, Fetched]:
+    """Return the offsets that the client may see; topics that it names and may not describe have an error."""
+    if group_id in refused:
+        return refused[group_id], {}
+    if topics is None:
+        error, fetched = _fetch(services, group_id, None, require_stable)
+        return error, await _visible(fetched, context)
+    partitions, hidden = await _shown_and_hidden(topics, context)
+    error, fetched = _fetch(services, group_id, partitions, require_stable)
+    if not hidden or error is not ErrorCode.NONE:
+        return error, fetched
+    return error, {**fetched, **hidden}
+
+
+async def _visible(fetched: Fetched, context: RequestContext) -> Fetched:
+    """Leave topics out that the client did not name and may not describe."""
+    hidden = await refused_names(context, DESCRIBE_TOPICS, (entry.topic for entry in fetched))
+    if not hidden:
+        return fetched
+    return {entry: found for entry, found in fetched.items() if entry.topic not in hidden}
+
+
+async def _shown_and_hidden(
+    topics: Topics, context: RequestContext
+) -> tuple[list[TopicPartition], dict[TopicPartition, ErrorCode]]:
+    partitions = await _partitions(topics, context)
+    refused = await refused_names(context, DESCRIBE_TOPICS, (topic.name for topic in topics))
+    if not refused:
+        return partitions, {}
+    shown = [entry async for entry in context.paced(partitions) if entry.topic not in refused]
+    hidden = [entry async for entry in context.paced(partitions) if entry.topic in refused]
+    return shown, dict.fromkeys(hidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
 def _fetch(
     services: Needs,
     group_id: str,
     partitions: Sequence[TopicPartition] | None,
     require_stable: bool,
-    refused: Mapping[str, ErrorCode],
 ) -> tuple[ErrorCode, Fetched]:
-    if group_id in refused:
-        return refused[group_id], {}
     return services.groups.offsets.fetch(group_id, partitions, require_stable=require_stable)
 
 
-async def _partitions(
-    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics], context: RequestContext
-) -> list[TopicPartition]:
+async def _partitions(topics: Topics, context: RequestContext) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, index)
         for topic in topics
@@ -129,12 +190,13 @@ async def _fetch_from_zookeeper(
     services: Needs, request: OffsetFetchRequest, context: RequestContext
 ) -> Fetched:
     fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
-    async for topic in context.paced(await _partitions(request.topics or (), context)):
+    shown, hidden = await _shown_and_hidden(request.topics or (), context)
+    async for topic in context.paced(shown):
         try:
             fetched[topic] = await _offset_in_zookeeper(services, request.group_id, topic)
         except KafkaError as error:
             fetched[topic] = error.code
-    return fetched
+    return {**fetched, **hidden}
 
 
 async def _offset_in_zookeeper(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.requests.authorization import NOTHING_REFUSED, refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import CLUSTER_ACTION, DESCRIBE_TOPICS
+from ottla.broker.security.authorizer import CLUSTER
 from ottla.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
 from ottla.protocol.messages.log_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
 from ottla.protocol.topics import TopicPartition
@@ -32,7 +37,9 @@ async def handle(
     """Respond with the largest epoch not above the requested one, and its end offset (KIP-101, KIP-279).
 
     Followers and consumers get the same answer, so it does not matter whether a replica id is a broker's.
+    Topics that the client may not describe come last.
     """
+    refused = await _refused(request, context)
     topics = [
         OffsetForLeaderTopicResult(
             topic=topic.topic,
@@ -47,8 +54,33 @@ async def handle(
             ],
         )
         async for topic in context.paced(request.topics)
+        if topic.topic not in refused
     ]
-    return OffsetForLeaderEpochResponse(topics=topics)
+    hidden = [
+        await _hidden(topic, context)
+        async for topic in context.paced(request.topics)
+        if topic.topic in refused
+    ]
+    return OffsetForLeaderEpochResponse(topics=[*topics, *hidden])
+
+
+async def _refused(request: OffsetForLeaderEpochRequest, context: RequestContext) -> AbstractSet[str]:
+    if context.allows(CLUSTER_ACTION, CLUSTER, is_asked_for=False):
+        return NOTHING_REFUSED
+    return await refused_names(context, DESCRIBE_TOPICS, (topic.topic for topic in request.topics))
+
+
+async def _hidden(topic: OffsetForLeaderTopic, context: RequestContext) -> OffsetForLeaderTopicResult:
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return OffsetForLeaderTopicResult(
+        topic=topic.topic,
+        partitions=[
+            EpochEndOffset(
+                partition=asked.partition, error_code=error, leader_epoch=UNDEFINED, end_offset=UNDEFINED
+            )
+            async for asked in context.paced(topic.partitions)
+        ],
+    )
 
 
 def _answer(

@@ -87,7 +87,7 @@ def _token_of_response(response: Any) -> bytes | None:
 
 ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(
-        ApiKey.PRODUCE, 0, 11, produce.handle, (WRITE_TOPICS, WRITE_TXNS, IDEMPOTENT_WRITE.in_handler),
+        ApiKey.PRODUCE, 0, 11, produce.handle, (WRITE_TXNS, WRITE_TOPICS),
         Quota.PRODUCE, borrows_buffer=True, appends=True,
         fast_path=lambda services: services.produce_fast_path,
     ),
@@ -97,18 +97,24 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         fast_path=lambda services: services.fetch_fast_path,
     ),
     Route(ApiKey.LIST_OFFSETS, 0, 9, of("list_offsets"), (DESCRIBE_TOPICS,), of_brokers=from_follower),
-    Route(ApiKey.METADATA, 0, 12, of("metadata"), (DESCRIBE_TOPICS, CREATE.in_handler, CREATE_TOPICS)),
+    Route(
+        ApiKey.METADATA, 0, 12, of("metadata"),
+        (DESCRIBE_TOPICS, CREATE.in_handler, CREATE_TOPICS, DESCRIBE.in_handler),
+    ),
     Route(ApiKey.LEADER_AND_ISR, 0, 7, of("leader_and_isr"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.STOP_REPLICA, 0, 4, of("stop_replica"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.UPDATE_METADATA, 0, 8, of("update_metadata"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.CONTROLLED_SHUTDOWN, 0, 3, of("controlled_shutdown"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.OFFSET_COMMIT, 0, 9, of("offset_commit"), (READ_GROUPS, READ_TOPICS)),
     Route(ApiKey.OFFSET_FETCH, 0, 9, of("offset_fetch"), (DESCRIBE_GROUPS, DESCRIBE_TOPICS)),
-    Route(ApiKey.FIND_COORDINATOR, 0, 6, of("find_coordinator"), (DESCRIBE_GROUPS, DESCRIBE_TXNS)),
+    Route(
+        ApiKey.FIND_COORDINATOR, 0, 6, of("find_coordinator"),
+        (DESCRIBE_GROUPS, DESCRIBE_TXNS, CLUSTER_ACTION.in_handler),
+    ),
     Route(ApiKey.JOIN_GROUP, 0, 9, of("join_group"), (READ_GROUP,), waits_for_clients=True),
     Route(ApiKey.HEARTBEAT, 0, 4, of("heartbeat"), (READ_GROUP,)),
     Route(ApiKey.LEAVE_GROUP, 0, 5, of("leave_group"), (READ_GROUP,)),
-    Route(ApiKey.SYNC_GROUP, 0, 5, of("sync_group"), (READ_GROUP,), waits_for_clients=True),
+    Route(ApiKey.SYNC_GROUP, 0, 5, of("sync_group"), (READ_GROUPS,), waits_for_clients=True),
     Route(ApiKey.DESCRIBE_GROUPS, 0, 5, of("describe_groups"), (DESCRIBE_GROUPS,)),
     Route(ApiKey.LIST_GROUPS, 0, 5, of("list_groups"), (DESCRIBE.in_handler, DESCRIBE_GROUPS)),
     Route(
@@ -120,18 +126,30 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         ApiKey.SASL_AUTHENTICATE, 0, 2, of("sasl_authenticate"), before_login=True,
         raw_tokens=RawTokens(_request_of_token, _token_of_response),
     ),
-    Route(ApiKey.CREATE_TOPICS, 0, 7, of("create_topics"), (CREATE.in_handler, CREATE_TOPICS), MUTATION),
-    Route(ApiKey.DELETE_TOPICS, 0, 6, of("delete_topics"), (DELETE_TOPICS,), MUTATION),
+    Route(
+        ApiKey.CREATE_TOPICS, 0, 7, of("create_topics"),
+        (CREATE.in_handler, CREATE_TOPICS, DESCRIBE_TOPIC_CONFIGS), MUTATION,
+    ),
+    Route(ApiKey.DELETE_TOPICS, 0, 6, of("delete_topics"), (DELETE_TOPICS, DESCRIBE_TOPICS), MUTATION),
     Route(ApiKey.DELETE_RECORDS, 0, 2, of("delete_records"), (DELETE_TOPICS,)),
-    Route(ApiKey.INIT_PRODUCER_ID, 0, 5, of("init_producer_id"), (WRITE_TXNS, IDEMPOTENT_WRITE.in_handler)),
+    Route(
+        ApiKey.INIT_PRODUCER_ID, 0, 5, of("init_producer_id"),
+        (WRITE_TXNS, IDEMPOTENT_WRITE.in_handler, WRITE_TOPICS),
+    ),
     Route(
         ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, of("offset_for_leader_epoch"),
         (CLUSTER_ACTION.in_handler, DESCRIBE_TOPICS), of_brokers=from_follower,
     ),
-    Route(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, of("add_partitions_to_txn"), (WRITE_TXNS, WRITE_TOPICS)),
+    Route(
+        ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, of("add_partitions_to_txn"),
+        (WRITE_TXNS, WRITE_TOPICS, CLUSTER_ACTION.in_handler),
+    ),
     Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, of("add_offsets_to_txn"), (WRITE_TXN, READ_GROUP)),
     Route(ApiKey.END_TXN, 0, 4, of("end_txn"), (WRITE_TXN,)),
-    Route(ApiKey.WRITE_TXN_MARKERS, 0, 1, of("write_txn_markers"), (CLUSTER_ACTION.in_handler,), EXEMPT),
+    Route(
+        ApiKey.WRITE_TXN_MARKERS, 0, 1, of("write_txn_markers"),
+        (ALTER.in_handler, CLUSTER_ACTION.in_handler), EXEMPT,
+    ),
     Route(
         ApiKey.TXN_OFFSET_COMMIT, 0, 4, of("txn_offset_commit"),
         (WRITE_TXNS, READ_GROUPS, READ_TOPICS),
@@ -168,7 +186,9 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.UPDATE_FEATURES, 0, 1, of("update_features"), (ALTER,)),
     Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, of("describe_producers"), (READ_TOPICS,)),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, of("describe_cluster"), (DESCRIBE.in_handler,)),
-    Route(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, of("describe_transactions"), (DESCRIBE_TXNS,)),
+    Route(
+        ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, of("describe_transactions"), (DESCRIBE_TXNS, DESCRIBE_TOPICS)
+    ),
     Route(ApiKey.LIST_TRANSACTIONS, 0, 1, of("list_transactions"), (DESCRIBE_TXNS,)),
     Route(
         ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, of("allocate_producer_ids"), (CLUSTER_ACTION,), of_brokers=always

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.groups.classic.events import Sync
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import READ_GROUPS
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -28,6 +30,8 @@ async def handle(services: Needs, request: SyncGroupRequest, context: RequestCon
         request.protocol_name,
     ):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if not context.allows(READ_GROUPS, Resource(ResourceType.GROUP, request.group_id)):
+        return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     result = await services.groups.sync(request.group_id, await _sync(request, context))
     return SyncGroupResponse(
         error_code=result.error,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.api.offset_commit import refuse
 from ottla.broker.coordinators.internal_topic_log import TransactionalProducer
 from ottla.broker.coordinators.response_errors import after_failed_commit
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.log.state.producer_state import NOT_REQUIRED
+from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import READ_GROUPS, READ_TOPICS, WRITE_TXNS
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.broker.transactions.events import Producer
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.transactions import (
@@ -55,12 +59,16 @@ async def handle(
     services: Needs, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Write the offsets into the transaction; partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION."""
+    if (error := _refusal(request, context)) is not None:
+        return await _response(request, {}, context, error)
+    refused = await refused_names(context, READ_TOPICS, (topic.name for topic in request.topics))
     now_ms = services.environment.clock.now_ms()
     offsets = {
         TopicPartition(topic.name, partition.partition_index): _offset(
             partition, now_ms, services.metadata.topic_id(topic.name)
         )
         for topic in request.topics
+        if topic.name not in refused
         async for partition in context.paced(topic.partitions)
     }
     known = {
@@ -68,8 +76,20 @@ async def handle(
         async for topic_partition, offset in context.paced(offsets.items())
         if services.metadata.partition(topic_partition) is not None
     }
-    results = await _commit(services, request, known, context) if known else {}
+    results = dict(await _commit(services, request, known, context)) if known else {}
+    if refused:
+        await refuse(results, request.topics, refused, context)
     return await _response(request, results, context)
+
+
+def _refusal(request: TxnOffsetCommitRequest, context: RequestContext) -> ErrorCode | None:
+    """Return the error of all partitions where the transactional id or the group is not the client's."""
+    transactional_id = Resource(ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    if not context.allows(WRITE_TXNS, transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not context.allows(READ_GROUPS, Resource(ResourceType.GROUP, request.group_id)):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return None
 
 
 def _offset(partition: TxnOffsetCommitRequestPartition, now_ms: int, topic_id: UUID) -> CommittedOffset:
@@ -135,9 +155,11 @@ async def _verified(
 
 
 async def _response(
-    request: TxnOffsetCommitRequest, results: Results, context: RequestContext
+    request: TxnOffsetCommitRequest,
+    results: Results,
+    context: RequestContext,
+    others: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 ) -> TxnOffsetCommitResponse:
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -147,7 +169,7 @@ async def _response(
                         partition_index=partition.partition_index,
                         error_code=_known_to(
                             context.api_version,
-                            results.get(TopicPartition(topic.name, partition.partition_index), unknown),
+                            results.get(TopicPartition(topic.name, partition.partition_index), others),
                         ),
                     )
                     async for partition in context.paced(topic.partitions)

@@ -228,7 +228,7 @@ class Dispatcher(Generic[S]):
             except MalformedMessage as error:
                 raise BadRequest(f"{_name(call)} cannot be read: {error}") from error
             if limited and announced > self._max_elements:
-                if not (call.route.of_brokers(so_far) and await self._access.is_broker(call.context.session)):
+                if not (call.route.of_brokers(so_far) and await self._access.is_broker(call.context)):
                     self._refuse_length(call, announced)
                 limited = False
             await turn.yield_if_spent()

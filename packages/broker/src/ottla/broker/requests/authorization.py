@@ -1,17 +1,20 @@
-"""Authorization of requests: the one place that asks, before the handler, whether the sender may send it.
+"""Authorization: before the handler for a request as a whole, in the handler for the names in a list.
 
-The dispatcher asks `RequestAuthorization`: `cluster.inter_broker_access` decides which senders are brokers,
-and an `Authorizer` which principals may do what.
+The dispatcher asks `RequestAuthorization`. An `Authorizer` decides which principals may do what, and with
+CLUSTER_ACTION which senders are brokers. Without one `cluster.inter_broker_access` decides about brokers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.cluster.inter_broker_access import UnknownBrokers
 from ottla.broker.requests.context import CloseConnection
-from ottla.broker.requests.permissions import CLUSTER_ACTION
-from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, ResourceType
+from ottla.broker.requests.permissions import CLUSTER_ACTION, Permission
+from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Operation, Resource, ResourceType
+from ottla.protocol.acls import OPERATIONS
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
@@ -22,7 +25,7 @@ from ottla.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, Peer
+    from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.requests.context import RequestContext
     from ottla.broker.requests.routes import Route
     from ottla.broker.security.authorizer import Authorizer
@@ -34,6 +37,17 @@ REFUSALS: Final[dict[ResourceType, type[KafkaError]]] = {
     ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
 }
 """The error where an operation on a resource is not allowed."""
+NO_OPERATIONS_ASKED: Final = -(2**31)
+"""The authorized operations in a response to a request that does not ask for them."""
+_PERMISSIONS: Final = {
+    int(kind): [Permission(Operation(code), ResourceType(kind)) for code in codes]
+    for kind, codes in OPERATIONS.items()
+}
+_ALL_OPERATIONS: Final = {
+    kind: sum(1 << permission.operation for permission in permissions)
+    for kind, permissions in _PERMISSIONS.items()
+}
+NOTHING_REFUSED: Final[AbstractSet[str]] = frozenset()
 
 
 class RequestAuthorization:
@@ -44,14 +58,16 @@ class RequestAuthorization:
         self._brokers = brokers
         self.authorizer = authorizer
 
-    async def is_broker(self, session: Peer) -> bool:
-        """Return whether a broker sends over a connection. Raises `CloseConnection` while that is unknown."""
-        return self._brokers is not None and await is_broker(self._brokers, session)
+    async def is_broker(self, context: RequestContext) -> bool:
+        """Return whether a broker sends a request. Raises `CloseConnection` while that is unknown."""
+        if context.has_authorizer:
+            return _acts_for_cluster(context)
+        return self._brokers is not None and await is_broker(self._brokers, context)
 
     async def check_broker(self, context: RequestContext) -> None:
         """Raise ClusterAuthorizationFailed, and log it, where the sender is no broker."""
         if self._brokers is None:
-            is_allowed = self.authorizer is not ALLOW_ALL and context.allows(CLUSTER_ACTION, CLUSTER)
+            is_allowed = context.has_authorizer and context.allows(CLUSTER_ACTION, CLUSTER)
         else:
             is_allowed = await is_served(self._brokers, context)
         if not is_allowed:
@@ -64,6 +80,47 @@ class RequestAuthorization:
         for permission in route.permissions:
             if permission.is_asked_first and not context.allows(permission, permission.resource_of(request)):
                 raise REFUSALS[permission.type]
+
+
+# ---- names in lists
+
+
+async def refused_names(
+    context: RequestContext, permission: Permission, names: Iterable[str]
+) -> AbstractSet[str]:
+    """Return the names in a request's list on which its sender lacks a permission; each is asked for once."""
+    if not context.has_authorizer:
+        return NOTHING_REFUSED
+    refused: AbstractSet[str] = await context.turn.run(refusing_names(context, permission, names))
+    return refused
+
+
+def refusing_names(
+    context: RequestContext, permission: Permission, names: Iterable[str]
+) -> Generator[None, None, AbstractSet[str]]:
+    """Return the same as `refused_names`, in steps of a name each."""
+    if not context.has_authorizer:
+        return NOTHING_REFUSED
+    asked: dict[str, bool] = {}
+    for name in names:
+        if name not in asked:
+            asked[name] = context.allows(permission, Resource(permission.type, name))
+        yield
+    return {name for name, is_allowed in asked.items() if not is_allowed}
+
+
+def authorized_operations(context: RequestContext, resource: Resource) -> int:
+    """Return the operations that the sender may perform on a resource, a bit for each code (KIP-430)."""
+    if not context.has_authorizer:
+        return _ALL_OPERATIONS[resource.type]
+    return sum(
+        1 << permission.operation
+        for permission in _PERMISSIONS[resource.type]
+        if context.allows(permission, resource, is_asked_for=False)
+    )
+
+
+# ---- brokers
 
 
 class Needs(Protocol):
@@ -85,7 +142,11 @@ def from_follower(request: Any) -> bool:
 
 def may_be_refused(services: Needs, request: FromReplica, context: RequestContext) -> bool:
     """Return whether `refusal_of_replica` has to be asked before the request is served."""
-    return request.replica_id >= 0 and not services.inter_broker.admits_now(context.session)
+    if request.replica_id < 0:
+        return False
+    if context.has_authorizer:
+        return not _acts_for_cluster(context)
+    return not services.inter_broker.admits_now(context.session)
 
 
 async def refusal_of_replica(
@@ -100,14 +161,20 @@ async def refusal_of_replica(
     return TopicAuthorizationFailed()
 
 
-async def is_broker(brokers: InterBrokerAccess, session: Peer) -> bool:
-    """Return whether a broker is at the other end of a connection.
+def _acts_for_cluster(context: RequestContext) -> bool:
+    return context.allows(CLUSTER_ACTION, CLUSTER, is_asked_for=False)
+
+
+async def is_broker(brokers: InterBrokerAccess, context: RequestContext) -> bool:
+    """Return whether a broker sends a request.
 
     Raises `CloseConnection` while that is unknown: a broker connects again and repeats its request, whereas
     most errors in an answer would end the matter for it.
     """
+    if context.has_authorizer:
+        return _acts_for_cluster(context)
     try:
-        return await brokers.admits(session)
+        return await brokers.admits(context.session)
     except UnknownBrokers as error:
         raise CloseConnection from error
 
@@ -117,10 +184,10 @@ async def is_served(brokers: InterBrokerAccess, context: RequestContext) -> bool
 
     With an authorizer, a broker is a client that may perform CLUSTER_ACTION.
     """
-    if context.authorizer is not ALLOW_ALL:
+    if context.has_authorizer:
         is_allowed = context.allows(CLUSTER_ACTION, CLUSTER)
     else:
-        is_allowed = await is_broker(brokers, context.session)
+        is_allowed = await is_broker(brokers, context)
     if is_allowed:
         return True
     name = f"{ApiKey(context.header.api_key).name} v{context.api_version}"

@@ -163,6 +163,11 @@ class RequestContext:
         """The client's identity."""
         return self.session.principal
 
+    @property
+    def has_authorizer(self) -> bool:
+        """Whether anything can be refused: without an authorizer handlers need not go through their lists."""
+        return self.authorizer is not ALLOW_ALL
+
     def allows(self, permission: Permission, resource: Resource, *, is_asked_for: bool = True) -> bool:
         """Return whether the client has a permission on a resource: a handler asks for each of a list.
 

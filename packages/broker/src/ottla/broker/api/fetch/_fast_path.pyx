@@ -164,7 +164,7 @@ cdef class NativeFetchFastPath(FastPath):
             if outcome == WAITS and not answers.count:
                 pass_fetch(received, ask)
                 answers.count, answers.size_in_bytes = 1, ask.size_in_bytes
-                answers.wait = self.wait_of(ask)
+                answers.wait = self.wait_of(ask, session)
                 return WAITS
             if outcome != ANSWERED:
                 break

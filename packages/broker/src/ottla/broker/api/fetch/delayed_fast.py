@@ -18,6 +18,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 
 if TYPE_CHECKING:
     from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
+    from ottla.broker.requests.context import ClientSession
     from ottla.broker.requests.fast_path import FastAnswers
     from ottla.protocol.native import PlainFetch
 
@@ -32,8 +33,10 @@ class DelayedFastFetch:
         fetch: PlainFetch,
         answer: Callable[[PlainFetch, bool], FastAnswers | None],
         delayed: DelayedFetches,
+        session: ClientSession,
     ) -> None:
-        """`answer` is `FetchFastPath.answer_waiting`."""
+        """`answer` is `FetchFastPath.answer_waiting`, `session` the client's."""
+        self._session, self._index_epoch = session, session.index_epoch
         self._fetch = fetch
         self._answer = answer
         self._delayed = delayed
@@ -93,11 +96,12 @@ class DelayedFastFetch:
         if self._has_ended:
             return
         self._wait.is_woken = False
+        answers = None  # the general path asks for permissions, which may have changed
         try:
-            answers = self._answer(self._fetch, self._wait.is_over)
+            if self._session.index_epoch == self._index_epoch:
+                answers = self._answer(self._fetch, self._wait.is_over)
         except Exception:  # raised here it would end nothing, and the connection would wait for ever
             log.exception("a fetch that waited goes on on the general path")
-            answers = None
         if answers is not None and not answers.count:  # still too few records
             self._watchers[self._wait.wake] = None
             return

@@ -59,7 +59,10 @@ async def wait_for_enough(terms: FetchTerms, request: FetchRequest, reads: Watch
             await resumed.wait()
             resumed.clear()
             wait.is_woken = False
-            enough = await reads.read_changed(keep=wait.is_over) or wait.is_over
+            if terms.ask_again():
+                enough = await reads.read_again(keep=wait.is_over) or wait.is_over
+            else:
+                enough = await reads.read_changed(keep=wait.is_over) or wait.is_over
         terms.context.remote_ms += clock.monotonic_ms() - began_ms
         return reads.results()
     finally:
@@ -103,6 +106,11 @@ class WatchedReads:
     async def read_changed(self, *, keep: bool) -> bool:
         """Read the changed partitions; return and drop as `read_all` does."""
         return await self._read(in_order({*self._watched.changed, *self._had_records}), keep=keep)
+
+    async def read_again(self, *, keep: bool) -> bool:
+        """Read what has been read, and what has changed, as after a change of the client's permissions."""
+        again = {*self._wanted, *self._results, *self._watched.changed}
+        return await self._read(in_order(again), keep=keep)
 
     async def _read(self, partitions: list[RequestedPartition], *, keep: bool) -> bool:
         steps = self._reading(partitions)

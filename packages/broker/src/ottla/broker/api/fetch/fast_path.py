@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.replication.replicas import HostedPartition
-    from ottla.broker.requests.context import RequestContext
+    from ottla.broker.requests.context import ClientSession, RequestContext
     from ottla.protocol.native import PlainFetch
 
 
@@ -50,6 +50,6 @@ class FetchFastPath(NativeFetchFastPath):
         if key is not None:
             context.session.admit(self, key, target, context.index_epoch)
 
-    def wait_of(self, fetch: PlainFetch) -> DelayedFastFetch:
+    def wait_of(self, fetch: PlainFetch, session: ClientSession) -> DelayedFastFetch:
         """Return the wait of a request for which there are too few records now."""
-        return DelayedFastFetch(fetch, self.answer_waiting, self._delayed_fetches)
+        return DelayedFastFetch(fetch, self.answer_waiting, self._delayed_fetches, session)

@@ -114,6 +114,8 @@ def _served(
         fetch = _open(terms, request, wanted)
     except KafkaError as error:
         return FetchAnswer(error_code=int(error.code))
+    if terms.asks:
+        _ask_for_topics(terms, fetch)
     _count_requests(terms.services, fetch)
     if len(fetch.wanted) > LONG:
         return _long_answer(terms, request, fetch)
@@ -123,6 +125,17 @@ def _served(
     if not is_enough(request, fetch, (result for _, result in reads)):
         return _delayed_answer(terms, request, fetch)
     return _answer_of(terms, request, fetch, reads)
+
+
+def _ask_for_topics(terms: FetchTerms, fetch: FetchContext) -> None:
+    """Begin to ask for the topics, each with the first read of it that needs the answer."""
+    session, context = fetch.session, terms.context
+    if session is None:
+        terms.allowed = {}
+        return
+    terms.allowed = session.allowed_for(context.session.connection_id, context.index_epoch)
+    if fetch.incremental:
+        fetch.wanted = session.watched.to_read()
 
 
 def _session_answer(

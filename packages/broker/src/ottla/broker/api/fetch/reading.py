@@ -6,9 +6,11 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchedPartition
+from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchedPartition, failed
 from ottla.broker.replication.read_replicas import check_readable
+from ottla.broker.requests.permissions import READ_TOPICS
 from ottla.broker.runtime.loop_budget import LONG, at_once
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.protocol.errors import (
     ErrorCode,
     InconsistentTopicId,
@@ -78,9 +80,11 @@ class FetchTerms:
     """The terms of one request: the reader, its limits, and how far it may see."""
 
     __slots__ = (
+        "allowed",
         "by_id",
         "committed_only",
         "context",
+        "index_epoch",
         "magic",
         "max_bytes",
         "may_read_followers",
@@ -94,6 +98,10 @@ class FetchTerms:
         version = context.api_version
         self.services = services
         self.context = context
+        self.index_epoch = context.index_epoch
+        """The client session's when its permissions were asked for."""
+        self.allowed: dict[str, bool] | None = None
+        """Whether the client may read each topic that was asked for; None where nothing is asked."""
         self.version = version
         self.by_id = version >= FIRST_BY_ID
         self.replica = request.replica_id
@@ -110,6 +118,29 @@ class FetchTerms:
     def is_follower(self) -> bool:
         """Whether the reader is a follower."""
         return self.replica >= 0
+
+    @property
+    def asks(self) -> bool:
+        """Whether the client has to be allowed to read each topic. A follower may read all of them."""
+        return self.context.has_authorizer and not self.is_follower
+
+    def refuses(self, topic: str) -> bool:
+        """Return whether the client may not read a topic; each is asked for once."""
+        if self.allowed is None:
+            return False
+        is_allowed = self.allowed.get(topic)
+        if is_allowed is None:
+            resource = Resource(ResourceType.TOPIC, topic)
+            is_allowed = self.allowed[topic] = self.context.allows(READ_TOPICS, resource)
+        return not is_allowed
+
+    def ask_again(self) -> bool:
+        """Forget the answers if the client's permissions have changed; return whether they have."""
+        index_epoch = self.context.session.index_epoch
+        if self.allowed is None or index_epoch == self.index_epoch:
+            return False
+        self.index_epoch, self.allowed = index_epoch, {}
+        return True
 
 
 class PartitionReads:
@@ -155,6 +186,9 @@ def _read_or_fail(
     terms: FetchTerms, wanted: RequestedPartition, max_bytes: int, at_least_one: bool
 ) -> FetchedPartition:
     topic_partition = wanted.topic_partition
+    is_named = wanted.topic_id is None or bool(topic_partition.topic)  # an unknown id is no secret
+    if is_named and terms.refuses(topic_partition.topic):
+        return failed(topic_partition.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     try:
         if wanted.topic_id is not None:
             _check_id(terms, topic_partition, wanted.topic_id)

@@ -211,6 +211,24 @@ class FetchSession:
     last_used_ms: float = 0
     partitions: dict[Key, RequestedPartition] = field(default_factory=dict)
     watched: WatchedPartitions = field(default_factory=WatchedPartitions)
+    asked_for: tuple[str, int] | None = None
+    """The connection for which its topics were asked for, and the epoch of that connection's permissions."""
+    allowed: dict[str, bool] = field(default_factory=dict)
+    """Whether the client may read each topic."""
+
+    def allowed_for(self, connection_id: str, index_epoch: int) -> dict[str, bool]:
+        """Return the topics that were asked for, to add others.
+
+        On another connection, or after a change of permissions, they are asked for again, and all partitions
+        are read again: also the settled ones have an error to respond.
+        """
+        asked_for = (connection_id, index_epoch)
+        if asked_for != self.asked_for:
+            if self.asked_for is not None:
+                for requested in self.partitions.values():
+                    self.watched.asked_anew(requested)
+            self.asked_for, self.allowed = asked_for, {}
+        return self.allowed
 
     def update(self, wanted: Iterable[RequestedPartition], forgotten: Iterable[Key]) -> None:
         """Add, change and drop partitions as an incremental request says."""

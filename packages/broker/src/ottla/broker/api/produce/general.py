@@ -15,7 +15,13 @@ from ottla.broker.api.produce.delayed import (
     nothing_to_wait_for,
     when_safe,
 )
-from ottla.broker.api.produce.verification import Verified, Verifier, verified_now, verify
+from ottla.broker.api.produce.verification import (
+    Verified,
+    Verifier,
+    is_transactional,
+    verified_now,
+    verify,
+)
 from ottla.broker.log.append.batch_preparation import (
     TakesLong,
     convert,
@@ -26,8 +32,11 @@ from ottla.broker.log.append.batch_preparation import (
 )
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
 from ottla.broker.log.append.record_checks import are_many_packed, is_packed
+from ottla.broker.requests.authorization import refusing_names
 from ottla.broker.requests.context import CloseConnection, Ordering, RequestContext
+from ottla.broker.requests.permissions import WRITE_TOPICS, WRITE_TXNS
 from ottla.broker.runtime.loop_budget import at_once
+from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.protocol.errors import (
     CorruptMessage,
     ErrorCode,
@@ -37,6 +46,7 @@ from ottla.protocol.errors import (
     InvalidTopicException,
     KafkaError,
     KafkaStorageError,
+    TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
     UnsupportedCompressionType,
 )
@@ -71,8 +81,11 @@ _OUTSIDE: Final = frozenset(
 """Errors that say nothing about the records; a topic that does not exist gets no metrics of its own."""
 
 
+_OF_REQUEST: Final = (InvalidRequiredAcks, InvalidProducerIdMapping, TransactionalIdAuthorizationFailed)
+"""Errors of a whole request, which every partition gets."""
+
 Outcomes: TypeAlias = "dict[int, KafkaError | None]"
-"""The entries of a request whose records were opened, by `id`, with the error that it found, or None.
+"""The entries of a request that are refused or whose records were opened, by `id`, with their error or None.
 
 Not by partition: a request may name one twice, and the records of each entry are checked.
 """
@@ -98,30 +111,74 @@ def handle(
     services: Needs, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append at once and in order; wait only for replicas, a flush, or records that must be opened."""
-    if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
-        steps = refusing(request, InvalidRequiredAcks())
-        return context.turn.run(steps) if context.is_long else at_once(steps)
     if context.is_long:  # its bytes are its own, and the connection begins nothing else meanwhile
-        return _in_line(services, request, context)
-    if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
-        return _in_line(services, _detached(request), context)
+        return _in_line(services, request, context, None)
+    refused: Outcomes = {}
     try:
+        if context.has_authorizer:
+            refused = at_once(_refusing_topics(request, context))
+        _check_acks(request)
+        if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
+            return _in_line(services, _detached(request), context, refused)
         verified = verified_now(services, request, context)
-    except InvalidProducerIdMapping as error:
-        return at_once(refusing(request, error))
+    except _OF_REQUEST as error:
+        return at_once(refusing(request, error, refused))
     if verified is None:
-        return _in_line(services, _detached(request), context)
-    return _appended(services, request, context, verified)
+        return _in_line(services, _detached(request), context, refused)
+    return _appended(services, request, context, refused, verified)
 
 
-def refusing(request: ProduceRequest, error: KafkaError) -> Generator[None, None, ProduceResponse]:
-    """Answer every partition with an error, one in each step."""
+def _check_acks(request: ProduceRequest) -> None:
+    if request.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
+        raise InvalidRequiredAcks
+
+
+def _refusing_topics(request: ProduceRequest, context: RequestContext) -> Generator[None, None, Outcomes]:
+    """Ask for the topics, in steps; return the entries of those that are refused, and drop their records.
+
+    Nothing behind this sees those records. Raises `TransactionalIdAuthorizationFailed`.
+    """
+    refused: Outcomes = {}
+    if request.transactional_id is not None:
+        yield from _asking_for_transaction(request, request.transactional_id, context)
+    names = yield from refusing_names(context, WRITE_TOPICS, (topic.name for topic in request.topic_data))
+    for topic in request.topic_data:
+        if topic.name in names:
+            for data in topic.partition_data:
+                refused[id(data)] = TopicAuthorizationFailed()
+                data.records = None
+                yield
+    return refused
+
+
+def _asking_for_transaction(
+    request: ProduceRequest, transactional_id: str, context: RequestContext
+) -> Generator[None, None, None]:
+    """Ask for the transactional id, if a batch is transactional. A batch without one is refused by itself."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if is_transactional(data.records):
+                if not context.allows(WRITE_TXNS, Resource(ResourceType.TRANSACTIONAL_ID, transactional_id)):
+                    raise TransactionalIdAuthorizationFailed
+                return
+            yield
+
+
+def refusing(
+    request: ProduceRequest, error: KafkaError, refused: Outcomes
+) -> Generator[None, None, ProduceResponse]:
+    """Answer every partition with an error, one in each step; those that are refused have their own.
+
+    Raises CloseConnection where the producer expects no answer.
+    """
+    if request.acks == NO_ACKS:
+        raise CloseConnection
     response = ProduceResponse()
     for topic in request.topic_data:
         answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
             answer = Placed(PartitionProduceResponse(index=data.index))
-            answer.failed(error)
+            answer.failed(refused.get(id(data)) or error)
             answers.append(answer.response)
             yield
         response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
@@ -174,34 +231,43 @@ def _detached(request: ProduceRequest) -> ProduceRequest:
 
 
 def _in_line(
-    services: Needs, request: ProduceRequest, context: RequestContext
+    services: Needs, request: ProduceRequest, context: RequestContext, refused: Outcomes | None
 ) -> Awaitable[ProduceResponse | None]:
-    """Append behind earlier requests of this connection, and open records on a thread."""
+    """Append behind earlier requests of this connection, and open records on a thread.
+
+    Nothing has been checked yet where `refused` is None.
+    """
     ordering = context.session.ordering
     before = ordering.behind
     placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ordering.behind = placed
-    return _open_then_append(services, request, context, ordering, before, placed)
+    return _open_then_append(services, request, context, refused, ordering, before, placed)
 
 
 async def _open_then_append(
     services: Needs,
     request: ProduceRequest,
     context: RequestContext,
+    refused: Outcomes | None,
     ordering: Ordering,
     before: Awaitable[Any] | None,
     placed: asyncio.Future[None],
 ) -> ProduceResponse | None:
     try:
-        outcomes = await _open_all(services, request, context)
+        if refused is None:
+            refused = {}
+            if context.has_authorizer:
+                refused = await context.turn.run(_refusing_topics(request, context))
+            _check_acks(request)
+        outcomes = {**refused, **await _open_all(services, request, context)}
         verified = await verify(services, request, context)
         if before is not None:
             await before
         steps = appending(services, request, context, outcomes, verified)
         response, appended = await context.turn.run(steps) if context.is_long else at_once(steps)
         answer = _answer(services, request, context, response, appended)
-    except InvalidProducerIdMapping as error:
-        return await context.turn.run(refusing(request, error))
+    except _OF_REQUEST as error:
+        return await context.turn.run(refusing(request, error, refused or {}))
     finally:
         if ordering.behind is placed:
             ordering.behind = None
@@ -257,9 +323,9 @@ async def _open_on(
 
 
 def _appended(
-    services: Needs, request: ProduceRequest, context: RequestContext, verified: Verified
+    services: Needs, request: ProduceRequest, context: RequestContext, refused: Outcomes, verified: Verified
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    response, placed = at_once(appending(services, request, context, {}, verified))
+    response, placed = at_once(appending(services, request, context, refused, verified))
     return _answer(services, request, context, response, placed)
 
 
@@ -324,7 +390,8 @@ def appending(
                 result.failed(error)
             except OSError as error:
                 result.failed(KafkaStorageError(str(error)))
-            _count(services, topic.name, data.records, result)
+            if result.response.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                _count(services, topic.name, data.records, result)
             answers.append(result.response)
             placed.append(result)
             yield

@@ -201,6 +201,16 @@ def _transactional(records: bytes | memoryview | None) -> BatchHeader | None:
     return header if header.is_transactional and header.producer_id >= 0 else None
 
 
+def is_transactional(records: bytes | memoryview | None) -> bool:
+    """Return whether a partition's batch is of a transaction."""
+    if records is None or len(records) < BATCH_HEADER_SIZE or magic_at(records) != 2:
+        return False
+    try:
+        return read_header(records).is_transactional
+    except CorruptMessage:
+        return False
+
+
 def _refusal(code: ErrorCode) -> KafkaError:
     """The error of a partition whose verification failed with `code`."""
     if code is ErrorCode.INVALID_TXN_STATE:
