@@ -24,6 +24,7 @@ from ottla.broker.groups.testing import (
     settle,
 )
 from ottla.broker.metrics import Metrics
+from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
 
@@ -352,3 +353,26 @@ async def test_a_large_group_is_answered_over_many_turns_of_the_loop() -> None:
     assert [sync.assignment for sync in synced] == [member_id.encode() for member_id in ids]
     assert most_joined <= 200
     assert most_synced <= 200
+
+
+@in_virtual_time
+async def test_a_group_that_is_emptied_while_its_assignment_is_encoded_is_loaded_empty() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store) as groups:
+        names = [f"m{number}" for number in range(LONG + 1)]
+        joined = [asyncio.create_task(groups.join("g", a_join(new_member_id=name))) for name in names]
+        members = [(await task).member_id for task in joined]
+        leader = groups.describe_group("g").members[0].member_id
+        assignments = dict.fromkeys(members, b"part")
+        sync = Sync(token=None, member_id=leader, generation=1, assignments=assignments)
+        synced = asyncio.create_task(groups.sync("g", sync))
+        await asyncio.sleep(0)
+
+        identities = tuple(MemberIdentity(member) for member in members)
+        assert (await groups.leave("g", Leave(token=None, members=identities))).error is ErrorCode.NONE
+        assert (await synced).error is not ErrorCode.NONE
+        await asyncio.sleep(1)
+        assert groups.describe_group("g").state is GroupState.EMPTY
+
+    async with leading(store) as again:
+        assert again.describe_group("g").state is GroupState.EMPTY

@@ -12,6 +12,7 @@ Names are Kafka's `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, Self
 
 from ottla.protocol.primitives import Buffer, MalformedMessage
@@ -40,6 +41,11 @@ class VersionedMessage(Message):
     def to_bytes(self, version: int) -> bytes:
         """Return the version and the body. Raises what `encode` raises."""
         return _VERSION.pack(version) + self.encode(version)
+
+    def to_bytes_in_steps(self, version: int) -> Iterator[bytes]:
+        """Yield what `to_bytes` returns in order, as `encode_in_steps` yields the body."""
+        yield _VERSION.pack(version)
+        yield from self.encode_in_steps(version)
 
     @classmethod
     def from_bytes(cls, buffer: Buffer, *, exact: bool = True) -> Self:

@@ -6,6 +6,7 @@ record without value is a tombstone: it deletes the offset or the group.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -14,6 +15,7 @@ from ottla.broker.cluster.metadata import NO_ID
 from ottla.broker.coordinators.coordinator_partitions import Headers, KeyValue
 from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
+from ottla.broker.runtime.loop_budget import slices
 from ottla.protocol.stored_messages import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -49,10 +51,14 @@ unknown version. They skip headers.
 
 
 class GroupRecord(NamedTuple):
-    """A group's members and assignments; None deletes the group."""
+    """A group's members and assignments; None deletes the group.
+
+    `value` is the snapshot as the log stores it, if it was encoded before (`encode_in_steps`).
+    """
 
     group_id: str
     snapshot: GroupSnapshot | None
+    value: bytes | None = None
 
 
 LogRecord: TypeAlias = OffsetRecord | GroupRecord
@@ -70,7 +76,23 @@ def encode_record(record: LogRecord) -> KeyValue:
             return KeyValue(encoded_key, None)
         return KeyValue(encoded_key, _offset_value(committed), _offset_headers(committed))
     key = GroupMetadataKey(group=record.group_id).to_bytes(_GROUP_KEY_VERSION)
-    return KeyValue(key, None if record.snapshot is None else _group_value(record.snapshot))
+    if record.snapshot is None or record.value is not None:
+        return KeyValue(key, record.value)
+    value = _group_value(record.snapshot, [_member_value(member) for member in record.snapshot.members])
+    return KeyValue(key, value.to_bytes(_GROUP_VALUE_VERSION))
+
+
+def encode_in_steps(snapshot: GroupSnapshot) -> Generator[None, None, bytes]:
+    """Encode the snapshot of a group with very many members; return the value of its record."""
+    members: list[MemberMetadata] = []
+    for some in slices(snapshot.members):
+        members.extend(map(_member_value, some))
+        yield
+    parts: list[bytes] = []
+    for part in _group_value(snapshot, members).to_bytes_in_steps(_GROUP_VALUE_VERSION):
+        parts.append(part)
+        yield
+    return b"".join(parts)
 
 
 def _offset_value(committed: CommittedOffset) -> bytes:
@@ -90,16 +112,15 @@ def _offset_headers(committed: CommittedOffset) -> Headers:
     return () if committed.topic_id == NO_ID else ((TOPIC_ID_HEADER, committed.topic_id.bytes),)
 
 
-def _group_value(snapshot: GroupSnapshot) -> bytes:
-    value = GroupMetadataValue(
+def _group_value(snapshot: GroupSnapshot, members: list[MemberMetadata]) -> GroupMetadataValue:
+    return GroupMetadataValue(
         protocol_type=snapshot.protocol_type or "",
         generation=snapshot.generation,
         protocol=snapshot.protocol_name,
         leader=snapshot.leader_id,
         current_state_timestamp=snapshot.state_since_ms,
-        members=[_member_value(member) for member in snapshot.members],
+        members=members,
     )
-    return value.to_bytes(_GROUP_VALUE_VERSION)
 
 
 def _member_value(member: MemberSnapshot) -> MemberMetadata:

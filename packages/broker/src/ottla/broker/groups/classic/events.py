@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import ErrorCode
 
 NO_GENERATION = -1
@@ -263,6 +263,37 @@ class Reply:
     result: Result
 
 
+@frozen
+class MemberJoined:
+    """The answer to the join of one of many members, made when it is sent.
+
+    `generation` is the answer that all members share but the leader: only the member id is their own.
+    """
+
+    token: Token
+    member_id: str
+    generation: JoinResult
+
+    @property
+    def result(self) -> JoinResult:
+        """The answer."""
+        return replace(self.generation, member_id=self.member_id)
+
+
+@frozen
+class MemberSynced:
+    """The assignment of one of many members, an answer that is made when it is sent."""
+
+    token: Token
+    assignment: bytes
+    generation: SyncResult
+
+    @property
+    def result(self) -> SyncResult:
+        """The answer."""
+        return replace(self.generation, assignment=self.assignment)
+
+
 @dataclass(slots=True)
 class Outcome:
     """The effects of a step: write `persist`, send `replies`, send `TimePassed` at `wake_at_ms`.
@@ -271,7 +302,7 @@ class Outcome:
     """
 
     persist: list[Persist] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[Reply | MemberJoined | MemberSynced] = field(default_factory=list)
     wake_at_ms: float | None = None
     rebalanced: int = 0
 

@@ -18,6 +18,8 @@ from ottla.broker.groups.classic.events import (
     Join,
     JoinResult,
     LeaveResult,
+    MemberJoined,
+    MemberSynced,
     Outcome,
     Persist,
     Reason,
@@ -207,13 +209,31 @@ class GroupMetadata:
         self.reply(
             token,
             self.join_result(
-                member, tell_members=leads, leader_id=leader_id, skip_assignment=skip_assignment
+                member.member_id, tell_members=leads, leader_id=leader_id, skip_assignment=skip_assignment
             ),
         )
 
+    def answer_joins(self) -> None:
+        """Answer the waiting joins of all members, which begin a generation."""
+        replies, generation = self.outcome.replies, self.join_result("", tell_members=False)
+        for member in self.members:
+            if member.member_id == self.leader_id and member.join is not None:
+                self.answer_join(member)
+            elif (token := self.members.set_join(member, None)) is not None:
+                replies.append(MemberJoined(token, member.member_id, generation))
+
+    def answer_syncs(self) -> None:
+        """Answer the waiting syncs of all members with their assignments, and restart their sessions."""
+        replies, generation = self.outcome.replies, self.sync_result(b"", ErrorCode.NONE)
+        for member in self.members:
+            if member.sync is not None:
+                replies.append(MemberSynced(member.sync, member.assignment, generation))
+                member.sync = None
+                self.expect_heartbeat(member)
+
     def join_result(
         self,
-        member: GroupMember,
+        member_id: str,
         *,
         tell_members: bool,
         leader_id: str | None = None,
@@ -222,7 +242,7 @@ class GroupMetadata:
         """Build the answer to a successful join; only the leader gets the members."""
         return JoinResult(
             error=ErrorCode.NONE,
-            member_id=member.member_id,
+            member_id=member_id,
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
@@ -231,15 +251,15 @@ class GroupMetadata:
             skip_assignment=skip_assignment,
         )
 
-    def sync_result(self, member: GroupMember, error: ErrorCode) -> SyncResult:
-        """Build the answer to a sync: the member's assignment, or `error`."""
+    def sync_result(self, assignment: bytes, error: ErrorCode) -> SyncResult:
+        """Build the answer to a sync: a member's assignment, or `error`."""
         if error is not ErrorCode.NONE:
             return SyncResult(error=error)
         return SyncResult(
             error=error,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
-            assignment=member.assignment,
+            assignment=assignment,
         )
 
     def answer_waiting(self, member: GroupMember, error: ErrorCode) -> None:

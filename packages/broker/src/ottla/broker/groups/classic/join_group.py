@@ -85,9 +85,9 @@ class Joins:
             group.refuse_join(join, ErrorCode.UNKNOWN_MEMBER_ID)
         elif same and group.state is GroupState.COMPLETING_REBALANCE:
             # The response to its first join was lost.
-            group.reply(join.token, group.join_result(member, tell_members=leads))
+            group.reply(join.token, group.join_result(member.member_id, tell_members=leads))
         elif same and not leads and group.state is GroupState.STABLE:
-            group.reply(join.token, group.join_result(member, tell_members=False))
+            group.reply(join.token, group.join_result(member.member_id, tell_members=False))
         else:
             # A leader that joins a stable group again wants a new assignment, for new partitions perhaps.
             self._update(member, join)

@@ -116,9 +116,9 @@ class Rebalance:
         for member in group.members:
             member.is_new = False
             if member.join is not None:
-                group.answer_join(member)
                 group.pending_syncs.add(member.member_id)
             group.expect_heartbeat(member)
+        group.answer_joins()
         group.deadlines.set(_SYNCS, group.now_ms + group.members.rebalance_timeout_ms)
 
     # ---- assigning
@@ -133,7 +133,7 @@ class Rebalance:
         member = group.members[sync.member_id]
         group.pending_syncs.discard(member.member_id)
         if group.state is GroupState.STABLE:
-            group.reply(sync.token, group.sync_result(member, ErrorCode.NONE))
+            group.reply(sync.token, group.sync_result(member.assignment, ErrorCode.NONE))
             group.expect_heartbeat(member)
             return
         replaced, member.sync = member.sync, sync.token
@@ -157,21 +157,18 @@ class Rebalance:
         for stored in persist.snapshot.members:
             if member := group.members.get(stored.member_id):
                 member.assignment = stored.assignment
-        self._answer_syncs(ErrorCode.NONE)
+        group.answer_syncs()
         group.enter(GroupState.STABLE)
 
     def _reset_assignments(self, error: ErrorCode) -> None:
         self._assigning = None
         for member in self._group.members:
             member.assignment = b""
-        self._answer_syncs(error)
-
-    def _answer_syncs(self, error: ErrorCode) -> None:
         group = self._group
         for member in group.members:
             if member.sync is not None:
                 token, member.sync = member.sync, None
-                group.reply(token, group.sync_result(member, error))
+                group.reply(token, group.sync_result(b"", error))
                 group.expect_heartbeat(member)
 
     def syncs_timed_out(self) -> None:

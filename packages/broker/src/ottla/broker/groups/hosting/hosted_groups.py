@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.record_writer import RecordWriter
@@ -16,8 +16,11 @@ from ottla.broker.coordinators.timers import Timers
 from ottla.broker.groups.classic.events import (
     Event,
     GroupLimits,
+    GroupSnapshot,
     GroupState,
     Loaded,
+    MemberJoined,
+    MemberSynced,
     Persist,
     Persisted,
     Removed,
@@ -28,9 +31,15 @@ from ottla.broker.groups.classic.events import (
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.offsets.partition_state import GroupsState, HostedGroup
 from ottla.broker.groups.offsets.stale_offsets import ExistingTopics, StaleOffsets
-from ottla.broker.groups.records import GroupRecord, GroupRecordCodec, LogRecord, OffsetRecord
-from ottla.broker.runtime.loop_budget import LONG, StepQueue
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.broker.groups.records import (
+    GroupRecord,
+    GroupRecordCodec,
+    LogRecord,
+    OffsetRecord,
+    encode_in_steps,
+)
+from ottla.broker.runtime.loop_budget import LONG, LoopBudget, StepQueue, Turn
+from ottla.protocol.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -81,6 +90,7 @@ class HostedGroups:
             max_metadata_bytes=config.group_max_metadata_bytes,
         )
         codec = GroupRecordCodec()
+        self._group_writes = GroupWrites(tasks, environment.budget)
         self._answers = StepQueue(environment.budget.member_answers, ANSWER_MS)
         self.runtime: CoordinatorRuntime[GroupsState, LogRecord] = CoordinatorRuntime(
             store,
@@ -151,20 +161,26 @@ class HostedGroups:
             self._write_group(hosted, persist)
 
     def _write_group(self, hosted: HostedGroup, persist: Persist) -> None:
+        snapshot, partition = persist.snapshot, self.runtime.partitions.get(hosted.partition)
+
         def settled(error: KafkaError | None) -> None:
             code = ErrorCode.NONE if error is None else after_failed_group_write(error.code)
             persisted = partial(self.step, hosted, Persisted(persist, code))
-            if len(persist.snapshot.members) > LONG:
+            if len(snapshot.members) > LONG:
                 self._answers.put(persisted)  # a turn of its own: the write of a large group took one
             else:
                 persisted()
 
-        partition = self.runtime.partitions.get(hosted.partition)
-        if partition is None:
-            self.step(hosted, Persisted(persist, ErrorCode.NOT_COORDINATOR))
+        def write(value: bytes | None) -> None:
+            if partition is None or self.runtime.partitions.get(hosted.partition) is not partition:
+                settled(NotCoordinator())
+            else:
+                self.writer.write(partition, [GroupRecord(snapshot.group_id, snapshot, value)], settled)
+
+        if len(snapshot.members) > LONG:
+            self._group_writes.put(snapshot.group_id, write, snapshot, stopped=settled)
         else:
-            snapshot = persist.snapshot
-            self.writer.write(partition, [GroupRecord(snapshot.group_id, snapshot)], settled)
+            self._group_writes.put(snapshot.group_id, write, stopped=settled)
 
     # ---- transactions
 
@@ -249,17 +265,83 @@ class HostedGroups:
             del partition.state.groups[group.group_id]
         gone = hosted.offsets.forget(hosted.offsets.known)
         tombstones: list[LogRecord] = [OffsetRecord(group.group_id, partition, None) for partition in gone]
-        if had_generations:  # the log has no record of a group that only simple consumers used
-            tombstones.append(GroupRecord(group.group_id, None))
         self._write_tombstones(hosted, tombstones)
+        if had_generations:  # the log has no record of a group that only simple consumers used
+            last = [GroupRecord(group.group_id, None)]
+            self._group_writes.put(group.group_id, lambda _: self._write_tombstones(hosted, last))
 
-    def _write_tombstones(self, hosted: HostedGroup, tombstones: list[LogRecord]) -> None:
+    def _write_tombstones(self, hosted: HostedGroup, tombstones: Sequence[LogRecord]) -> None:
         partition = self.runtime.partitions.get(hosted.partition)
         if partition is not None:
             self.writer.write_tombstones(partition, tombstones)
 
 
-def _answer(reply: Reply) -> None:
+class GroupWrites:
+    """The writes of groups, those of one group in the order of its events.
+
+    The snapshot of a group with very many members is encoded in steps before it is written; later writes of
+    its group wait behind it.
+    """
+
+    def __init__(self, tasks: BackgroundTasks, budget: LoopBudget) -> None:
+        self._tasks = tasks
+        self._budget = budget
+        self._behind: dict[str, list[_GroupWrite]] = {}
+        """For each group whose snapshot is being encoded, the writes that wait for it."""
+
+    def put(
+        self,
+        group_id: str,
+        write: Callable[[bytes | None], None],
+        snapshot: GroupSnapshot | None = None,
+        *,
+        stopped: Callable[[KafkaError], None] = lambda _: None,
+    ) -> None:
+        """Call `write` behind the earlier writes of the group; with the encoded `snapshot` if one is given.
+
+        Where the coordinator stops before that, `stopped` is called instead.
+        """
+        behind = self._behind.get(group_id)
+        if behind is not None:
+            behind.append(_GroupWrite(write, snapshot, stopped))
+        elif snapshot is None:
+            write(None)
+        else:
+            self._encode(group_id, snapshot, write, stopped)
+
+    def _encode(
+        self,
+        group_id: str,
+        snapshot: GroupSnapshot,
+        write: Callable[[bytes | None], None],
+        stopped: Callable[[KafkaError], None],
+    ) -> None:
+        encoded: list[bytes] = []
+
+        async def encode() -> None:
+            encoded.append(await Turn(self._budget.member_answers).run(encode_in_steps(snapshot)))
+
+        def ended(_: asyncio.Task[None]) -> None:
+            behind = self._behind.pop(group_id)
+            if not encoded:
+                for end in (stopped, *(waiting.stopped for waiting in behind)):
+                    end(CoordinatorNotAvailable())
+                return
+            write(encoded[0])
+            for waiting in behind:
+                self.put(group_id, waiting.write, waiting.snapshot, stopped=waiting.stopped)
+
+        self._behind[group_id] = []
+        self._tasks.spawn(encode(), "group-snapshot").add_done_callback(ended)
+
+
+class _GroupWrite(NamedTuple):
+    write: Callable[[bytes | None], None]
+    snapshot: GroupSnapshot | None
+    stopped: Callable[[KafkaError], None]
+
+
+def _answer(reply: Reply | MemberJoined | MemberSynced) -> None:
     waiting = cast("asyncio.Future[Any]", reply.token)
     if not waiting.done():
         waiting.set_result(reply.result)
