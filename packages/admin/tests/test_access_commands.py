@@ -332,8 +332,8 @@ def test_users_are_listed_and_removed(broker: ScriptedBroker) -> None:
         ["anna", "SCRAM-SHA-256", "4096"], ["anna", "SCRAM-SHA-512", "4096"],
     ]  # fmt: skip
     assert removed.output == "Removed the password of anna for SCRAM-SHA-256 and SCRAM-SHA-512.\n"
-    (asked,) = broker.seen(scram.AlterUserScramCredentialsRequest)
-    assert [found.mechanism for found in asked.deletions] == [1, 2]
+    asked = broker.seen(scram.AlterUserScramCredentialsRequest)
+    assert [[found.mechanism for found in request.deletions] for request in asked] == [[1], [2]]
 
 
 def has_quotas(broker: ScriptedBroker) -> None:

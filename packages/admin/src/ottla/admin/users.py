@@ -93,11 +93,10 @@ class Users:
         await self._alter(AlterUserScramCredentialsRequest(upsertions=[upsertion]))
 
     async def delete(self, user: str, mechanisms: Iterable[ScramMechanism]) -> None:
-        """Delete credentials of a user. Raises ResourceNotFound, and deletes none, if one does not exist."""
-        deletions = [
-            ScramCredentialDeletion(name=user, mechanism=_CODES[mechanism]) for mechanism in mechanisms
-        ]
-        await self._alter(AlterUserScramCredentialsRequest(deletions=deletions))
+        """Delete credentials of a user, one after the other. Raises ResourceNotFound for a missing one."""
+        for mechanism in mechanisms:  # brokers with KRaft accept a user only once in a request
+            deletion = ScramCredentialDeletion(name=user, mechanism=_CODES[mechanism])
+            await self._alter(AlterUserScramCredentialsRequest(deletions=[deletion]))
 
     async def _alter(self, request: AlterUserScramCredentialsRequest) -> None:
         async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Authenticate a connection with SASL: PLAIN, SCRAM or OAUTHBEARER (KIP-43, KIP-84, KIP-152, KIP-255).
+"""Authenticate a connection with SASL: PLAIN, SCRAM, OAUTHBEARER, GSSAPI (KIP-43, KIP-84, KIP-152, KIP-255).
 
 Each mechanism is a plain object that turns a challenge of the broker into the next token; `authenticate`
 carries the tokens in SaslHandshake and SaslAuthenticate requests.
@@ -6,12 +6,14 @@ carries the tokens in SaslHandshake and SaslAuthenticate requests.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from ottla.client.environment import nonce
 from ottla.client.errors import AuthenticationFailed, UnsupportedByBroker
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from ottla.client.security import SecurityConfig
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 
 MAX_STEPS = 8
 # Alerts of TLS by which a broker refuses a client's certificate, or the lack of one.
@@ -48,6 +51,9 @@ class Requester(Protocol):
 class Mechanism(Protocol):
     """One authentication exchange: `first()`, then `answer(challenge)` until it returns None."""
 
+    blocks: ClassVar[bool]
+    """Whether its steps may wait for a server."""
+
     def first(self) -> bytes:
         """Return the token that opens the exchange."""
         ...
@@ -59,6 +65,8 @@ class Mechanism(Protocol):
 
 class Plain:
     """PLAIN: name and password in clear text (RFC 4616), for encrypted connections."""
+
+    blocks: ClassVar[bool] = False
 
     def __init__(self, username: str, password: str) -> None:
         self._token = b"\0" + username.encode() + b"\0" + password.encode()
@@ -74,6 +82,8 @@ class Plain:
 
 class OAuthBearer:
     """OAUTHBEARER: a token that an authorization server issued (RFC 7628)."""
+
+    blocks: ClassVar[bool] = False
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
         self.bearer = token
@@ -100,6 +110,8 @@ MAX_ITERATIONS = 1_000_000
 
 class Scram:
     """SCRAM: both sides prove that they know the password without sending it (RFC 5802)."""
+
+    blocks: ClassVar[bool] = False
 
     def __init__(
         self, mechanism: str, username: str, password: str, nonce: str, *, token_auth: bool = False
@@ -161,10 +173,19 @@ def _scram_fields(message: bytes) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-async def mechanism_for(config: SecurityConfig) -> Mechanism:
-    """Return the mechanism that a config names, with a fresh nonce or token."""
+async def mechanism_for(config: SecurityConfig, host: str = "") -> Mechanism:
+    """Return the mechanism that a config names, with a fresh nonce or token, for a login at a host."""
     if config.sasl_mechanism == "OAUTHBEARER":
         return OAuthBearer(await _bearer_token(config), config.sasl_oauth_extensions)
+    if config.sasl_mechanism == "GSSAPI":
+        from ottla.client.kerberos import Kerberos
+
+        return Kerberos(
+            config.sasl_kerberos_service_name or "",
+            config.sasl_kerberos_domain_name or host,
+            config.sasl_kerberos_principal,
+            config.sasl_kerberos_keytab,
+        )
     username, password = config.sasl_username or "", config.sasl_password or ""
     if config.sasl_mechanism == "PLAIN":
         return Plain(username, password)
@@ -179,19 +200,19 @@ async def _bearer_token(config: SecurityConfig) -> str:
     return await token if isawaitable(token) else token
 
 
-async def authenticate(connection: Requester, config: SecurityConfig) -> int:
-    """Authenticate, for the first time or again; return the login's lifetime in ms, 0 for unlimited.
+async def authenticate(connection: Requester, config: SecurityConfig, host: str = "") -> int:
+    """Authenticate at a host, first or again; return the login's lifetime in ms, 0 for unlimited.
 
     Raises AuthenticationFailed with the broker's message.
     """
-    mechanism = await mechanism_for(config)
+    mechanism = await mechanism_for(config, host)
     handshake = await _handshake(connection, config)
     if handshake.error_code != ErrorCode.NONE:
         offered = ", ".join(handshake.mechanisms) or "none"
         raise AuthenticationFailed(
             f"the broker does not accept {config.sasl_mechanism}; it accepts {offered}"
         )
-    token = mechanism.first()
+    token = await _step(mechanism, mechanism.first)
     for _ in range(MAX_STEPS):
         request = SaslAuthenticateRequest(auth_bytes=token)
         reply = await connection.send_ahead(request, SaslAuthenticateResponse)
@@ -200,11 +221,16 @@ async def authenticate(connection: Requester, config: SecurityConfig) -> int:
             if isinstance(mechanism, OAuthBearer) and config.token_source is not None:
                 TOKENS.forget(config.token_source, mechanism.bearer)
             raise AuthenticationFailed(f"the broker refused the login: {reason}")
-        further = mechanism.answer(bytes(reply.auth_bytes))
+        further = await _step(mechanism, partial(mechanism.answer, bytes(reply.auth_bytes)))
         if further is None:
             return reply.session_lifetime_ms
         token = further
     raise AuthenticationFailed(f"{config.sasl_mechanism} did not end within {MAX_STEPS} steps")
+
+
+async def _step(mechanism: Mechanism, step: Callable[[], T]) -> T:
+    """Return the result of a step; one of Kerberos may ask a server, and runs on a thread."""
+    return await asyncio.to_thread(step) if mechanism.blocks else step()
 
 
 async def _handshake(connection: Requester, config: SecurityConfig) -> SaslHandshakeResponse:

@@ -112,6 +112,10 @@ class ClientSettings(TypedDict, total=False):
     sasl_oauthbearer_client_credentials_client_id: str | None
     sasl_oauthbearer_client_credentials_client_secret: str | None
     sasl_oauthbearer_scope: str | None
+    sasl_kerberos_service_name: str | None
+    sasl_kerberos_principal: str | None
+    sasl_kerberos_keytab: str | None
+    sasl_kerberos_domain_name: str | None
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:

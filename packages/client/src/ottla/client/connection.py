@@ -223,7 +223,7 @@ class Connection:
         return "SASL_PLAINTEXT" if self.config.security.uses_sasl else "PLAINTEXT"
 
     async def _log_in(self) -> None:
-        lifetime_ms = await authenticate(self, self.config.security)
+        lifetime_ms = await authenticate(self, self.config.security, self.address.host)
         now_s = asyncio.get_running_loop().time()
         self._renew_at_s = now_s + renewal_s(lifetime_ms, chance()) if lifetime_ms > 0 else None
 

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from ottla.client.kerberos import check_kerberos
 from ottla.client.key_stores import Certificate as Certificate
 from ottla.client.key_stores import authorities_of_pkcs12, is_pkcs12, load_pkcs12, load_text
 from ottla.client.oauth_tokens import TokenSource
-from ottla.client.setting_aliases import NO_KERBEROS, SECURITY_ALIASES
+from ottla.client.setting_aliases import SECURITY_ALIASES
 from ottla.client.settings import Alias, SettingError, setting, validate
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -29,7 +30,7 @@ _OF_TLS = (
 _OF_SASL = (
     "sasl_username", "sasl_password", "sasl_oauth_token_provider", "sasl_oauthbearer_token_endpoint_url",
     "sasl_oauthbearer_client_credentials_client_id", "sasl_oauthbearer_client_credentials_client_secret",
-    "sasl_oauthbearer_scope",
+    "sasl_oauthbearer_scope", "sasl_kerberos_service_name", "sasl_kerberos_keytab",
 )  # fmt: skip
 
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -76,7 +77,7 @@ class SecurityConfig:
     ssl_check_hostname: bool = True
     """Whether the broker's certificate must match its host name."""
     sasl_mechanism: str = "PLAIN"
-    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI (Kerberos)."""
     sasl_username: str | None = None
     """The user name, for PLAIN and SCRAM; the id of a delegation token."""
     sasl_password: str | None = setting(None, is_secret=True)
@@ -96,6 +97,14 @@ class SecurityConfig:
     """The client secret for the token endpoint."""
     sasl_oauthbearer_scope: str | None = None
     """The scope to ask the token endpoint for."""
+    sasl_kerberos_service_name: str | None = None
+    """The name of the brokers' Kerberos service, for GSSAPI: `kafka` for `kafka/host@REALM`."""
+    sasl_kerberos_principal: str | None = None
+    """The principal of this client, for GSSAPI; None: the one of the ticket cache, or of the keytab."""
+    sasl_kerberos_keytab: str | None = None
+    """A keytab with the key of the principal; None: a ticket cache that `kinit` filled."""
+    sasl_kerberos_domain_name: str | None = None
+    """The host in the name of the brokers' service, where it is not the one that is connected to."""
 
     aliases: ClassVar[Mapping[str, Alias]] = SECURITY_ALIASES
 
@@ -216,10 +225,11 @@ def _check_credentials(config: SecurityConfig) -> None:
             )
         return
     if config.sasl_mechanism == "GSSAPI":
-        raise SettingError(NO_KERBEROS)
+        check_kerberos(config.sasl_kerberos_service_name, config.sasl_kerberos_keytab)
+        return
     if config.sasl_mechanism not in ("PLAIN", *SCRAM_MECHANISMS):
         raise SettingError(
-            f"sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, "
+            f"sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI, "
             f"not {config.sasl_mechanism!r}"
         )
     if config.sasl_token_auth and config.sasl_mechanism not in SCRAM_MECHANISMS:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ottla.client.settings import Alias, SettingError
+from ottla.client.settings import Alias
 
 log = logging.getLogger(__name__)
 
@@ -16,12 +16,6 @@ _NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 _OFTEN_MS: Final = 100
 _ESCAPE = re.compile(r"\\(.)")
 _JAAS = re.compile(r'(\w+)\s*=\s*(?:"((?:\\.|[^"])*)"|(\S+?))[\s;]')
-
-
-NO_KERBEROS = (
-    "Kerberos (GSSAPI) is not supported: sasl_mechanism must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 "
-    "or OAUTHBEARER"
-)
 
 
 def without_effect(source: str, advice: str) -> Alias:
@@ -48,6 +42,13 @@ def _login(jaas: Any) -> dict[str, Any]:
             **({"sasl_oauthbearer_scope": found["scope"]} if "scope" in found else {}),
             **({"sasl_oauth_extensions": extensions} if extensions else {}),
         }
+    if "Krb5LoginModule" in str(jaas):
+        names = {
+            "serviceName": "service_name",
+            "principal": "principal",
+            **({"keyTab": "keytab"} if found.get("useKeyTab", "true").lower() == "true" else {}),
+        }
+        return {f"sasl_kerberos_{field}": found[key] for key, field in names.items() if key in found}
     if "OAuthBearerLoginModule" in str(jaas):  # tokens come from a file, or the secret stands by itself
         return {}
     if "username" not in found or "password" not in found:
@@ -72,12 +73,6 @@ def _store_type(kind: Any) -> dict[str, Any]:
 
 def _check_hostname(algorithm: Any) -> bool:
     return str(algorithm).lower() not in ("", "none")
-
-
-def _kerberos(given: Any) -> dict[str, Any]:
-    if given is None:
-        return {}
-    raise SettingError(NO_KERBEROS)
 
 
 def _as_list(servers: Any) -> str:
@@ -214,13 +209,15 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
     "ssl_keystore_type": Alias(None, "Kafka", expand=_store_type),
     "ssl_endpoint_identification_algorithm": Alias("ssl_check_hostname", "Kafka", _check_hostname),
     **{
-        f"sasl_kerberos_{name}": Alias(None, source, expand=_kerberos)
-        for source, names in {
-            "Kafka": ("service_name",),
-            "aiokafka, kafka-python": ("name", "domain_name"),
-            "librdkafka": ("principal", "keytab", "kinit_cmd"),
-        }.items()
-        for name in names
+        f"sasl_kerberos_{name}": without_effect(
+            "Kafka, librdkafka", "tickets come from the keytab or the cache"
+        )
+        for name in (
+            "kinit_cmd",
+            "min_time_before_relogin",
+            "ticket_renew_window_factor",
+            "ticket_renew_jitter",
+        )
     },
     "sasl_jaas_config": Alias(None, "Kafka", expand=_login, is_secret=True),
 }
