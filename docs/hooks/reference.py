@@ -121,7 +121,7 @@ def broker_configuration() -> Iterator[str]:
     yield "## Keys that refuse the start"
     yield ""
     yield (
-        "They ask for TLS, logins or access control, which are not there yet: a broker that ignored them "
+        "They ask for protection that is not there yet: a broker that ignored them "
         "would be open without a word. They refuse the start when they are set to anything but the value "
         "that asks for no protection, also with `listener.name.….` before them."
     )
