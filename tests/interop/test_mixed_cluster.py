@@ -166,6 +166,7 @@ def test_an_apache_broker_of_a_later_level_is_served_in_its_versions(tmp_path: P
         "inter.broker.protocol.version": "3.9",
         "offsets.topic.replication.factor": "2",
         "metrics.host": "0.0.0.0",
+        "metrics.allow.anonymous": "true",
         "metrics.port": str(METRICS_PORT),
     }
     with Cluster(tmp_path, ["apache", "ottla"], settings) as cluster:

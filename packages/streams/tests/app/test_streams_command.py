@@ -190,13 +190,40 @@ def test_a_status_address_that_cannot_be_served_is_one_line(
 ) -> None:
     given = address.format(servers=program.servers)
 
-    with program.run("--status", given, "--log-level", "error") as running:
+    with program.run("--status", given, "--status-open", "--log-level", "error") as running:
         line = running.wait_for(f"{program.name} failed: ")
         assert running.exit_code() == 1
 
     assert f"cannot be served at {given}: " in line
     assert re.search(reason, line)
     assert "--status" in line
+
+
+@pytest.mark.parametrize("arguments", [(), ("--status-token-file", "{folder}/token")])
+def test_pages_for_other_machines_want_tls_and_a_token(
+    program: Program, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "token").write_text("t0ken-of-letters-and-digits")
+    given = [part.format(folder=tmp_path) for part in arguments]
+
+    with program.run("--status", "0.0.0.0:0", *given, "--log-level", "error") as running:
+        line = running.wait_for("can be read from other machines")
+        assert running.exit_code() == 1
+
+    assert "--status-open" in line
+
+
+def test_top_shows_an_app_whose_pages_want_a_token(program: Program, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t0ken-of-letters-and-digits")
+    token.chmod(0o600)
+    with program.run("--status", "127.0.0.1:0", "--status-token-file", str(token), "--json-logs") as running:
+        url = json.loads(running.wait_for("status is served"))["url"]
+        refused, why = ottla("streams", "top", url, "--once")
+        code, _ = ottla("streams", "top", url, "--once", "--token-file", str(token), "--interval", "0.1")
+
+    assert (refused, code) == (1, 0)
+    assert "wants a token: give its file by --token-file" in why
 
 
 def test_top_shows_a_running_app(program: Program) -> None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ottla.streams.language.stream import Stream, WindowedStream
     from ottla.streams.language.windows import WindowValue, tumbling
     from ottla.streams.operating.health import HealthLimits
+    from ottla.streams.operating.status_server import StatusLogin
     from ottla.streams.processing.processor import Processor
     from ottla.streams.seams import (
         DeadLetter,
@@ -103,6 +104,7 @@ __all__ = [
     "SqlMarks",
     "SqliteStore",
     "StateUndecodable",
+    "StatusLogin",
     "Stop",
     "StoreUnavailable",
     "Stream",
@@ -147,6 +149,7 @@ _MODULES = {
     "ottla.streams.language.stream": "Stream WindowedStream",
     "ottla.streams.language.windows": "WindowValue tumbling",
     "ottla.streams.operating.health": "HealthLimits",
+    "ottla.streams.operating.status_server": "StatusLogin",
     "ottla.streams.processing.processor": "Processor",
     "ottla.streams.seams": "DeadLetter FailurePolicy Handler Observer Retry Skip Stop Verdict Work",
 }

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
+from ottla.client.page_server import PageAccess, PagesRefused, page_access
 from ottla.client.settings import SettingError
 from ottla.streams.assembly import (
     STREAMS,
@@ -32,7 +33,7 @@ from ottla.streams.operating.health import HealthLimits
 from ottla.streams.operating.log_lines import set_up_logging
 from ottla.streams.operating.loop_watch import LoopWatch
 from ottla.streams.operating.status import AppPages
-from ottla.streams.operating.status_server import DEFAULT_PORT, StatusServer
+from ottla.streams.operating.status_server import DEFAULT_PORT, StatusLogin, StatusServer
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class App(Topology):
     moves no offsets: those belong to the topics. A topic that two handlers read needs a `group_id` for one.
 
     `status` is the address of a page for `/health`, `/metrics` and `/status`, such as "127.0.0.1:9465"; port
-    0 takes a free one.
+    0 takes a free one. One that other machines reach needs `status_login`, a certificate and a token.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class App(Topology):
         bootstrap_servers: str | Sequence[str] | None = None,
         *,
         status: str | None = None,
+        status_login: StatusLogin | None = None,
         health: HealthLimits | None = None,
         **settings: Any,
     ) -> None:
@@ -81,6 +83,7 @@ class App(Topology):
             settings["bootstrap_servers"] = bootstrap_servers
         self.name = name
         self.status_address = status
+        self.status_login = status_login
         self._health_limits = health or HealthLimits()
         self._settings = settings
         self._overrides: dict[str, Any] = {}
@@ -144,6 +147,7 @@ class App(Topology):
         self,
         *,
         status: str | None = None,
+        status_login: StatusLogin | None = None,
         dedupe: Mapping[str, Dedupe | None] | None = None,
         **settings: Any,
     ) -> None:
@@ -154,6 +158,7 @@ class App(Topology):
         """
         if status is not None:
             self.status_address = status
+        self.status_login = status_login or self.status_login
         for name in dedupe or {}:
             if all(handler.name != name for handler in self._declared):
                 known = ", ".join(handler.name for handler in self._declared)
@@ -326,10 +331,23 @@ class App(Topology):
         longest_ms = max((config.drain_timeout_ms for config in self.configs().values()), default=0)
         return _STOPPING.format(longest_ms / 1_000)
 
+    def _status_access(self, host: str) -> PageAccess:
+        login = self.status_login or StatusLogin()
+        try:
+            return page_access(
+                host,
+                certificate=login.certificate,
+                key_password=login.key_password,
+                token_file=login.token_file,
+                is_open=login.is_open,
+            )
+        except PagesRefused as error:
+            raise SettingError(f"status: {error} (status_login=, or --status-open)") from None
+
     def _status_server(self, address: str) -> StatusServer:
         host, port = parse_address(address)
         pages = AppPages(self.name, lambda: self._running, lambda: asyncio.get_running_loop().time() * 1_000)
-        self._server = StatusServer(host, port, pages.pages())
+        self._server = StatusServer(host, port, pages.pages(), self._status_access(host))
         return self._server
 
 

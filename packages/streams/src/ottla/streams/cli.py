@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,18 @@ def streams() -> None:
     "there are no such pages.",
 )  # fmt: skip
 @click.option(
+    "--status-certificate", type=click.Path(dir_okay=False),
+    help="PEM file with a certificate and its key: the pages are served by TLS.",
+)  # fmt: skip
+@click.option(
+    "--status-token-file", type=click.Path(dir_okay=False),
+    help="File with a token that readers of the pages show, as bearer token or as password of Basic.",
+)  # fmt: skip
+@click.option(
+    "--status-open", is_flag=True,
+    help="Serve the pages to other machines without TLS and token, to all that reach the address.",
+)  # fmt: skip
+@click.option(
     "--log-level",
     type=click.Choice(LEVELS),
     default="info",
@@ -62,6 +75,9 @@ def run(
     program: str,
     bootstrap_server: str | None,
     status: str | None,
+    status_certificate: str | None,
+    status_token_file: str | None,
+    status_open: bool,
     log_level: str,
     json_logs: bool,
     loop: Any,
@@ -81,6 +97,7 @@ def run(
     """
     from ottla.streams.app import App
     from ottla.streams.operating.log_lines import set_up_logging
+    from ottla.streams.operating.status_server import StatusLogin
 
     if reload:
         _reload(program)
@@ -89,7 +106,9 @@ def run(
     app = _loaded(program)
     settings: dict[str, Any] = {} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}
     try:
-        app.override(status=status, **settings)
+        login = StatusLogin(certificate=status_certificate, token_file=status_token_file, is_open=status_open)
+        is_given = status_certificate or status_token_file or status_open
+        app.override(status=status, status_login=login if is_given else None, **settings)
         App.run(app, loop=loop)
     except _mistakes() as error:
         raise click.ClickException(str(error)) from None
@@ -108,7 +127,17 @@ def run(
     show_default=True,
     help="Seconds between looks.",
 )
-def top(url: str, once: bool, as_json: bool, interval: float) -> None:
+@click.option(
+    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the token of the pages (--status-token-file).",
+)  # fmt: skip
+@click.option(
+    "--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificates to trust at an https address; the system's by default.",
+)  # fmt: skip
+def top(
+    url: str, once: bool, as_json: bool, interval: float, token_file: Path | None, ca_file: Path | None
+) -> None:
     """Show the rates, lag, keys in flight and oldest keys of an app that runs with --status, until Ctrl+C.
 
     The address is that of --status, by default 127.0.0.1:9465.
@@ -131,7 +160,7 @@ def top(url: str, once: bool, as_json: bool, interval: float) -> None:
     address = viewing.status_url(url)
 
     def read() -> dict[str, Any]:
-        return viewing.read_status(address)
+        return viewing.read_status(address, token_file, ca_file)
 
     def sleep() -> None:
         _sleep(interval)

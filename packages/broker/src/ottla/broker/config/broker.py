@@ -17,6 +17,7 @@ from ottla.broker.config.compression import (
     ZSTD_LEVEL,
     gzip_level,
 )
+from ottla.broker.config.metrics import MetricsSettings
 from ottla.broker.config.network import NetworkSettings, RequestLimits
 from ottla.broker.config.quotas import QuotaSettings
 from ottla.broker.config.sasl import SaslSettings
@@ -43,6 +44,7 @@ class BrokerConfig(
     AuthorizationSettings,
     SaslSettings,
     ZooKeeperClientSettings,
+    MetricsSettings,
 ):
     """One broker's settings. Every field is a key of Kafka's `server.properties` in snake case."""
 
@@ -449,16 +451,6 @@ class BrokerConfig(
     )
 
     # --- monitoring and Ottla's own
-    metrics_port: int = setting(
-        -1, "Port of the Prometheus endpoint; -1 disables it.", between(-1, 65_535), ottla_only=True
-    )
-    metrics_host: str = setting("127.0.0.1", "Address of the Prometheus endpoint.", ottla_only=True)
-    metrics_group_partitions_max: int = setting(
-        5_000,
-        "Partitions of groups with samples on that page; groups beyond them are left out whole, and counted.",
-        at_least(0),
-        ottla_only=True,
-    )
     event_loop_watchdog_enable: bool = setting(
         True,
         "Whether a broker with `zookeeper.connect` ends when its event loop is blocked for a session "

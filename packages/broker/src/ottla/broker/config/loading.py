@@ -14,6 +14,7 @@ from ottla.broker.config.environment_keys import from_environment
 from ottla.broker.config.keys import find_key, parse_listener_key, values_of
 from ottla.broker.config.listeners import Listener, is_loopback
 from ottla.broker.config.logins import check_logins, has_logins
+from ottla.broker.config.metrics import check_metrics
 from ottla.broker.config.unsupported_keys import (
     ADVERTISED_PARTS,
     ALIASES,
@@ -146,6 +147,7 @@ def check_broker_config(config: BrokerConfig) -> None:
     listeners = {listener.name for listener in config.parsed_listeners}
     _check_advertised(config)
     check_zookeeper_client(config, config.zookeeper_connect)
+    check_metrics(config)
     if config.interbroker_listener not in listeners:
         _refuse_interbroker_listener(config, listeners)
     _check_control_plane(config, listeners)

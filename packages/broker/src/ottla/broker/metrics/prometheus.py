@@ -22,7 +22,7 @@ from ottla.broker.metrics.catalogue import Kind, meaning_of
 from ottla.broker.metrics.registry import HistogramCounts, MetricName, Metrics
 from ottla.broker.metrics.snapshot import MadeOnLoop, Sample, Snapshot, take_snapshot
 from ottla.broker.runtime.loop_budget import Turn
-from ottla.client.page_server import Page, PageServer
+from ottla.client.page_server import Page, PageAccess, PageServer
 
 if TYPE_CHECKING:
     from ottla.broker.runtime.loop_budget import LoopBudget
@@ -118,13 +118,19 @@ def _add_summary(family: Family, title: str, tags: dict[str, str], counts: Histo
 
 
 @asynccontextmanager
-async def prometheus_endpoint(pages: Pages, host: str, port: int) -> AsyncIterator[int]:
+async def prometheus_endpoint(
+    pages: Pages, host: str, port: int, access: PageAccess | None = None
+) -> AsyncIterator[int]:
     """Serve `/metrics` on threads of its own while the context lasts; gives the bound port.
 
     `pages.run()` must run on the loop. Port 0 takes a free port. Raises OSError when the address cannot be
     bound.
     """
-    server = PageServer(host, port, lambda _path: Page(pages.take(), CONTENT_TYPE_PLAIN_0_0_4), "metrics")
+
+    def answer(_path: str) -> Page:
+        return Page(pages.take(), CONTENT_TYPE_PLAIN_0_0_4)
+
+    server = PageServer(host, port, answer, "metrics", access=access)
     server.start()
     try:
         yield server.port

@@ -24,6 +24,7 @@ from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
 from ottla.broker.cluster.zookeeper_session import SessionLease, measure_session, retrying
 from ottla.broker.config.listeners import advertised_host
 from ottla.broker.config.logins import has_logins
+from ottla.broker.config.metrics import metrics_access_of
 from ottla.broker.config.zookeeper_client import zookeeper_security_of
 from ottla.broker.controller.channels import RemoteSender, Sender
 from ottla.broker.controller.control_request_batch import endpoint_of
@@ -100,6 +101,7 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         try:
+            self._metrics_access = await asyncio.to_thread(metrics_access_of, self.config)
             await self._start()
         except BaseException:
             await self._stack.aclose()
@@ -492,5 +494,7 @@ class Broker:
             pages = Pages(self.metrics, self.environment.budget, asyncio.get_running_loop())
             tasks.lasting(pages.run(), "metrics-pages")
             self.metrics_port = await self._stack.enter_async_context(
-                prometheus_endpoint(pages, self.config.metrics_host, self.config.metrics_port)
+                prometheus_endpoint(
+                    pages, self.config.metrics_host, self.config.metrics_port, self._metrics_access
+                )
             )

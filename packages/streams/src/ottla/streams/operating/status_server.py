@@ -11,11 +11,12 @@ import concurrent.futures
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Self
 
-from ottla.client.page_server import Page, PageServer
+from ottla.client.page_server import Page, PageAccess, PageServer
 from ottla.streams.errors import StreamsError
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,20 @@ def json_page(value: object, status: HTTPStatus = HTTPStatus.OK) -> Page:
     return Page(json.dumps(value, indent=2, default=str).encode() + b"\n", status=status)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusLogin:
+    """The login and the encryption of a status page; an address that other machines reach needs both."""
+
+    certificate: str | None = None
+    """A PEM file with a certificate and its key."""
+    key_password: str | None = field(default=None, repr=False)
+    """The password of that key."""
+    token_file: str | None = None
+    """A file with the token that a reader has to show."""
+    is_open: bool = False
+    """Whether the page may be read without them, by all that reach it."""
+
+
 class StatusNotServed(StreamsError):
     """The address of the status page is in use, or is none of this machine."""
 
@@ -45,10 +60,11 @@ class StatusNotServed(StreamsError):
 class StatusServer:
     """Serves pages by path, within `async with`; the functions are called on the event loop."""
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
+    def __init__(self, host: str, port: int, pages: Pages, access: PageAccess | None = None) -> None:
         """Port 0 takes a free one. Entering raises StatusNotServed."""
         self._address = (host, port)
         self._pages = pages
+        self._access = access
         self._server: PageServer | None = None
 
     @property
@@ -56,12 +72,14 @@ class StatusServer:
         """Its address for clients."""
         assert self._server is not None, "the server is not running"
         host = self._server.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}"
+        return f"{self._server.scheme}://{f'[{host}]' if ':' in host else host}:{self._server.port}"
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         try:
-            server = PageServer(*self._address, lambda path: self._answer(path, loop), "streams-status")
+            server = PageServer(
+                *self._address, lambda path: self._answer(path, loop), "streams-status", access=self._access
+            )
         except OSError as error:
             raise StatusNotServed(*self._address, error) from error
         self._server = server

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit, urlunsplit
@@ -50,12 +53,16 @@ def status_url(text: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path or "/status", "", ""))
 
 
-def read_status(url: str) -> dict[str, Any]:
-    """Read a status. Raises StatusUnreadable."""
+def read_status(url: str, token_file: Path | None = None, ca_file: Path | None = None) -> dict[str, Any]:
+    """Read a status, with the token of a file. Raises StatusUnreadable."""
+    fields = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
+    trusted = ssl.create_default_context(cafile=ca_file) if url.startswith("https:") else None
     try:
-        with urlopen(Request(url), timeout=READ_TIMEOUT_S) as answer:
+        with urlopen(Request(url, headers=fields), timeout=READ_TIMEOUT_S, context=trusted) as answer:
             found = json.loads(answer.read(MAX_BYTES))
     except HTTPError as error:
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            raise StatusUnreadable(f"{url} wants a token: give its file by --token-file") from None
         raise StatusUnreadable(f"{url} answered {error.code}: is that the status of a streams app?") from None
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)

@@ -1,0 +1,89 @@
+"""The broker's settings of the page with its metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.config.listeners import is_loopback
+from ottla.broker.runtime.frozen_classes import field_group
+from ottla.client.config_definition import ConfigError, at_least, between, setting
+
+if TYPE_CHECKING:
+    from ottla.client.page_server import PageAccess
+
+
+@field_group
+class MetricsSettings:
+    """The part of `BrokerConfig` for the Prometheus endpoint."""
+
+    metrics_port: int = setting(
+        -1, "Port of the Prometheus endpoint; -1 disables it.", between(-1, 65_535), ottla_only=True
+    )
+    metrics_host: str = setting(
+        "127.0.0.1",
+        "Address of the Prometheus endpoint. One that other machines reach needs TLS and a token: "
+        "metrics.ssl.keystore.location and metrics.token.file.",
+        ottla_only=True,
+    )
+    metrics_ssl_keystore_location: str | None = setting(
+        None,
+        "PEM file with the certificate of that page and its key; a new one is taken by the next connection.",
+        ottla_only=True,
+    )
+    metrics_ssl_key_password: str | None = setting(
+        None, "The password of that key.", ottla_only=True, is_secret=True
+    )
+    metrics_token_file: str | None = setting(
+        None,
+        "File with the token that a reader of that page has to show, as a bearer token or as the password of "
+        "Basic authentication.",
+        ottla_only=True,
+    )
+    metrics_allow_anonymous: bool = setting(
+        False,
+        "Whether that page may be read from other machines without TLS and token, by all that reach it.",
+        ottla_only=True,
+    )
+    metrics_group_partitions_max: int = setting(
+        5_000,
+        "Partitions of groups with samples on that page; groups beyond them are left out whole, and counted.",
+        at_least(0),
+        ottla_only=True,
+    )
+
+
+def metrics_access_of(config: MetricsSettings) -> PageAccess | None:
+    """Return the access to the page, of its files; None without a page. Raises ConfigError."""
+    if config.metrics_port < 0:
+        return None
+    from ottla.client.page_server import PagesRefused, page_access
+
+    try:
+        return page_access(
+            config.metrics_host,
+            certificate=config.metrics_ssl_keystore_location,
+            key_password=config.metrics_ssl_key_password,
+            token_file=config.metrics_token_file,
+            is_open=config.metrics_allow_anonymous,
+        )
+    except PagesRefused as error:
+        raise ConfigError(_key_of(config, str(error)), f"cannot be used: {error}") from error
+
+
+def check_metrics(config: MetricsSettings) -> None:
+    """Raise ConfigError for a page that other machines could read in clear, or without a login."""
+    has_both = config.metrics_ssl_keystore_location and config.metrics_token_file
+    if config.metrics_port < 0 or config.metrics_allow_anonymous or has_both:
+        return
+    if not is_loopback(config.metrics_host):
+        raise ConfigError(
+            "metrics.host",
+            f"must be a loopback address, not {config.metrics_host!r}: others could read the page. Set "
+            "metrics.ssl.keystore.location and metrics.token.file, or metrics.allow.anonymous=true",
+        )
+
+
+def _key_of(config: MetricsSettings, text: str) -> str:
+    """Return the key that an error is about: that of the file it begins with."""
+    file = config.metrics_token_file
+    return "metrics.token.file" if file and text.startswith(file) else "metrics.ssl.keystore.location"
