@@ -10,19 +10,23 @@ from typing import Final
 
 import pytest
 
-from ottla.broker.testing import BrokerThread
-from ottla.zookeeper.acl_migration import migrate, own_identities, plan
+from ottla.admin import Admin
+from ottla.broker.testing import BrokerFailed, BrokerProcess, BrokerThread
+from ottla.producer import Producer
+from ottla.zookeeper.acl_migration import identities_of_brokers, migrate, own_identities, plan
 from ottla.zookeeper.apache_server import RealZooKeeper
 from ottla.zookeeper.client_security import ClientSecurity, SaslLogin
 from ottla.zookeeper.embedded.access import access_to
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.session import OPEN_ACL
+from peers.apache_kafka import ApacheKafka, ZooKeeper
 from peers.maven import kafka_3_server
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 MIGRATOR: Final = "kafka.admin.ZkSecurityMigrator"
 PASSWORD: Final = "open-sesame"
+LEVEL: Final = {"inter.broker.protocol.version": "2.8"}
 
 
 def java(main_class: str, *arguments: str, jaas: Path) -> str:
@@ -102,3 +106,37 @@ async def test_tools_of_the_same_user_log_in_to_the_coordinator_of_a_broker(tmp_
         async with KazooSession(access.connect_string, credentials=access.credentials) as session:
             acl, _ = await session.get_acl("/config/users")
     assert [tuple(entry) for entry in acl] == [(31, "sasl", "ottla")]
+
+
+async def test_brokers_of_both_kinds_share_a_closed_tree(
+    server: str, jaas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each writes what the other has created, and neither starts beside one without the credentials."""
+    connect = f"{server}/kafka"
+    closed = {"zookeeper.connect": connect, "zookeeper.set.acl": "true", **LEVEL}
+    ours = {**closed, "broker.id": "2", "zookeeper.sasl.jaas.file": str(jaas)}
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.auth.login.config={jaas}")
+    apache = ApacheKafka(
+        tmp_path / "1", {**closed, "broker.id": "1"}, zookeeper=ZooKeeper(tmp_path), heap="384m"
+    )
+    await asyncio.to_thread(apache.start)
+    try:
+        with BrokerThread(tmp_path / "2", ours) as broker:
+            async with Admin(broker.bootstrap_servers) as admin:
+                for name in ("theirs", "ours"):
+                    await admin.topics.create(name, partitions=4, replication_factor=2)
+            async with Producer(bootstrap_servers=apache.bootstrap_servers) as producer:
+                for partition in range(4):
+                    await producer.send("ours", b"x", partition=partition)
+                await producer.flush()
+            security = ClientSecurity(login=SaslLogin("kafka", PASSWORD))
+            async with KazooSession(connect, security=security) as session:
+                own = await own_identities(session)
+                assert await identities_of_brokers(session) == {1: own, 2: own}
+                # Apache Kafka closes /consumers/* by its own rule, and the rest as Ottla does.
+                assert not (await plan(session, own, close=True)).changes
+        without = {"zookeeper.connect": connect, "broker.id": "3"}
+        with pytest.raises(BrokerFailed, match="closed to all but sasl:kafka"):
+            await asyncio.to_thread(BrokerProcess(tmp_path / "3", without).start)
+    finally:
+        await asyncio.to_thread(apache.stop)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import re
+import socket
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
+from ottla.zookeeper._kazoo_client import _Handler
 from ottla.zookeeper.apache_server import NoZooKeeper, RealZooKeeper, find_installation, free_port
 from ottla.zookeeper.client_security import (
     ClientSecurity,
@@ -149,12 +153,35 @@ async def test_a_certificate_is_an_identity_that_acls_name(
     async with session_with(f"{secure}/tls{form}", security) as session:
         await session.create("/config/users/u", b"secret", make_parents=True)
         acl, _ = await session.get_acl("/config/users/u")
-        # Many answers in one packet of TLS are all read at once.
-        for number in range(200):
-            await session.create(f"/n{number}", b"x" * 100)
+        async with asyncio.timeout(20):
+            for number in range(20):
+                await asyncio.gather(*(session.create(f"/n{number}-{each}", b"x") for each in range(50)))
 
     assert [(entry.scheme, entry.identity) for entry in acl] == [("x509", "CN=client")]
     assert security.has_credentials
+
+
+def test_bytes_that_tls_has_decrypted_already_are_ready(authority: Authority) -> None:
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(authority.store("ready").with_suffix(".pem"), password=PASSWORD)
+    settings = {
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": str(authority.trusted),
+    }
+    handler = _Handler(10, client_security_from(settings).tls)
+
+    def send(listener: socket.socket) -> None:
+        with served.wrap_socket(listener.accept()[0], server_side=True) as wire:
+            wire.sendall(b"two answers in one record")
+            wire.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        sent = threads.submit(send, listener)
+        wire = handler.create_connection(address=listener.getsockname(), hostname="localhost", timeout=10)
+        assert wire.recv(4) == b"two "
+        assert handler.select([wire], [], [], 0)[0] == [wire]
+        wire.close()
+        sent.result(10)
 
 
 @pytest.mark.java
@@ -181,6 +208,14 @@ async def test_a_login_by_sasl_is_an_identity_that_acls_name(
     assert [tuple(entry) for entry in acl] == [(31, "sasl", "ottla"), (1, "world", "anyone")]
     assert PASSWORD not in caplog.text
     assert "response=" not in caplog.text
+
+
+@pytest.mark.java
+async def test_a_server_without_logins_by_sasl_is_named_at_once(real_server: str) -> None:
+    async with asyncio.timeout(20):
+        with pytest.raises((AuthFailed, NotConnected)):
+            security = ClientSecurity(login=SaslLogin("ottla", PASSWORD))
+            await session_with(real_server, security, connection_timeout_ms=3_000).__aenter__()
 
 
 @pytest.mark.java

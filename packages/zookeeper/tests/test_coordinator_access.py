@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from ottla.zookeeper.embedded.access import (
     read_or_make_secret,
     write_address,
 )
+from ottla.zookeeper.embedded.data_tree import Tree
+from ottla.zookeeper.embedded.request_processor import Client, RequestProcessor
 from ottla.zookeeper.errors import Unavailable, UnsafeSecret
 
 
@@ -205,6 +209,22 @@ def test_a_server_that_does_not_know_the_password_is_noticed() -> None:
     with pytest.raises(RefusedLogin, match="the server"):
         client.step(b"rspauth=00000000000000000000000000000000")
     assert not client.is_complete
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_logins_admit_nobody_and_break_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    served = RequestProcessor(Tree(), lambda _: None, lambda: 0, secret="s" * 16)
+    for _ in range(100):
+        client = Client()
+        served.frame_came(client, struct.pack("!iqiqi", 0, 0, 5_000, 0, 16) + bytes(16))
+        for xid in range(rng.randrange(1, 6)):
+            token = rng.choice([b"", rng.randbytes(rng.randrange(200)), b'nonce="x",response=', b"a" * 9_000])
+            body = struct.pack("!iii", xid, rng.choice([100, 102]), rng.choice([len(token), -1, 2**31 - 1]))
+            served.frame_came(client, body + token)
+        assert not served.is_served(client)
+        assert not client.identities
+    assert not served.tree.sessions
 
 
 # -- on the command line

@@ -24,12 +24,13 @@ from ottla.broker.config import ConfigError, load_broker_config
 from ottla.broker.testing import BrokerFailed, BrokerProcess, BrokerThread
 from ottla.zookeeper import paths
 from ottla.zookeeper.acl_migration import own_identities, plan
-from ottla.zookeeper.apache_server import NoZooKeeper, RealZooKeeper, find_installation
+from ottla.zookeeper.apache_server import NoZooKeeper, RealZooKeeper, find_installation, free_port
 from ottla.zookeeper.cli import zookeeper
 from ottla.zookeeper.embedded.access import access_to
 from ottla.zookeeper.errors import NoAuth
 from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.testing import Background
+from peers.certificates import Authority, missing_openssl
 
 TIMEOUT_S = 30.0
 _numbers = count(1)
@@ -220,3 +221,55 @@ def test_a_file_of_credentials_that_cannot_be_used_is_named_in_one_line(
         BrokerProcess(tmp_path / "data", {"zookeeper.digest.file": str(path)}).start()
     assert said in str(refused.value)
     assert "Traceback" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
+    """Apache's server with a TLS port that wants certificates, and a broker's settings for it."""
+    if missing := missing_openssl():
+        pytest.skip(missing)
+    folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder)
+    stores = {}
+    for name in ("zookeeper", "broker"):
+        certificate, key = authority.sign(name)
+        stores[name] = folder / f"{name}.pem"
+        stores[name].write_text(key.read_text() + certificate.read_text())
+    trusted = folder / "trusted.pem"
+    trusted.write_bytes(authority.cafile.read_bytes())
+    port = free_port()
+    server_settings = {
+        "secureClientPort": str(port),
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": str(stores["zookeeper"]),
+        "ssl.trustStore.location": str(trusted),
+        "authProvider.1": "org.apache.zookeeper.server.auth.X509AuthenticationProvider",
+    }
+    settings = {
+        "zookeeper.connect": f"localhost:{port}/kafka",
+        "zookeeper.session.timeout.ms": "6000",
+        "zookeeper.set.acl": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.keystore.location": str(stores["broker"]),
+        "zookeeper.ssl.truststore.location": str(trusted),
+    }
+    try:
+        with Background(RealZooKeeper(folder / "zk", tick_ms=500, settings=server_settings)) as running:
+            yield running.value.connect_string, settings
+    except NoZooKeeper as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.java
+async def test_a_broker_with_a_certificate_closes_its_znodes_over_tls(
+    secured: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    plain, settings = secured
+    with BrokerThread(tmp_path / "data", settings) as broker:
+        await asyncio.to_thread(use, broker.bootstrap_servers)
+        async with session_of(f"{plain}/kafka") as stranger:
+            acl, _ = await stranger.get_acl("/brokers/topics/a")
+            with pytest.raises(NoAuth):
+                await stranger.set("/controller_epoch", b"9")
+    assert [tuple(entry) for entry in acl] == [(31, "x509", "CN=broker"), (1, "world", "anyone")]

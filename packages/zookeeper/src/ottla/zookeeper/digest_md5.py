@@ -37,11 +37,13 @@ class DigestMd5Client:
     service: str = "zookeeper"
     new_nonce: Callable[[], str] = new_secret
     is_complete: bool = False
+    _is_begun: bool = False
     _expected: str = field(default="", repr=False)
 
     def step(self, token: bytes) -> bytes:
         """Return the answer to a token of the server; the first token is empty. Raises RefusedLogin."""
-        if not token:
+        if not token and not self._is_begun:
+            self._is_begun = True
             return b""
         directives = directives_of(token)
         if self._expected:
