@@ -39,6 +39,18 @@ if sys.platform == "linux":
     with contextlib.suppress(OSError, AttributeError):  # other C libraries have no mallopt
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MIB)
 
+_THRESHOLDS = gc.get_threshold()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Allow full collections again.
+
+    A broker holds them off while it works on a long request and for a second after. Where a test ended its
+    loop earlier, none came in that process any more, and disks in memory are in cycles of references.
+    """
+    gc.set_threshold(*_THRESHOLDS)
+
 
 def pytest_configure() -> None:
     """Refuse an editable installation that is older than the tree: it lacks a package, or has old commands.

@@ -116,7 +116,8 @@ async def test_a_row_that_is_not_written_fails_its_task_and_not_the_next(
     with pytest.raises(ValueError, match="partitions 0 to 0"):
         wrong = batches(["x"], partition=pa.array([7], pa.int32()))
         columns_of = Columns(("value", "partition"), f"{topic}-small")
-        await asyncio.to_thread(lambda: write_rows(wrong, columns_of, settings, None))
+        impatient = config(broker, **{"kafka.max.block.ms": "1000"})  # while it looks whether the topic grows
+        await asyncio.to_thread(lambda: write_rows(wrong, columns_of, impatient, None))
     await asyncio.to_thread(lambda: write_rows(batches(["small"]), columns, settings, None))
 
     assert [row["value"] for row in await read(broker, f"{topic}-small", 1)] == [b"small"]

@@ -19,6 +19,8 @@ from ottla.broker.log.retention import retention
 from ottla.broker.log.retention.passes import LogPasses
 from ottla.broker.log.state.outcomes import Compacted
 from ottla.broker.log.testing import batch, commit, records_of, truncate_to
+from ottla.broker.runtime.environment import Environment
+from ottla.broker.runtime.loop_budget import LoopBudget
 from ottla.protocol.storage.checkpoints import CLEANER_OFFSETS_FILE, decode_offset_checkpoint
 from ottla.protocol.topics import TopicPartition
 
@@ -113,15 +115,16 @@ async def test_a_log_that_is_truncated_after_it_was_chosen_keeps_its_committed_r
 
 
 async def test_a_log_that_retention_empties_after_it_was_chosen_is_compacted_later() -> None:
-    async with registry(log_cleanup_policy=("compact", "delete"), log_retention_ms=60_000) as logs:
+    resting = Environment(budget=LoopBudget(background_ms=0))  # a turn of the loop before each log
+    policies = ("compact", "delete")
+    async with registry(environment=resting, log_cleanup_policy=policies, log_retention_ms=60_000) as logs:
         log = logs.create(PARTITION)
         fill(log, 60)
-        for number in range(100):
-            logs.create(TopicPartition("empty", number))
-        cleaner = Cleaner(logs)
+        logs.create(TopicPartition("empty", 0))
+        cleaner, loop = Cleaner(logs), asyncio.get_running_loop()
 
-        asyncio.get_running_loop().call_soon(lambda: retention.expire(log, 10**9))
-        await cleaner.clean_next(10_000)
+        loop.call_soon(loop.call_soon, lambda: retention.expire(log, 10**9))  # behind the look at this log
+        assert await cleaner.clean_next(10_000) == PARTITION
 
         assert records_of(log) == []
         assert cleaner.figures.uncleanable == {}

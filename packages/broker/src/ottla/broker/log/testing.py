@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from ottla.broker.config import LogConfig
 from ottla.broker.log.compaction.replacement import ReplacementPlan
@@ -47,6 +47,10 @@ async def interrupted_recoveries(
     return disk
 
 
+SMALL_INDEX_BYTES: Final = 64 * 1024
+"""Room for 5,461 entries of a time index."""
+
+
 def batch(
     *values: bytes,
     keys: Sequence[bytes | None] | None = None,
@@ -75,9 +79,14 @@ def log_in(
     recovery_point: int = 0,
     **settings: Any,
 ) -> Log:
-    """Open a log in a directory, in memory unless `files` says otherwise."""
+    """Open a log in a directory, in memory unless `files` says otherwise.
+
+    Its indexes are small unless `settings` say otherwise: those of the default take a disk in memory ten
+    milliseconds for each segment.
+    """
     at = directory / "topic-0"
     files = files or MemoryFiles()
+    settings = {"segment_index_bytes": SMALL_INDEX_BYTES} | settings
     config, is_new = LogConfig(**settings), not files.exists(at)
     return open_log(files, at, PARTITION, config, clean=clean, recovery_point=recovery_point, is_new=is_new)
 

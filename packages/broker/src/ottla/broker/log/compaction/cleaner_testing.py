@@ -14,7 +14,7 @@ from ottla.broker.log.files.fake_files import MemoryFiles
 from ottla.broker.log.files.file_system import Files
 from ottla.broker.log.hosting.registry import LogRegistry
 from ottla.broker.log.log import Log
-from ottla.broker.log.testing import batch, commit
+from ottla.broker.log.testing import SMALL_INDEX_BYTES, batch, commit
 from ottla.broker.runtime.environment import Environment
 
 DIRECTORY = Path("/logs")
@@ -22,19 +22,23 @@ DIRECTORY = Path("/logs")
 
 @asynccontextmanager
 async def registry(
-    files: Files | None = None, directory: Path = DIRECTORY, **settings: Any
+    files: Files | None = None,
+    directory: Path = DIRECTORY,
+    environment: Environment | None = None,
+    **settings: Any,
 ) -> AsyncIterator[LogRegistry]:
     """Open logs that are compacted in segments of 1,000 bytes; `settings` are those of the broker."""
     defaults: dict[str, Any] = {
         "log_dirs": (str(directory),),
         "log_segment_bytes": 1_000,
         "log_index_interval_bytes": 200,
+        "log_index_size_max_bytes": SMALL_INDEX_BYTES,
         "log_cleanup_policy": ("compact",),
         "log_segment_delete_delay_ms": 0,
         "log_cleaner_backoff_ms": 10,
     }
     config = BrokerConfig(**defaults | settings)
-    logs = LogRegistry(config, Environment(), files=files or MemoryFiles())
+    logs = LogRegistry(config, environment or Environment(), files=files or MemoryFiles())
     await logs.lock()
     await logs.open(lambda _: LogConfig.from_broker(config))
     try:
