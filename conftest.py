@@ -12,8 +12,9 @@ import sys
 import tomllib
 from collections.abc import Generator
 from importlib import metadata
+from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -24,6 +25,7 @@ with contextlib.suppress(ImportError):  # some sessions install no Hypothesis, a
     settings.load_profile("ottla")
 
 PACKAGES = Path(__file__).parent / "packages"
+T = TypeVar("T")
 _M_MMAP_THRESHOLD = -3
 _MIB = 1 << 20
 
@@ -92,6 +94,32 @@ class KafkaPythonSocket(socket.socket):
     A client of kafka-python 3.0.12 that is closed while it connects does not close the socket (`connect` in
     kafka/net/inet.py), and the garbage collector tells that to whichever test comes later.
     """
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin a run on several processes with its long tests: one that begins last is waited for by itself.
+
+    xdist gives each process a part of the list, and later moves tests from the ends of parts.
+    """
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    if processes > 1:
+        is_long = [item.get_closest_marker("long") is not None for item in items]
+        long = list(compress(items, is_long))
+        rest = [item for item, known in zip(items, is_long, strict=True) if not known]
+        items[:] = begin_with(long, rest, processes)
+
+
+def begin_with(first: list[T], rest: list[T], parts: int) -> list[T]:
+    """Order items so that each of so many equal parts begins with its share of `first`."""
+    ordered: list[T] = []
+    waiting, left = iter(rest), len(first) + len(rest)
+    for part in range(parts):
+        size = left // (parts - part)  # as xdist divides
+        begun = first[part::parts]
+        ordered += begun
+        ordered += islice(waiting, max(0, size - len(begun)))
+        left -= size
+    return [*ordered, *waiting]
 
 
 def pytest_collection_finish() -> None:

@@ -50,6 +50,7 @@ def test_the_tutorial_is_in_the_order_of_the_site_complete() -> None:
     assert set(first_steps()) == {ROOT / "README.md", *TUTORIAL.glob("*.md")}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # a dozen pages one after the other; each of their programs has a bound of its own
 def test_the_first_steps_are_taken_with_one_broker(broker: BrokerProcess, tmp_path: Path) -> None:
     written = "$ echo hello | ottla produce letters\nProduced 1 record to letters."

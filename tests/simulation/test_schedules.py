@@ -35,6 +35,7 @@ def simulation(*options: str, hash_seed: str = "0", malloc: str = "") -> subproc
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1, 61, SEEDS_IN_A_TEST))
 def test_a_cluster_survives_its_faults(first: int) -> None:
     done = simulation("--seeds", f"{first}:{first + SEEDS_IN_A_TEST - 1}")
@@ -44,6 +45,7 @@ def test_a_cluster_survives_its_faults(first: int) -> None:
     assert int(acknowledged[-1]) > 100 * SEEDS_IN_A_TEST  # clients did write
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1, 21, SEEDS_IN_A_TEST))
 def test_transactions_survive_the_faults_of_a_cluster(first: int) -> None:
     done = simulation("--transactions", "--seeds", f"{first}:{first + SEEDS_IN_A_TEST - 1}")
@@ -53,6 +55,7 @@ def test_transactions_survive_the_faults_of_a_cluster(first: int) -> None:
     assert int(committed[-1]) > 10 * SEEDS_IN_A_TEST
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1, 41, SEEDS_IN_A_TEST))
 def test_a_cluster_survives_full_disks_among_its_faults(first: int) -> None:
     done = simulation("--full-disks", "--seeds", f"{first}:{first + SEEDS_IN_A_TEST - 1}")

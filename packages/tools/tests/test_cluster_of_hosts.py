@@ -194,6 +194,7 @@ def test_a_port_that_is_taken_is_named_with_its_host(hosts: Hosts) -> None:
     assert not hosts.data_dir.exists()
 
 
+@pytest.mark.long
 def test_a_cluster_over_hosts_is_upgraded_repaired_and_expanded(hosts: Hosts, sshd: Sshd) -> None:
     begun = hosts.run("start")
     assert begun.exit_code == 0, begun.output

@@ -74,6 +74,7 @@ def pids(directory: Path) -> dict[str, int | None]:
     return {member.name: running_pid(member) for member in members_of(layout, directory)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("zookeeper", ["embedded", pytest.param("apache", marks=pytest.mark.java)])
 def test_a_cluster_starts_replaces_a_killed_broker_and_stops(
     zookeeper: str, directory: Path, base_port: int

@@ -178,6 +178,7 @@ class NeverMarking(MemoryStore):
         await asyncio.Event().wait()
 
 
+@pytest.mark.long
 async def test_health_names_a_partition_that_stands_still_while_work_waits(
     broker: BrokerProcess, fresh: Fresh
 ) -> None:

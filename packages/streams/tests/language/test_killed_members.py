@@ -251,6 +251,7 @@ async def check_windows(servers: str, sent: list[Sent]) -> None:
     assert closed <= emitted.keys()
 
 
+@pytest.mark.long
 async def test_members_killed_a_few_times_lose_and_repeat_nothing(servers: str, tmp_path: Path) -> None:
     seed = 12
     sent = orders(2_000, random.Random(seed))
