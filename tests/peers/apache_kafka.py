@@ -186,9 +186,15 @@ def brokers_known_to(port: int) -> list[int]:
     return [broker.node_id for broker in MetadataResponse.decode(body[offset:], 1).brokers]
 
 
-def run_tool(main_class: str, *arguments: str, timeout_s: float = 120, stdin: str | None = None) -> str:
-    """Run one of Kafka 3.9's command-line classes and return what it printed."""
-    command = ["java", "-Xmx256m", _QUIET, "-cp", kafka_3_server(), main_class, *arguments]
+def run_tool(
+    main_class: str,
+    *arguments: str,
+    timeout_s: float = 120,
+    stdin: str | None = None,
+    class_path: str | None = None,
+) -> str:
+    """Run one of Kafka's command-line classes, of 3.9 by default, and return what it printed."""
+    command = ["java", "-Xmx256m", _QUIET, "-cp", class_path or kafka_3_server(), main_class, *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin
     )

@@ -71,6 +71,11 @@ def kafka_4_server() -> str:
     return classpath(f"org.apache.kafka:kafka_2.13:{KAFKA_4}", "org.slf4j:slf4j-simple:1.7.36")
 
 
+def kafka_4_tools() -> str:
+    """Class path of the command-line tools of Apache Kafka 4.4."""
+    return classpath(f"org.apache.kafka:kafka-tools:{KAFKA_4}", "org.slf4j:slf4j-simple:1.7.36")
+
+
 def kafka_clients(version: str) -> str:
     """Class path of Apache Kafka's Java client of the given version."""
     return classpath(f"org.apache.kafka:kafka-clients:{version}", "org.slf4j:slf4j-simple:1.7.36")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.config import broker_config_from
+from ottla.broker.config import broker_config_from, load_broker_config
 from ottla.client.config_definition import ConfigError
 
 
@@ -45,3 +45,15 @@ def test_super_users_may_be_distinguished_names() -> None:
     text = "User:CN=broker,OU=Ops,C=SE;User:admin"
 
     assert broker_config_from({"super.users": text}).super_users == text
+
+
+def test_keys_of_an_authorizer_that_is_not_configured_are_named_in_a_warning() -> None:
+    keys = {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "true"}
+    loaded = load_broker_config({"listeners": "PLAINTEXT://127.0.0.1:0", **keys})
+    assert loaded.warnings == (
+        "allow.everyone.if.no.acl.found has no effect without authorizer.class.name",
+        "super.users has no effect without authorizer.class.name",
+    )
+
+    authorizer = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    assert load_broker_config({"listeners": "PLAINTEXT://0.0.0.0:0", **keys, **authorizer}).warnings == ()

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api.testing import batch_of
 from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
+from ottla.broker.security.tls.testing import Authority
 from ottla.broker.server.broker import Broker
 from ottla.broker.testing import free_port
 from ottla.protocol.api import (
@@ -38,7 +40,9 @@ from ottla.protocol.messages.acls import (
     DescribeAclsRequest,
 )
 from ottla.protocol.messages.control_requests import UpdateMetadataRequest
+from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.kazoo_session import KazooSession
@@ -48,7 +52,7 @@ BOUND_S = 60.0
 AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 ANONYMOUS = "User:ANONYMOUS"
 BROKERS, CLIENT = "127.0.0.1", "127.0.0.2"
-CLUSTER, GROUP, LITERAL, ANY, ALL, READ, ALLOW = 4, 3, 3, 1, 2, 3, 3
+TOPIC, GROUP, CLUSTER, LITERAL, ANY, ALL, READ, WRITE, ALLOW = 2, 3, 4, 3, 1, 2, 3, 4, 3
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -101,9 +105,9 @@ async def create(broker: Broker, *rules: AclCreation, source: str = BROKERS) -> 
     return [result.error_code for result in answer.results]
 
 
-async def delete(broker: Broker, name: str) -> int:
+async def delete(broker: Broker, name: str, *, kind: int = GROUP) -> int:
     filter_ = DeleteAclsFilter(
-        resource_type_filter=GROUP, resource_name_filter=name, pattern_type_filter=LITERAL,
+        resource_type_filter=kind, resource_name_filter=name, pattern_type_filter=LITERAL,
         principal_filter=None, host_filter=None, operation=ANY, permission_type=ANY,
     )  # fmt: skip
     answer = await ask(broker, DeleteAclsRequest(filters=[filter_]), 3)
@@ -163,6 +167,53 @@ async def test_a_start_that_would_lock_out_the_brokers_is_refused_before_a_liste
 
         async with Broker(broker_config_from(own | {"super.users": ANONYMOUS})):
             pass
+
+
+LINE = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="s" '
+    'user_broker="s";'
+)
+BY_LOGIN = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "security.inter.broker.protocol": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": LINE,
+}
+
+
+def by_certificate(directory: Path) -> dict[str, str]:
+    authority = Authority()
+    return {
+        "listeners": "SSL://127.0.0.1:0",
+        "security.inter.broker.protocol": "SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": authority.sign("Broker").write(directory / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": authority.write(directory / "authority.pem"),
+        "ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/L",
+    }
+
+
+@pytest.mark.parametrize("proof", ["login", "certificate"])
+async def test_brokers_that_prove_who_they_are_need_the_permission_for_that_principal(
+    tmp_path: Path, proof: str
+) -> None:
+    secured = BY_LOGIN if proof == "login" else by_certificate(tmp_path)
+    async with EmbeddedCoordinator() as coordinator:
+        own = settings(tmp_path / "1", zookeeper_connect=coordinator.connect_string) | secured
+        with pytest.raises(StartupRefused, match="connect to each other as User:broker, which may not"):
+            await Broker(broker_config_from(own | {"super.users": ANONYMOUS})).__aenter__()
+
+        own["super.users"] = "User:broker"
+        other = own | {"broker.id": "2", "log.dirs": str(tmp_path / "2")}
+        async with Broker(broker_config_from(own)) as first, Broker(broker_config_from(other)) as second:
+            await first.services.topics.create(NewTopic("t", assignments={0: [2, 1]}))
+            for broker in (first, second):
+                metadata = broker.services.metadata
+                await until(lambda: metadata.leader_of(TopicPartition("t", 0)) == 2)  # noqa: B023
+                assert metadata.alive_broker_ids == [1, 2]
 
 
 # -- requests of brokers
@@ -249,3 +300,48 @@ async def test_a_changed_rule_holds_on_every_open_connection_of_every_broker(tmp
         for caller in callers:
             caller.writer.close()
     assert min(epochs) >= 6, "each change makes each session forget its partitions"
+
+
+async def test_a_revoked_right_ends_the_service_of_the_fast_paths_at_once(tmp_path: Path) -> None:
+    records = PartitionProduceData(index=0, records=batch_of(b"a"))
+    produce = ProduceRequest(
+        acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=[records])]
+    )
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    fetch = FetchRequest(
+        max_wait_ms=0, min_bytes=1, session_epoch=-1, topics=[FetchTopic(topic="t", partitions=[partition])]
+    )
+    async with brokers_of(tmp_path, 1) as (broker,):
+        await broker.services.topics.create(NewTopic("t", 1, 1))
+        await broker.services.topics.wait_until_led("t", 1, BOUND_S * 1000)
+        caller = await Caller.to(broker, CLIENT)
+
+        async def errors() -> tuple[int, int]:
+            produced, fetched = await caller.ask(produce, 9), await caller.ask(fetch, 11)
+            return (
+                produced.responses[0].partition_responses[0].error_code,
+                fetched.responses[0].partitions[0].error_code,
+            )
+
+        denied = (ErrorCode.TOPIC_AUTHORIZATION_FAILED,) * 2
+        assert await errors() == denied
+        writes, reads = (rule("t", kind=TOPIC, operation=operation) for operation in (WRITE, READ))
+        assert await create(broker, writes, reads) == [0, 0]
+        (session,) = [
+            connection.session
+            for connection in broker._server.connections.all()
+            if connection.session.client_host == CLIENT
+        ]
+        for _ in range(3):
+            assert await errors() == (0, 0)
+        for api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            assert len(session.targets_of(api_key)) == 1, "the fast path serves it"
+
+        assert await delete(broker, "t", kind=TOPIC) == 2
+
+        assert await errors() == denied
+        assert session.targets_of(ApiKey.PRODUCE) == {}
+        log = broker.services.logs.get(TopicPartition("t", 0))
+        assert log is not None
+        assert log.log_end_offset == 3
+        caller.writer.close()

@@ -16,11 +16,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
+from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.config.listeners import advertised_host, is_loopback, parse_networks
 from ottla.broker.config.logins import broker_login, has_logins
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Operation, plain_address
 from ottla.broker.security.principal import ANONYMOUS, Principal
+from ottla.broker.security.tls.principal_mapping import NoRuleApplies
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
@@ -29,7 +31,9 @@ from ottla.zookeeper.znodes import BrokerRegistration
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.security.acls.authorizer import AclAuthorizer
     from ottla.broker.security.authorizer import Authorizer
+    from ottla.broker.security.tls.contexts import ListenerTls
     from ottla.zookeeper.session import Operations
 
 log = logging.getLogger("request")
@@ -244,13 +248,34 @@ class InterBrokerAccess:
                 self._addresses = self._addresses._replace(are_complete=False)
 
 
-def principal_of_brokers(config: BrokerConfig) -> Principal:
-    """Return the principal as which the brokers of this configuration connect to each other."""
+def principal_of_brokers(config: BrokerConfig, tls: ListenerTls | None) -> Principal:
+    """Return the principal as which brokers of this configuration connect to each other.
+
+    `tls` is that of their listener. Raises `NoRuleApplies` where a certificate gives none.
+    """
     listeners = {listener.name: listener for listener in config.parsed_listeners}
     listener = listeners.get(config.interbroker_listener)
-    if listener is None or not has_logins(listener):
-        return ANONYMOUS
-    return Principal("User", broker_login(config, listener).options["username"])
+    if listener is not None and has_logins(listener):
+        return Principal("User", broker_login(config, listener).options["username"])
+    return ANONYMOUS if tls is None else tls.own_principal()
+
+
+def check_brokers_may_act(config: BrokerConfig, authorizer: AclAuthorizer, tls: ListenerTls | None) -> None:
+    """Check that brokers may perform CLUSTER_ACTION at each other. Raises `StartupRefused`.
+
+    A broker that is a cluster of its own needs no permission. `tls` is that of the brokers' listener.
+    """
+    if config.zookeeper_connect is None:
+        return
+    try:
+        principal = principal_of_brokers(config, tls)
+    except NoRuleApplies as error:
+        raise StartupRefused(f"authorizer.class.name: brokers have no principal: {error}") from None
+    if not authorizer.may_act_as_broker(principal):
+        raise StartupRefused(
+            f"authorizer.class.name: brokers connect to each other as {principal}, which may not perform "
+            f"CLUSTER_ACTION; {HOW_TO_ALLOW}"
+        )
 
 
 def _advertised_hosts(config: BrokerConfig) -> dict[str, str]:

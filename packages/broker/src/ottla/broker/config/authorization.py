@@ -20,17 +20,16 @@ class AuthorizationSettings:
 
     authorizer_class_name: str = setting(
         "",
-        "Not supported: `kafka.security.authorizer.AclAuthorizer` has ACLs decide about every request; empty "
-        "allows all.",
+        "`kafka.security.authorizer.AclAuthorizer` has ACLs decide about every request; empty allows all.",
     )
     super_users: str = setting(
         "",
-        "Not supported: principals that may do everything, separated by semicolons: "
+        "Principals that may do everything, separated by semicolons: "
         "`User:admin;User:CN=broker,OU=ops`. The brokers' own belongs here, unless an ACL allows it "
         "CLUSTER_ACTION.",
     )
     allow_everyone_if_no_acl_found: bool = setting(
-        False, "Not supported: whether a resource without ACLs is open to everybody."
+        False, "Whether a resource without ACLs is open to everybody."
     )
 
 

@@ -67,7 +67,11 @@ def load_broker_config(
     explicit = {name: text for name, text in settings.items() if find_key(BrokerConfig, name) is not None}
     implied = {} if properties is None else {"listeners": KAFKA_LISTENERS}
     config = broker_config_from(implied | explicit)
-    return Loaded(config, explicit, (*warnings, *_unused(config), *_exposure(config)))
+    return Loaded(
+        config,
+        explicit,
+        (*warnings, *_unused(config), *_exposure(config), *_idle_authorization(config, explicit)),
+    )
 
 
 def _refuse_unknown(flags: Mapping[str, str]) -> None:
@@ -103,7 +107,9 @@ def _unused(config: BrokerConfig) -> Iterator[str]:
 
 
 def _exposure(config: BrokerConfig) -> list[str]:
-    """Warn of listeners that other machines reach without a login."""
+    """Warn of listeners that other machines reach without a login, where no authorizer decides."""
+    if config.authorizer_class_name:
+        return []
     reached = [
         str(listener)
         for listener in config.parsed_listeners
@@ -123,6 +129,14 @@ def _proves_clients(config: BrokerConfig, listener: Listener) -> bool:
         return True
     required = config.of_listener(listener.name).ssl_client_auth == "required"
     return listener.security_protocol == "SSL" and required
+
+
+def _idle_authorization(config: BrokerConfig, explicit: Iterable[str]) -> list[str]:
+    """Warn of keys about an authorizer that is not configured: Kafka ignores them."""
+    keys = {"super.users", "allow.everyone.if.no.acl.found"}
+    if config.authorizer_class_name:
+        return []
+    return [f"{key} has no effect without authorizer.class.name" for key in sorted(keys & set(explicit))]
 
 
 def broker_config_from(settings: Mapping[str, str]) -> BrokerConfig:

@@ -22,7 +22,7 @@ LISTENER_PARTS = ("host.name", "port")
 ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 """The keys of an address before `listeners` and `advertised.listeners`."""
 
-NO_PROTECTION: Final = "there is no TLS, login or access control here yet"
+NO_PROTECTION: Final = "there is no TLS or login here yet"
 NOT_SUPPORTED: Final = "Not supported"
 """The documentation of a setting that is here to be refused begins with it."""
 _DEFAULT_QUOTA: Final = "default quotas are dynamic: kafka-configs --entity-type clients --entity-default"
@@ -93,9 +93,6 @@ SECURITY_PREFIXES: tuple[str, ...] = (
 """Beginnings of keys of Kafka for TLS, logins and their secrets."""
 
 SECURITY_KEYS: Mapping[str, str] = {
-    "authorizer.class.name": "",
-    "super.users": "",
-    "allow.everyone.if.no.acl.found": "true",
     "principal.builder.class": "",
     "security.providers": "",
     "connections.max.reauth.ms": "0",

@@ -94,6 +94,15 @@ class OpenConnections(Generic[C]):
         """Return the connections that are open now."""
         return list(self._open)
 
+    def forget_partitions(self) -> list[object]:
+        """Send the next request for each partition down the general path; return the indexes for release."""
+        dropped: list[object] = []
+        for connection in self._open:
+            if connection.session.known is not None:
+                dropped.append(connection.session.known)
+            connection.session.forget_partitions()
+        return dropped
+
     def next_number(self) -> int:
         """Number the connections of this broker."""
         self._numbers += 1

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.broker.api.routes import ROUTES
-from ottla.broker.cluster.inter_broker_access import HOW_TO_ALLOW, principal_of_brokers
+from ottla.broker.cluster.inter_broker_access import check_brokers_may_act
 from ottla.broker.cluster.registration import (
     Registration,
     StartupRefused,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ottla.broker.api.services import Services
-    from ottla.broker.cluster.acls import Acls
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller_context import LiveBroker
     from ottla.broker.server.listener_logins import BrokerLogins
@@ -302,22 +301,18 @@ class Broker:
         await configs.load()
         self._start_tls(services)
         if services.acls is not None:
-            await self._load_acls(services.acls)
+            await retrying(services.acls.load)
+            tls = self.tls.of(self.config.interbroker_listener)
+            check_brokers_may_act(self.config, services.acls.authorizer, tls)
         return logins
 
-    async def _load_acls(self, acls: Acls) -> None:
-        await retrying(acls.load)
-        principal = principal_of_brokers(self.config)
-        if self.config.zookeeper_connect is not None and not acls.authorizer.may_act_as_broker(principal):
-            raise StartupRefused(
-                f"authorizer.class.name: brokers connect to each other as {principal}, which may not perform "
-                f"CLUSTER_ACTION; {HOW_TO_ALLOW}"
-            )
-
     def _forget_partitions(self) -> None:
-        """Send every client down the general path: an ACL has changed."""
-        for connection in self._server.connections.all():
-            connection.session.forget_partitions()
+        """Send every client down the general path at once: an ACL has changed.
+
+        The indexes of thousands of sessions are freed in steps.
+        """
+        if dropped := self._server.connections.forget_partitions():
+            self._control.spawn(self.environment.budget.turn().drop(dropped), "dropped-partitions")
 
     def _topic_changed(self, topic: str, config: Any) -> None:
         for log in self.services.logs.of_topic(topic):

@@ -173,6 +173,13 @@ class ListenerTls:
         """Use it for new connections."""
         self.stores, self.context, self.to_brokers, self._rules = made
 
+    def own_principal(self) -> Principal:
+        """Return the principal of a client with this listener's own certificate. Raises `NoRuleApplies`."""
+        if self.context.verify_mode is ssl.CERT_NONE or self.stores.keys is None:
+            return ANONYMOUS
+        subject = _own_names(self.stores.keys).subject
+        return Principal("User", principal_name(self._rules, subject))
+
     def principal_of(self, tls: ssl.SSLObject) -> Principal:
         """Return the principal of a client's certificate. Raises `NoRuleApplies`, `MalformedCertificate`."""
         certificate = tls.getpeercert(binary_form=True)
