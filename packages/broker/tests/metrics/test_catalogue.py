@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from ottla.admin import Admin
+from ottla.admin.configs import CLIENT_ID
 from ottla.broker.metrics import MetricName
 from ottla.broker.metrics.catalogue import Described, catalogue, kind_of, meaning_of
 from ottla.broker.metrics.prometheus import prometheus_name
@@ -89,6 +92,13 @@ PROMISED = [
 ]
 
 
+async def set_quotas(servers: str) -> None:
+    """Set quotas that no client of the test exceeds."""
+    quotas = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+    async with Admin(bootstrap_servers=servers) as admin:
+        await admin.quotas.alter({CLIENT_ID: None}, dict.fromkeys(quotas, 1_000_000_000))
+
+
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
     """A broker with a topic that was written, read and committed."""
@@ -99,6 +109,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
     }
     with BrokerThread(tmp_path_factory.mktemp("data"), settings) as broker:
         servers = {"bootstrap.servers": broker.bootstrap_servers}
+        asyncio.run(set_quotas(broker.bootstrap_servers))
         producer = Producer(servers)
         producer.produce("orders", b"value")
         assert producer.flush(TIMEOUT_S) == 0

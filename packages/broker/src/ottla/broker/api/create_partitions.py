@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.quotas.clients import ControllerMutations
 from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import ALTER_TOPICS
@@ -23,8 +24,12 @@ from ottla.protocol.messages.topics import (
 )
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.placement import Charge
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.runtime.environment import Environment
+
+FIRST_STRICT: Final = 3
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 class Needs(Protocol):
@@ -42,16 +47,20 @@ async def handle(
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}
     refused = await refused_names(context, ALTER_TOPICS, (name for name in unique if times[name] == 1))
+    mutations = ControllerMutations.of(context.quotas, context.api_version, FIRST_STRICT)
     results = []
     async for topic in context.paced(unique.values()):
         if topic.name in refused:
             results.append(_failed(topic.name, TopicAuthorizationFailed()))
             continue
-        result = await _add(services, topic, times[topic.name], validate_only=request.validate_only)
+        result = await _add(
+            services, topic, times[topic.name], mutations.record, validate_only=request.validate_only
+        )
         left_ms = deadline_ms - services.environment.clock.monotonic_ms()
         if result.error_code == ErrorCode.NONE and not request.validate_only:
             await _wait(services, topic, result, left_ms)
         results.append(result)
+    context.throttle_time_ms = mutations.throttle_time_ms
     return CreatePartitionsResponse(results=results)
 
 
@@ -60,7 +69,7 @@ def _failed(name: str, error: KafkaError) -> CreatePartitionsTopicResult:
 
 
 async def _add(
-    services: Needs, topic: CreatePartitionsTopic, times: int, *, validate_only: bool
+    services: Needs, topic: CreatePartitionsTopic, times: int, charge: Charge, *, validate_only: bool
 ) -> CreatePartitionsTopicResult:
     assignments = (
         None
@@ -71,7 +80,7 @@ async def _add(
         if times > 1:
             raise InvalidRequest(f"The request has several entries for topic {topic.name}.")
         await services.topics.add_partitions(
-            topic.name, topic.count, assignments, validate_only=validate_only
+            topic.name, topic.count, assignments, validate_only=validate_only, charge=charge
         )
     except KafkaError as error:
         return _failed(topic.name, error)

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.cluster.topics import CreatedTopic, NewTopic
+from ottla.broker.quotas.clients import ControllerMutations
 from ottla.broker.requests.authorization import NOTHING_REFUSED, refused_names
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import CREATE, CREATE_TOPICS, DESCRIBE_TOPIC_CONFIGS
@@ -31,10 +32,13 @@ from ottla.protocol.messages.topics import (
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.placement import Charge
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
     from ottla.broker.runtime.environment import Environment
 
+FIRST_STRICT: Final = 6
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 _NO_ID: Final = uuid.UUID(int=0)
 
 
@@ -62,10 +66,16 @@ async def handle(
     times = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}
     refused = await _not_to_create(unique, context)
+    mutations = ControllerMutations.of(context.quotas, context.api_version, FIRST_STRICT)
     results = [
-        await _create(services, topic, times[topic.name], refused, validate_only=request.validate_only)
+        _failed(topic.name, TopicAuthorizationFailed())
+        if topic.name in refused and times[topic.name] == 1
+        else await _create(
+            services, topic, times[topic.name], mutations.record, validate_only=request.validate_only
+        )
         async for topic in context.paced(unique.values())
     ]
+    context.throttle_time_ms = mutations.throttle_time_ms
     if not request.validate_only:
         await _wait(services, [r for r in results if r.error_code == ErrorCode.NONE], deadline_ms)
     if context.has_authorizer:
@@ -96,14 +106,12 @@ def _hide_configs(result: CreatableTopicResult, context: RequestContext) -> None
 
 
 async def _create(
-    services: Needs, topic: CreatableTopic, times: int, refused: AbstractSet[str], *, validate_only: bool
+    services: Needs, topic: CreatableTopic, times: int, charge: Charge, *, validate_only: bool
 ) -> CreatableTopicResult:
     try:
         if times > 1:
             raise InvalidRequest(f"The request has several entries for topic {topic.name}.")
-        if topic.name in refused:
-            raise TopicAuthorizationFailed
-        created = await services.topics.create(_new_topic(topic), validate_only=validate_only)
+        created = await services.topics.create(_new_topic(topic), validate_only=validate_only, charge=charge)
     except KafkaError as error:
         return _failed(topic.name, error)
     return _created(services, created, topic)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.quotas.clients import ControllerMutations
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import DELETE_TOPICS, DESCRIBE_TOPICS
 from ottla.broker.security.authorizer import Resource, ResourceType
@@ -25,10 +26,13 @@ from ottla.protocol.messages.topics import (
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.placement import Charge
     from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
     from ottla.broker.runtime.environment import Environment
 
+FIRST_STRICT: Final = 5
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 _NO_ID = uuid.UUID(int=0)
 
 
@@ -56,14 +60,20 @@ async def handle(
         return DeleteTopicsResponse(
             responses=[_failed(entry.name, entry.topic_id, error) async for entry in context.paced(asked)]
         )
-    results = [await _mark(services, topic, context) async for topic in context.paced(asked)]
+    mutations = ControllerMutations.of(context.quotas, context.api_version, FIRST_STRICT)
+    results = [
+        await _mark(services, topic, context, mutations.record) async for topic in context.paced(asked)
+    ]
+    context.throttle_time_ms = mutations.throttle_time_ms
     async for result in context.paced(results):
         if not result.error_code:
             await _wait(services, result, deadline_ms)
     return DeleteTopicsResponse(responses=results)
 
 
-async def _mark(services: Needs, asked: DeleteTopicState, context: RequestContext) -> DeletableTopicResult:
+async def _mark(
+    services: Needs, asked: DeleteTopicState, context: RequestContext, charge: Charge
+) -> DeletableTopicResult:
     """Mark a topic. A client that knows the id and may not describe the topic gets no name."""
     name = asked.name
     topic_id = asked.topic_id
@@ -79,7 +89,7 @@ async def _mark(services: Needs, asked: DeleteTopicState, context: RequestContex
         if not context.allows(DELETE_TOPICS, Resource(ResourceType.TOPIC, name)):
             raise TopicAuthorizationFailed
         known_id = services.metadata.topic_id(name)
-        await services.topics.delete(name)
+        await services.topics.delete(name, charge=charge)
     except KafkaError as error:
         return _failed(name, topic_id, error)
     return DeletableTopicResult(name=name, topic_id=known_id)

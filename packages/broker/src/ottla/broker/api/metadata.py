@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ottla.broker.api.describe_cluster import cluster_operations
 from ottla.broker.cluster.metadata import NO_LEADER, KnownPartition, KnownTopic
+from ottla.broker.quotas.clients import ControllerMutations
 from ottla.broker.requests.authorization import (
     NO_OPERATIONS_ASKED,
     NOTHING_REFUSED,
@@ -203,7 +204,12 @@ async def _create_missing(
         and not why_illegal_topic_name(topic.name)
     ]
     limit = services.config.request_max_auto_created_topics
-    return await services.topics.auto_create(missing[:limit]) if missing else {}
+    if not missing:
+        return {}
+    mutations = ControllerMutations(context.quotas, is_strict=False)
+    errors = await services.topics.auto_create(missing[:limit], mutations.record)
+    context.throttle_time_ms = mutations.throttle_time_ms
+    return errors
 
 
 async def _answer(

@@ -23,6 +23,7 @@ from ottla.broker.log.files.file_system import DiskFiles, Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery.recovery import open_log
 from ottla.broker.metrics import Metrics
+from ottla.broker.quotas.rates import UNLIMITED, SessionQuotas
 from ottla.broker.quotas.replication import ReplicationQuotas
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.replication.read_replicas import ReadReplicas
@@ -101,6 +102,7 @@ class FakeSession:
     is_gone: bool = False
     is_refused: bool = False
     login: Login | None = None
+    quotas: SessionQuotas = UNLIMITED
     known: dict[int, dict[bytes, Any]] = field(default_factory=dict)
 
     def authenticated(self, principal: Principal, *, ends_after_ms: float | None = None) -> None:

@@ -28,6 +28,14 @@ LARGE_PARTITIONS: Final = 1_000
 BYTES_PER_PARTITION: Final = 10
 """About what a partition takes of a znode."""
 
+Charge = Callable[[int], object]
+"""Counts partitions that are about to be created or deleted; raises ThrottlingQuotaExceeded."""
+
+
+def uncounted(_: int) -> None:
+    """Count nothing: no client asks for it."""
+
+
 Assignments = dict[int, list[int]]
 
 

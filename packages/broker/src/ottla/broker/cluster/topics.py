@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.cluster.placement import (
     BYTES_PER_PARTITION,
     Assignments,
+    Charge,
     assign_replicas,
     encoded,
     for_bytes,
     for_partitions,
     new_topic_id,
+    uncounted,
 )
 from ottla.broker.cluster.topic_settings import checked_overrides, create_topic, put_new_settings
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
@@ -120,7 +123,9 @@ class Topics:
 
     # ---- creating
 
-    async def create(self, topic: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
+    async def create(
+        self, topic: NewTopic, *, validate_only: bool = False, charge: Charge = uncounted
+    ) -> CreatedTopic:
         """Write the topic's configuration and assignment, after checking both.
 
         Raises InvalidTopicException, TopicAlreadyExists, InvalidPartitions, InvalidReplicationFactor,
@@ -132,6 +137,8 @@ class Topics:
             await self._check_name_is_free(topic.name)
             count = max(self._partitions(topic), len(topic.assignments))
             created, data, mine = await for_partitions(count, partial(self._plan, topic))
+            if not validate_only:
+                charge(created.partitions)
             self._make_room(mine, validate_only=validate_only)
             if not validate_only:
                 await self._write(created, data, overrides)
@@ -244,7 +251,7 @@ class Topics:
 
     # ---- automatic creation
 
-    async def auto_create(self, names: Sequence[str]) -> dict[str, KafkaError]:
+    async def auto_create(self, names: Sequence[str], charge: Charge = uncounted) -> dict[str, KafkaError]:
         """Create missing topics of a Metadata request, and wait a moment for the leaders of all together.
 
         Returns the errors of those that were not created. A topic without a leader is no error here: the
@@ -257,7 +264,7 @@ class Topics:
                 errors[name] = silent
                 continue
             try:
-                await self._create_quietly(name)
+                await self._create_quietly(name, charge)
             except KafkaError as error:
                 errors[name] = error
                 silent = error if isinstance(error, RequestTimedOut) else None
@@ -275,13 +282,11 @@ class Topics:
         partitions = internal_topic(name, self.config, self._most_replicas).partitions
         await self.wait_until_led(name, partitions, INTERNAL_CREATION_WAIT_MS)
 
-    async def _create_quietly(self, name: str) -> None:
+    async def _create_quietly(self, name: str, charge: Charge = uncounted) -> None:
         is_internal = name in INTERNAL_TOPICS
         topic = internal_topic(name, self.config, self._most_replicas) if is_internal else NewTopic(name)
-        try:
-            await self.create(topic)
-        except TopicAlreadyExists:
-            return
+        with contextlib.suppress(TopicAlreadyExists):
+            await self.create(topic, charge=charge)
 
     @property
     def _most_replicas(self) -> int | None:
@@ -290,7 +295,7 @@ class Topics:
 
     # ---- deleting and enlarging
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, *, charge: Charge = uncounted) -> None:
         """Mark a topic for deletion; the controller deletes it.
 
         Raises TopicDeletionDisabled, UnknownTopicOrPartition, or RequestTimedOut.
@@ -300,10 +305,9 @@ class Topics:
         with zookeeper_errors():
             if not await self._session.exists(_path_of(name)):
                 raise UnknownTopicOrPartition(f"Topic '{name}' does not exist.")
-            try:
+            charge(self._metadata.partition_count(name))
+            with contextlib.suppress(NodeExists):
                 await self._session.create(paths.deleted_topic(name), b"", make_parents=True)
-            except NodeExists:
-                return
 
     async def add_partitions(
         self,
@@ -312,6 +316,7 @@ class Topics:
         assignments: Sequence[Sequence[int]] | None,
         *,
         validate_only: bool = False,
+        charge: Charge = uncounted,
     ) -> None:
         """Enlarge a topic to `count` partitions; `assignments` are the replicas of the new ones.
 
@@ -325,7 +330,10 @@ class Topics:
                 except NoNode:
                     raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.") from None
                 grow = partial(self._enlarge, name, data, count, assignments)
-                enlarged, mine = await for_partitions(max(count, len(data) // BYTES_PER_PARTITION), grow)
+                enlarged, mine, new = await for_partitions(max(count, len(data) // BYTES_PER_PARTITION), grow)
+                if not validate_only:
+                    charge(new)
+                    charge = uncounted  # not again after another writer was faster
                 self._make_room(mine, validate_only=validate_only)
                 if validate_only:
                     return
@@ -337,12 +345,12 @@ class Topics:
 
     def _enlarge(
         self, name: str, data: bytes, count: int, assignments: Sequence[Sequence[int]] | None
-    ) -> tuple[bytes, int]:
-        """Return the znode's data with `count` partitions, and how many of the new ones are this broker's."""
+    ) -> tuple[bytes, int, int]:
+        """Return the znode's data with `count` partitions, how many of the new are this broker's, and all."""
         present = TopicAssignment.decode(name, data)
         enlarged = self._enlarged(present, count, assignments)
         added = [brokers for p, brokers in enlarged.partitions.items() if p not in present.partitions]
-        return encoded(enlarged), self._count_mine(added)
+        return encoded(enlarged), self._count_mine(added), len(added)
 
     def _enlarged(
         self, present: TopicAssignment, count: int, assignments: Sequence[Sequence[int]] | None

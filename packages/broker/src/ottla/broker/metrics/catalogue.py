@@ -192,6 +192,23 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("kafka.server", "AlterLogDirsReplication", ()): {
         "byte-rate": ("gauge", "Bytes per second of moves between log directories."),
     },
+    ("kafka.server", "Produce", ("client-id", "user")): {
+        "byte-rate": ("gauge", "Bytes per second that a client with a quota produces."),
+        "throttle-time": ("gauge", "Mean throttle time in ms of its throttled produce requests."),
+    },
+    ("kafka.server", "Fetch", ("client-id", "user")): {
+        "byte-rate": ("gauge", "Bytes per second that a client with a quota fetches."),
+        "throttle-time": ("gauge", "Mean throttle time in ms of its throttled fetch requests."),
+    },
+    ("kafka.server", "Request", ("client-id", "user")): {
+        "request-time": ("gauge", "Percent of the event loop that a client with a quota uses."),
+        "throttle-time": ("gauge", "Mean throttle time in ms of its requests beyond the quota."),
+    },
+    ("kafka.server", "ControllerMutation", ("client-id", "user")): {
+        "mutation-rate": ("gauge", "Partitions per second that a client with a quota creates and deletes."),
+        "throttle-time": ("gauge", "Mean throttle time in ms of its requests beyond the quota."),
+        "tokens": ("gauge", "Partitions that it may create or delete now; below 0 it is throttled."),
+    },
     ("kafka.server", "FetcherLagMetrics", ("clientId", "partition", "topic")): {
         "ConsumerLag": ("gauge", "Records below the leader's high watermark that this follower lacks."),
     },

@@ -3,10 +3,11 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.math cimport INFINITY
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 from ottla.broker.network._frames cimport FrameReader
 from ottla.broker.network._response_sending cimport UnsentParts
+from ottla.broker.quotas._rates cimport SessionQuotas
 from ottla.broker.requests._fast_path cimport ANSWERED, GENERAL, FastAnswers, KnownTargets, TurnClock
 
 cdef extern from "sys/socket.h" nogil:
@@ -50,7 +51,7 @@ cdef class NativeIntake:
         cdef Py_ssize_t count = 0
         if self.session.known is None or not self.is_free():
             return False
-        while self._offer(received_s) == ANSWERED:
+        while self._offer(received_s) == ANSWERED and self.taking:
             if self.reader.is_exhausted():
                 self.reader.park()
                 self.exhausted = True
@@ -78,12 +79,23 @@ cdef class NativeIntake:
         cdef WriteRound write_round = self.write_round
         cdef FastAnswers answers = write_round.answers
         cdef dict known_by_key = self.session.known
+        cdef SessionQuotas quotas = self.session.quotas
+        cdef double began_ms = 0
         found = None if known_by_key is None else known_by_key.get(self.reader.api_key())
         if found is None:
             return GENERAL
+        if quotas.is_stale or quotas.is_limited and not quotas.serves_fast():
+            return GENERAL
         known = found
         write_round.clear_answers()
+        answers.quotas = quotas
+        if quotas.request is not None:
+            began_ms = quotas.now_ms()
         outcome = known.fast_path.serve(self.reader, known.targets, self.session, write_round, answers)
+        if quotas.request is not None:
+            quotas.charge_time(began_ms)
+        if answers.throttle_time_ms:
+            self.throttle(answers.throttle_time_ms)
         if outcome == ANSWERED:
             known.fast_path.count_served(answers, (<double> self.now_s() - received_s) * 1000)
             self._queue(answers)
@@ -91,6 +103,9 @@ cdef class NativeIntake:
             write_round.answers = FastAnswers()  # these are the request's from now on
             self.requests.begin_wait(known.fast_path, answers, received_s * 1000)
         return outcome
+
+    def throttle(self, throttle_time_ms):
+        raise NotImplementedError
 
     cdef int _queue(self, FastAnswers answers) except -1:
         """Queue responses behind those of earlier requests."""
@@ -216,6 +231,8 @@ cdef class WriteRound(TurnClock):
             answers.parts.clear()
         answers.size = answers.size_in_bytes = answers.count = 0
         answers.has_regions = False
+        answers.credit = INT64_MAX
+        answers.throttle_time_ms = 0
         return 0
 
     cpdef add(self, NativeConnection connection):

@@ -161,8 +161,11 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
 
     @property
     def waits_unseen(self) -> bool:
-        """Whether a request that only waits holds back others: reading is paused, so no end would be seen."""
-        return not self.reading and self.intake.requests.first_only_waits
+        """Whether reading is paused for long, so that no end would be seen.
+
+        A request that only waits holds back others, or the connection is muted.
+        """
+        return not self.reading and (self.intake.requests.first_only_waits or self.intake.is_muted)
 
     # ---- reading and writing
 
@@ -218,7 +221,13 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     # ---- the end
 
     def end_wait(self) -> None:
-        """Drop the request that waits, for the client is gone; requests behind it are still read."""
+        """Drop the request that waits, for the client is gone; requests behind it are still read.
+
+        A muted connection closes: what stands behind the end of its mute has no reader.
+        """
+        if self.intake.is_muted:
+            self.eof_received()
+            return
         self.intake.requests.end_wait()
 
     def refuse(self, error: Exception) -> None:

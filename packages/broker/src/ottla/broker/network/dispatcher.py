@@ -5,13 +5,17 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
-from collections.abc import Awaitable, Generator
+import types
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from ottla.broker.network.response_queue import LongResponse
 from ottla.broker.network.session import SessionState
 from ottla.broker.peers.client import beyond_level
+from ottla.broker.quotas import Quota
+from ottla.broker.quotas.rates import UNLIMITED
 from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.context import CloseConnection, RequestContext, S
 from ottla.broker.runtime.environment import SystemClock
@@ -31,6 +35,8 @@ from ottla.protocol.primitives import MalformedMessage
 if TYPE_CHECKING:
     from ottla.broker.network.response_queue import Part
     from ottla.broker.network.session import Session
+    from ottla.broker.quotas.clients import ClientQuotas
+    from ottla.broker.quotas.rates import SessionQuotas
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.requests.routes import Route, Routes
     from ottla.protocol.schema import Message
@@ -75,6 +81,7 @@ class Dispatcher(Generic[S]):
         max_elements: int = _MAX_ELEMENTS,
         access: RequestAuthorization | None = None,
         budget: LoopBudget | None = None,
+        quotas: ClientQuotas | None = None,
     ) -> None:
         """`max_elements` limits the elements of all lists in one request, unless a broker sends it."""
         self.routes = routes
@@ -82,6 +89,7 @@ class Dispatcher(Generic[S]):
         self._max_elements = max_elements
         self._access = access or RequestAuthorization()
         self._budget = budget or LoopBudget()
+        self._quotas = quotas
         self._warnings = LimitedWarnings(log, SystemClock().monotonic_ms)
 
     def fast_paths(self) -> list[FastPath]:
@@ -129,6 +137,7 @@ class Dispatcher(Generic[S]):
             session.index_epoch,
             budget=self._budget,
             authorizer=self._access.authorizer,
+            quotas=self._quotas_of(session),
             is_long=reading is not None,
         )
         return Call(route, request, context, len(frame), reading)
@@ -176,14 +185,32 @@ class Dispatcher(Generic[S]):
             session.index_epoch,
             budget=self._budget,
             authorizer=self._access.authorizer,
+            quotas=self._quotas_of(session),
         )
         return Call(route, request, context, size)
+
+    def _quotas_of(self, session: Session) -> SessionQuotas:
+        """Return the session's quotas, looked up again where they are stale; none before a login."""
+        if session.state is not SessionState.AUTHENTICATED:
+            return UNLIMITED
+        if session.quotas.is_stale:
+            session.quotas = (
+                UNLIMITED
+                if self._quotas is None
+                else self._quotas.of(session.principal.name, session.client_id)
+            )
+        return session.quotas
 
     def begin(self, call: Call) -> Any:
         """Call the handler if the sender has access; returns the response, None, or an awaitable of either.
 
         It is the only place that calls handlers, and asks for access. Raises the error of a refusal.
         """
+        if call.context.quotas.request is None:
+            return self._begin(call)
+        return timed(partial(self._begin, call), call.context, call.context.quotas.now_ms)
+
+    def _begin(self, call: Call) -> Any:
         if call.route.is_of_brokers:
             return self._begin_for_broker(call)
         self._access.check_permissions(call.route, call.request, call.context)
@@ -246,6 +273,7 @@ class Dispatcher(Generic[S]):
         raise InvalidRequest(reason)
 
     async def _encode_in_steps(self, call: Call, response: Any) -> list[Part]:
+        self._throttle(call, response)
         header, turn = call.context.header, call.context.turn
         head = response_header(header.correlation_id, ApiKey(header.api_key), header.api_version)
         parts: list[Part] = [head]
@@ -260,7 +288,9 @@ class Dispatcher(Generic[S]):
         return LongResponse(parts, size + _SIZE.size)
 
     def encode(self, call: Call, response: Any) -> list[Part] | None:
-        """Encode a response as a frame; None stands for no response."""
+        """Encode a response as a frame, with its throttle time; None stands for no response."""
+        if call.context.quotas.is_limited:
+            self._throttle(call, response)
         if response is None:
             return None
         if call.is_raw_token:
@@ -270,6 +300,24 @@ class Dispatcher(Generic[S]):
         if hasattr(response, "encode_parts"):
             return frame_of(head, response.encode_parts(header.api_version))
         return frame_of(head, [response.encode(header.api_version)])
+
+    def _throttle(self, call: Call, response: Any) -> None:
+        """Charge the client's quotas, and say in the response how long it has to wait."""
+        context, route = call.context, call.route
+        quotas = context.quotas
+        if not quotas.is_limited or route.quota is Quota.EXEMPT or route.of_brokers(call.request):
+            return
+        throttle_time_ms = context.throttle_time_ms
+        if route.quota is Quota.PRODUCE:
+            throttle_time_ms = quotas.charge_produce(call.size)
+        if response is not None:  # Kafka throttles a request without a response for its bytes alone
+            # A fetch was throttled before it was answered: what it took counts for the next.
+            taken_ms = quotas.throttle_request(context.busy_ms)
+            if route.quota is not Quota.FETCH:
+                throttle_time_ms = max(throttle_time_ms, taken_ms)
+        context.throttle_time_ms = throttle_time_ms
+        if throttle_time_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = throttle_time_ms
 
     def answer_error(self, call: Call, error: Exception) -> list[Part] | None:
         """Encode the error of a handler; raises `CloseConnection` if the response has no error code."""
@@ -299,6 +347,37 @@ def _raw_token(call: Call, response: Any) -> list[Part]:
     if token is None:
         raise CloseConnection
     return [_SIZE.pack(len(token)) + token]
+
+
+def timed(begin: Callable[[], Any], context: RequestContext, now_ms: Callable[[], float]) -> Any:
+    """Call a handler, and add the time in which it holds the event loop to the request's."""
+    began_ms = now_ms()
+    try:
+        begun = begin()
+    finally:
+        context.busy_ms += now_ms() - began_ms
+    return _timed_steps(begun, context, now_ms) if inspect.isawaitable(begun) else begun
+
+
+@types.coroutine
+def _timed_steps(
+    begun: Awaitable[Any], context: RequestContext, now_ms: Callable[[], float]
+) -> Generator[Any, Any, Any]:
+    steps = begun.__await__()
+    thrown: BaseException | None = None
+    while True:
+        began_ms = now_ms()
+        try:
+            awaited = next(steps) if thrown is None else steps.throw(thrown)
+        except StopIteration as end:
+            return end.value
+        finally:
+            context.busy_ms += now_ms() - began_ms
+        thrown = None
+        try:
+            yield awaited
+        except BaseException as error:
+            thrown = error
 
 
 def _name_of(api_key: int) -> str:

@@ -96,6 +96,11 @@ class RequestIntake(NativeIntake):
         self.taking, self._muted_until_s = False, until_s
         self._end_of_mute = asyncio.get_running_loop().call_at(until_s, self._unmute)
 
+    def throttle(self, throttle_time_ms: int) -> None:
+        """Mute the connection for a quota, from now on."""
+        if self._client is not None:
+            self._client.mute(self.now_s() * 1000 + throttle_time_ms)
+
     def _unmute(self) -> None:
         self._end_of_mute = None
         self.taking = not self._is_stopped

@@ -55,6 +55,10 @@ class Client(Protocol):
         """Close now and drop unsent responses."""
         ...
 
+    def mute(self, until_ms: float) -> None:
+        """Begin no request until then, for a quota."""
+        ...
+
     def fail(self, error: Exception, /) -> None:
         """Log a fault of this broker, and abort."""
         ...
@@ -151,8 +155,14 @@ class RequestsInProgress(Unanswered):
                 self._close()
                 return
         self._shared.times.measure(call)
+        self._throttle(call)
         if parts is not None:
             self.answer_now(parts)
+
+    def _throttle(self, call: Call) -> None:
+        throttle_time_ms = call.context.throttle_time_ms
+        if throttle_time_ms and self._client is not None:
+            self._client.mute(self._shared.now_s() * 1000 + throttle_time_ms)
 
     def _begin_task(self, call: Call, begun: Awaitable[Any] | None) -> None:
         route = call.route
@@ -181,6 +191,7 @@ class RequestsInProgress(Unanswered):
         shared.queue.started()
         try:
             pending.parts = await shared.dispatcher.answer(call, begun)
+            self._throttle(call)
         except CloseConnection:
             self._close()
         except BadRequest as error:

@@ -22,6 +22,7 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.quotas.rates import STALE
 from ottla.broker.requests.context import Ordering
 from ottla.broker.requests.fast_path import KnownTargets
 from ottla.broker.security.principal import ANONYMOUS
@@ -29,6 +30,7 @@ from ottla.broker.security.principal import ANONYMOUS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ottla.broker.quotas.rates import SessionQuotas
     from ottla.broker.requests.context import Target
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.security.principal import Principal
@@ -61,6 +63,7 @@ class Session:
         "on_login",
         "ordering",
         "principal",
+        "quotas",
         "state",
     )
 
@@ -80,6 +83,8 @@ class Session:
         self.client_id: str | None = None
         """The client id of the last request that took the general path."""
         self.principal: Principal = ANONYMOUS
+        self.quotas: SessionQuotas = STALE
+        """Those of the principal and the client id; looked up again where they are stale."""
         self.state = state
         self.login = login
         self.on_login: Callable[[float | None], None] | None = None
@@ -97,6 +102,7 @@ class Session:
     def client_named(self, client_id: str | None) -> None:
         """Take the client id of a request. Thousands of connections share the text of one id."""
         self.client_id = None if client_id is None else sys.intern(client_id)
+        self.quotas = STALE
 
     # ---- login
 
@@ -109,6 +115,7 @@ class Session:
         """Take the identity that authentication has proved, and drop the partitions of an earlier one."""
         self.principal = principal
         self.state = SessionState.AUTHENTICATED
+        self.quotas = STALE
         self.forget_partitions()
         if self.on_login is not None:
             self.on_login(ends_after_ms)

@@ -120,6 +120,11 @@ class ControllerMutations:
         if not self._is_strict and excess_ms > 0:
             self._throttle(bucket, excess_ms, now_ms)
 
+    @classmethod
+    def of(cls, quotas: SessionQuotas, version: int, first_strict: int) -> ControllerMutations:
+        """Make the count of a request; clients know the error from version `first_strict` on."""
+        return cls(quotas, is_strict=version >= first_strict)
+
     def _throttle(self, bucket: TokenBucket, excess_ms: float, now_ms: float) -> None:
         if self._until_ms < now_ms:
             bucket.throttle_times.note(excess_ms, now_ms)

@@ -3,6 +3,7 @@
 
 from libc.stdint cimport int64_t
 
+from ottla.broker.quotas._rates cimport SessionQuotas
 from ottla.protocol.records._batch cimport get16
 
 cdef enum:
@@ -38,6 +39,9 @@ cdef class FastAnswers:
     cdef public int64_t size_in_bytes   # of the requests
     cdef public object awaited          # with BEGUN: an awaitable of the responses as bytes
     cdef public object wait             # with WAITS: a `Wait`
+    cdef public SessionQuotas quotas    # of the session
+    cdef public int64_t credit          # bytes that the responses may have within them
+    cdef public int throttle_time_ms    # how long no further request of the session may begin
 
 
 cdef class TurnClock:

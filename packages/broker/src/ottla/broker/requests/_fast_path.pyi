@@ -3,6 +3,7 @@ from typing import Any
 
 from ottla.broker.log.files.file_slices import Slice
 from ottla.broker.metrics import Histogram
+from ottla.broker.quotas.rates import SessionQuotas
 from ottla.broker.requests.context import ClientSession
 from ottla.broker.requests.fast_path import Wait
 
@@ -32,6 +33,12 @@ class FastAnswers:
     """With `Outcome.BEGUN`: the responses."""
     wait: Wait | None
     """With `Outcome.WAITS`: the wait, which has not begun."""
+    quotas: SessionQuotas
+    """The session's, which are not stale: a fast path charges them."""
+    credit: int
+    """Bytes that responses may have: the general path throttles a request whose response is larger."""
+    throttle_time_ms: int
+    """How long no further request of the session may begin."""
     def put(self, part: bytes) -> None:
         """Add whole responses."""
 

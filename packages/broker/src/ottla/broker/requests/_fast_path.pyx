@@ -1,9 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Fast paths as the network sees them, natively. `_fast_path.pyi` documents it, `fast_path.py` is the way in."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
+
+from ottla.broker.quotas._rates cimport SessionQuotas
 
 from ottla.broker.metrics import BUCKET_BOUNDS
+from ottla.broker.quotas.rates import UNLIMITED
 
 
 cdef class ReceivedBytes:
@@ -17,6 +20,8 @@ cdef class FastAnswers:
 
     def __cinit__(self):
         self.parts = []
+        self.quotas = UNLIMITED
+        self.credit = INT64_MAX
 
     def put(self, bytes part):
         self.parts.append(part)

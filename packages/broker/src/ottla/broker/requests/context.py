@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
+from ottla.broker.quotas.rates import UNLIMITED
 from ottla.broker.runtime.loop_budget import Elements, LoopBudget, Turn
 from ottla.broker.security.authorizer import ALLOW_ALL, Decision, Resource
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
+    from ottla.broker.quotas.rates import SessionQuotas
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.requests.permissions import Permission
     from ottla.broker.security.authorizer import Authorizer, Operation
@@ -74,6 +76,11 @@ class ClientSession(Protocol):
         ...
 
     @property
+    def quotas(self) -> SessionQuotas:
+        """The client's quotas."""
+        ...
+
+    @property
     def login(self) -> Login | None:
         """The exchange by which the client logs in; None on a listener without logins."""
         ...
@@ -124,6 +131,12 @@ class RequestContext:
     budget: LoopBudget = field(default_factory=LoopBudget)
     """The event loop's, of which long requests share a part."""
     authorizer: Authorizer = ALLOW_ALL
+    quotas: SessionQuotas = UNLIMITED
+    """The client's, when the request was read."""
+    busy_ms: float = 0.0
+    """Time of the event loop so far, where the client has a quota of it."""
+    throttle_time_ms: int = 0
+    """How long the client has to wait. Handlers set it for their own quota, the dispatcher for the others."""
     is_long: bool = False
     """Whether the request was so long that it was read in steps; a handler that is called at once returns."""
     _turn: Turn | None = None

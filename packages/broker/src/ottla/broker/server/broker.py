@@ -175,9 +175,8 @@ class Broker:
         services.configs.on_broker_change.append(self._server.connections.set_limits)
         await self._bind(logins)
         if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
-            lease = SessionLease(
-                session, self.broker_id, self._server.lease, self.environment.clock.monotonic_ms
-            )
+            now_ms = self.environment.clock.monotonic_ms
+            lease = SessionLease(session, self.broker_id, self._server.lease, now_ms)
             # Before the broker is registered: from then on it may be asked, and may sleep.
             scheduler.lasting(lease.run(), "session-lease")
         self._join_cluster(session, control)
@@ -263,6 +262,7 @@ class Broker:
                     services.inter_broker, ALLOW_ALL if services.acls is None else services.acls.authorizer
                 ),
                 budget=self.environment.budget,
+                quotas=services.client_quotas,
             ),
             config=services.config,  # with the settings that were altered before this start
             clock=self.environment.clock,

@@ -220,6 +220,7 @@ class Composition:
         client_quotas = ClientQuotas(self.config, self.environment.clock.monotonic_ms)
         for kind in (USERS, CLIENTS):
             configs.client_entities.subscribe(kind, client_quotas.entity_changed)
+        self.metrics.families.append(client_quotas.samples)
         return client_quotas
 
     def _fetch_sessions(self) -> FetchSessions:

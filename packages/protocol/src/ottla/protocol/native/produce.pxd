@@ -34,12 +34,14 @@ cdef class ProduceRun:
     cdef readonly int64_t records
     cdef readonly Py_ssize_t size_in_bytes
     cdef readonly object batches
+    cdef public int32_t throttle_time_ms
     cdef Py_ssize_t start        # in the memory it was found in
     cdef Py_ssize_t end
     cdef PlacedRequest few[32]
     cdef PlacedRequest *requests
     cdef Py_ssize_t capacity
 
+    cdef Py_ssize_t request_bytes(self) noexcept
     cdef int add(self, const PlainProduce *one) except -1
     cdef int finish(self, bytearray source, view) except -1
     cpdef bytes answers(self, int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset)

@@ -32,6 +32,8 @@ class ProduceRun:
     @property
     def batches(self) -> bytearray | memoryview:
         """All batches, joined; one alone is a view of the received bytes."""
+    throttle_time_ms: int
+    """Of the responses that `answers` makes."""
     def answers(self, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes:
         """Return all responses, framed: the batches were appended one behind the other from `base_offset`."""
     def repeated(self, body: bytes) -> bytes:

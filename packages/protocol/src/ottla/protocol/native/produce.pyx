@@ -180,6 +180,10 @@ cdef class ProduceRun:
         self.batches = joined
         return 0
 
+    cdef Py_ssize_t request_bytes(self) noexcept:
+        """Return the bytes of the requests, without the sizes in front of them."""
+        return self.end - self.start - SIZE * self.count
+
     # ---- responses
 
     cpdef bytes repeated(self, bytes body):
@@ -202,7 +206,7 @@ cdef class ProduceRun:
         for i in range(self.count):
             p = write_response(
                 p, self.version, self.key, self.requests[i].correlation_id,
-                base_offset, log_append_time_ms, log_start_offset,
+                base_offset, log_append_time_ms, log_start_offset, self.throttle_time_ms,
             )
             base_offset += self.requests[i].record_count
         return out[:p - first]
@@ -210,7 +214,7 @@ cdef class ProduceRun:
 
 cdef unsigned char *write_response(
     unsigned char *frame, int version, bytes key, int32_t correlation_id,
-    int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
+    int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset, int32_t throttle_time_ms,
 ) noexcept:
     """Write one response with its frame's size in front; return where it ends."""
     cdef bint flexible = version >= FIRST_FLEXIBLE
@@ -225,6 +229,6 @@ cdef unsigned char *write_response(
         p = write_tags(p + 2, flexible, 2)  # of the partition and the topic
     elif version >= FIRST_WITH_RECORD_ERRORS:
         p = write16(write32(p, 0), -1)
-    p = write_tags(write32(p, 0), flexible, 1)  # no throttling
+    p = write_tags(write32(p, throttle_time_ms), flexible, 1)
     put32(frame, <int32_t> (p - frame - SIZE))
     return p

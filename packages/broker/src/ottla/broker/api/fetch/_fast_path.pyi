@@ -2,6 +2,7 @@ from typing import Any
 
 from ottla.broker.api.topic_metrics import TopicMeters
 from ottla.broker.metrics import Meter
+from ottla.broker.quotas.rates import SessionQuotas
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.requests.fast_path import FastAnswers, FastPath, ReceivedBytes
 from ottla.protocol.native import PlainFetch
@@ -35,7 +36,7 @@ class NativeFetchFastPath(FastPath):
     fetch_max_bytes: int
     all_meters: TopicMeters
 
-    def answer_waiting(self, fetch: PlainFetch, is_over: bool) -> FastAnswers | None:
+    def answer_waiting(self, fetch: PlainFetch, is_over: bool, quotas: SessionQuotas) -> FastAnswers | None:
         """Answer a request that has waited, with what there is if its time is over.
 
         Without a response in them, the answers say that it has to wait on. None when the general path has to

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 
 from ottla.broker.log.append._log_end cimport LogEnd
 from ottla.broker.log.segments._offset_lookup cimport Slice
+from ottla.broker.quotas._rates cimport SessionQuotas
 from ottla.broker.replication._append cimport PartitionAppends
 from ottla.broker.requests._fast_path cimport (
     ANSWERED,
@@ -29,6 +30,7 @@ cdef bytes NO_TAGS = b"\0\0\0"     # behind the records: of the partition, the t
 cdef enum:
     FIRST_WITH_ZSTD = 10
     FIRST_FLEXIBLE = 12
+    MOST_HEAD_BYTES = 512    # of a response beside its records, with a topic's name
     MAX_TOGETHER = 64
 
 
@@ -89,6 +91,8 @@ cdef Outcome answer(PlainFetch ask, FastAnswers answers, int64_t most_bytes, bin
         return GENERAL
     if size < ask.min_bytes and may_wait:
         return WAITS
+    if answers.size + size + MOST_HEAD_BYTES > answers.credit:
+        return GENERAL  # which throttles it
     if target.partition.is_cold(ask.offset, records):
         return GENERAL
     if ask.committed_only and log.aborted_transactions(ask.offset, records.end_offset):
@@ -152,6 +156,8 @@ cdef class NativeFetchFastPath(FastPath):
     ) except -1:
         cdef PlainFetch ask
         cdef Outcome outcome
+        if answers.quotas.is_limited:
+            answers.credit = answers.quotas.fetch_credit()
         while answers.count < MAX_TOGETHER:
             ask = fetch_at_hand(received, targets)
             if ask is None:
@@ -160,6 +166,8 @@ cdef class NativeFetchFastPath(FastPath):
                 answers.version = ask.version
             elif answers.version != ask.version:
                 break
+            if ask.min_bytes > answers.credit:
+                break  # it would wait for more than it may have
             outcome = try_answer(ask, answers, self.fetch_max_bytes)
             if outcome == WAITS and not answers.count:
                 pass_fetch(received, ask)
@@ -181,15 +189,26 @@ cdef class NativeFetchFastPath(FastPath):
             if type(part) is Slice:
                 records = part
                 records_size += records.length
+        if answers.quotas.is_limited:
+            answers.quotas.charge_fetch(answers.size)
         self.all_meters.fetch_requests.count += answers.count
         self.all_meters.bytes_out.count += records_size
         return 0
 
-    def answer_waiting(self, PlainFetch ask, bint is_over):
+    def answer_waiting(self, PlainFetch ask, bint is_over, SessionQuotas quotas):
         cdef FastAnswers answers = FastAnswers()
         cdef Outcome outcome
-        answers.version = ask.version
+        cdef double began_ms = 0
+        if quotas.is_stale or quotas.is_limited and not quotas.serves_fast():
+            return None
+        if quotas.request is not None:
+            began_ms = quotas.now_ms()
+        answers.version, answers.quotas = ask.version, quotas
+        if quotas.is_limited:
+            answers.credit = quotas.fetch_credit()
         outcome = try_answer(ask, answers, self.fetch_max_bytes, is_over)
+        if quotas.request is not None:
+            quotas.charge_time(began_ms)
         if outcome == ANSWERED:
             self.count_answered(answers)
         return None if outcome == GENERAL else answers

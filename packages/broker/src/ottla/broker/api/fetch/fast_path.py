@@ -7,6 +7,7 @@ for byte. The work is native (`_fast_path.pyx`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.fetch._fast_path import NativeFetchFastPath, Target
@@ -52,4 +53,5 @@ class FetchFastPath(NativeFetchFastPath):
 
     def wait_of(self, fetch: PlainFetch, session: ClientSession) -> DelayedFastFetch:
         """Return the wait of a request for which there are too few records now."""
-        return DelayedFastFetch(fetch, self.answer_waiting, self._delayed_fetches, session)
+        answer = partial(self.answer_waiting, quotas=session.quotas)
+        return DelayedFastFetch(fetch, answer, self._delayed_fetches, session)

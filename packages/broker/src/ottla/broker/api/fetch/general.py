@@ -15,7 +15,15 @@ from ottla.broker.api.fetch.delayed_general import (
     read_when_enough,
     wait_for_enough,
 )
-from ottla.broker.api.fetch.reading import FetchTerms, Needs, Reads, is_throttled, read_all, reading
+from ottla.broker.api.fetch.reading import (
+    FetchTerms,
+    Needs,
+    Reads,
+    estimated_size,
+    is_throttled,
+    read_all,
+    reading,
+)
 from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchAnswer, FetchedPartition, failed
 from ottla.broker.api.fetch.sessions import FetchContext, Key, RequestedPartition
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES
@@ -152,7 +160,28 @@ def _answer_of(
 ) -> FetchAnswer | Awaitable[FetchAnswer]:
     if terms.magic < 2 or any(result.is_cold for _, result in reads):
         return _prepared_answer(terms, request, fetch, reads)
-    return at_once(_answering(terms, fetch, reads))
+    return _throttled(terms, fetch, reads) or at_once(_answering(terms, fetch, reads))
+
+
+def _throttled(terms: FetchTerms, fetch: FetchContext, reads: Reads) -> FetchAnswer | None:
+    """Answer with nothing but the throttle time where the client has exceeded a quota, as Kafka does.
+
+    What was read is not counted: the client asks for it again. A session that the request would begin is
+    dropped, for its client knows nothing of it.
+    """
+    quotas = terms.quotas
+    if not quotas.is_limited:
+        return None
+    size = estimated_size(terms.version, reads)
+    request_ms = 0 if quotas.request is None else int(quotas.request.excess_ms(quotas.now_ms()))
+    throttle_time_ms = max(request_ms, 0 if request_ms else quotas.throttle_fetch(size))
+    if not throttle_time_ms:
+        return None
+    terms.context.throttle_time_ms = throttle_time_ms
+    if fetch.session is not None and not fetch.incremental:
+        terms.services.fetch_sessions.drop(fetch.session_id)
+        return FetchAnswer()
+    return FetchAnswer(session_id=fetch.session_id)
 
 
 def _open(terms: FetchTerms, request: FetchRequest, wanted: list[RequestedPartition]) -> FetchContext:
@@ -257,6 +286,8 @@ async def _prepared_answer(
     terms: FetchTerms, request: FetchRequest, fetch: FetchContext, reads: Reads
 ) -> FetchAnswer:
     """Respond after work on a thread: cold records are read from the disk, old formats are converted."""
+    if (throttled := _throttled(terms, fetch, reads)) is not None:
+        return throttled
     if terms.magic < 2:
         reads = await _convert_enough(terms, request, fetch, reads)
     else:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from ottla.broker.api.fetch.response import FIRST_BY_ID, FetchedPartition, failed
+from ottla.broker.quotas.rates import UNLIMITED
 from ottla.broker.replication.read_replicas import check_readable
 from ottla.broker.requests.permissions import READ_TOPICS
 from ottla.broker.runtime.loop_budget import LONG, at_once
@@ -88,6 +89,7 @@ class FetchTerms:
         "magic",
         "max_bytes",
         "may_read_followers",
+        "quotas",
         "rack",
         "replica",
         "services",
@@ -112,6 +114,11 @@ class FetchTerms:
         self.committed_only = request.isolation_level == READ_COMMITTED
         limit = services.config.fetch_max_bytes
         self.max_bytes = min(request.max_bytes, limit) if version >= _FIRST_WITH_TOTAL_LIMIT else limit
+        self.quotas = UNLIMITED if self.is_follower else context.quotas
+        if self.quotas.is_limited:
+            # A response larger than all of the quota's windows would be throttled for ever.
+            self.max_bytes = min(self.max_bytes, self.quotas.most_fetch_bytes)
+            request.min_bytes = min(request.min_bytes, self.max_bytes)
         self.magic = 2 if version >= _FIRST_WITH_V2 else 1 if version >= 2 else 0
 
     @property
@@ -165,6 +172,19 @@ class PartitionReads:
             self.size += size
             self._left = max(0, self._left - size)
         return result
+
+
+def estimated_size(version: int, reads: Reads) -> int:
+    """Return about how many bytes a response has, before it is made: some bytes off for each topic."""
+    size = 24
+    partition_size = 34 if version >= 11 else 30 if version >= 5 else 22
+    named: object = None
+    for wanted, result in reads:
+        topic = wanted.topic_partition.topic
+        if topic != named:
+            size, named = size + 6 + (16 if version >= FIRST_BY_ID else len(topic)), topic
+        size += partition_size + result.size + 16 * len(result.aborted or ())
+    return size
 
 
 def reading(terms: FetchTerms, wanted: list[RequestedPartition]) -> Generator[None, None, Reads]:

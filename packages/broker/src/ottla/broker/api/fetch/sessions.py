@@ -364,7 +364,7 @@ class FetchSessions:
         `FetchSessionTopicIdError` where the session names them otherwise; the client then opens a new one.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._drop(session_id)
+            self.drop(session_id)
             session = None
             if epoch == INITIAL_EPOCH and wanted:
                 session = self._begin(wanted, privileged, by_id, replica, now_ms)
@@ -381,13 +381,13 @@ class FetchSessions:
             raise FetchSessionTopicIdError
         self._update(session, wanted, forgotten)
         if not session.privileged and self._partitions > self._max_partitions:
-            self._drop(session_id)
+            self.drop(session_id)
             raise FetchSessionIdNotFound
         session.advance()
         session.watched.last_fetch_ms = wall_ms
         self._touch(session, now_ms)
         if not session.partitions:
-            self._drop(session_id)
+            self.drop(session_id)
             return FetchContext([])
         return FetchContext(session.watched.to_read(), session, incremental=True)
 
@@ -414,7 +414,8 @@ class FetchSessions:
         session.update(wanted, forgotten)
         self._partitions += len(session.partitions) - before
 
-    def _drop(self, session_id: int) -> None:
+    def drop(self, session_id: int) -> None:
+        """End a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
@@ -434,7 +435,7 @@ class FetchSessions:
         victim = oldest if stale else self._least_consumer() if privileged else None
         if victim is None:
             return False
-        self._drop(victim.session_id)
+        self.drop(victim.session_id)
         self.evictions += 1
         return True
 

@@ -3,6 +3,7 @@
 
 from libc.stdint cimport int64_t
 
+from ottla.broker.quotas._rates cimport SessionQuotas
 from ottla.broker.replication._append cimport PartitionAppends
 from ottla.protocol.native.produce cimport ProduceRun
 
@@ -15,6 +16,6 @@ cdef class Target:
     cdef object _core, _all_meters
     cdef int64_t _requests, _records, _bytes  # not metered yet
 
-    cpdef bytes append_now(self, ProduceRun run, now_ms)
+    cpdef bytes append_now(self, ProduceRun run, now_ms, SessionQuotas quotas)
     cpdef int count(self, ProduceRun run) except -1
     cpdef int flush(self) except -1

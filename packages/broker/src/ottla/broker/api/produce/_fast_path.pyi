@@ -1,6 +1,7 @@
 from typing import Any
 
 from ottla.broker.api.topic_metrics import TopicMeters
+from ottla.broker.quotas.rates import SessionQuotas
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.requests.context import ClientSession
 from ottla.broker.requests.fast_path import FastAnswers, FastPath, Outcome, ReceivedBytes
@@ -15,8 +16,8 @@ class Target:
     meters: TopicMeters
 
     def __init__(self, partition: HostedPartition, meters: TopicMeters, all_meters: TopicMeters) -> None: ...
-    def append_now(self, run: ProduceRun, now_ms: int) -> bytes | None:
-        """Append a run (`HostedPartition.append_plain`) and return its responses.
+    def append_now(self, run: ProduceRun, now_ms: int, quotas: SessionQuotas) -> bytes | None:
+        """Append a run (`HostedPartition.append_plain`), charge the quotas, and return its responses.
 
         None, and nothing was appended, when it has to take another path: the answer may have to wait for
         followers, or something about the run or the log is unusual. Raises what `append_plain` raises.
@@ -33,6 +34,9 @@ def run_at_hand(received: ReceivedBytes, targets: dict[bytes, Any]) -> ProduceRu
 
     A run ends where version, acks, timeout or partition do.
     """
+
+def charge(run: ProduceRun, quotas: SessionQuotas) -> None:
+    """Charge the quotas for a run that was appended; its responses carry the throttle time."""
 
 def pass_run(received: ReceivedBytes, run: ProduceRun) -> None:
     """Take the requests of the run that `run_at_hand` has returned."""

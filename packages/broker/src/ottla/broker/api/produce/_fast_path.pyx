@@ -3,6 +3,7 @@
 
 from libc.stdint cimport int64_t
 
+from ottla.broker.quotas._rates cimport SessionQuotas
 from ottla.broker.replication._append cimport PartitionAppends
 from ottla.broker.requests._fast_path cimport ANSWERED, GENERAL, FastAnswers, FastPath, ReceivedBytes, TurnClock
 from ottla.protocol.native.produce cimport ProduceRun, take_run
@@ -20,7 +21,7 @@ cdef class Target:
         self._core = partition.core
         self.meters, self._all_meters = meters, all_meters
 
-    cpdef bytes append_now(self, ProduceRun run, now_ms):
+    cpdef bytes append_now(self, ProduceRun run, now_ms, SessionQuotas quotas):
         cdef int64_t base_offset
         if self.retired or self._core.followers:
             return None
@@ -28,6 +29,7 @@ cdef class Target:
         if base_offset < 0:
             return None
         self.count(run)
+        charge(run, quotas)
         return run.answers(base_offset, -1, self.partition.log.log_start_offset)
 
     cpdef int count(self, ProduceRun run) except -1:
@@ -60,6 +62,12 @@ cpdef ProduceRun run_at_hand(ReceivedBytes received, dict targets):
     )
 
 
+cpdef int charge(ProduceRun run, SessionQuotas quotas) except -1:
+    if quotas.is_limited:
+        run.throttle_time_ms = quotas.charge_produce(run.request_bytes())
+    return 0
+
+
 cpdef int pass_run(ReceivedBytes received, ProduceRun run) except -1:
     received.position = run.end
     return 0
@@ -82,7 +90,7 @@ cdef class NativeProduceFastPath(FastPath):
         now_ms = clock.now_ms()
         try:
             target = run.target
-            data = target.append_now(run, now_ms)
+            data = target.append_now(run, now_ms, answers.quotas)
         except (KafkaError, OSError):
             return self.leave(run, targets)
         if data is not None:
@@ -92,6 +100,7 @@ cdef class NativeProduceFastPath(FastPath):
             outcome = self.append(run, session, now_ms, answers)
             if outcome == GENERAL:
                 return self.leave(run, targets)
+        answers.throttle_time_ms = run.throttle_time_ms
         answers.version, answers.count, answers.size_in_bytes = run.version, run.count, run.size_in_bytes
         pass_run(received, run)
         return outcome

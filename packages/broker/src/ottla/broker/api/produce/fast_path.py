@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from ottla.broker.api.known_partitions import KnownPartitions
-from ottla.broker.api.produce._fast_path import NativeProduceFastPath, Target
+from ottla.broker.api.produce._fast_path import NativeProduceFastPath, Target, charge
 from ottla.broker.api.produce.delayed import ALL_ACKS, Placed
 from ottla.broker.log.append.batch_preparation import may_have_to_be_opened
 from ottla.broker.log.append.record_checks import takes_long
@@ -86,6 +86,7 @@ class ProduceFastPath(NativeProduceFastPath):
         if appended.duplicate and run.count > 1:
             return Outcome.GENERAL  # one of them is a retry; taken one by one, each gets its own offset
         target.count(run)
+        charge(run, answers.quotas)
         if run.acks == ALL_ACKS and partition.core.high_watermark <= appended.last_offset:
             answers.awaited = self._when_replicated(run, partition, appended, session.listener_name)
             return Outcome.BEGUN
@@ -110,5 +111,6 @@ class ProduceFastPath(NativeProduceFastPath):
         answer = Placed(PartitionProduceResponse(index=topic_partition.partition))
         answer.failed(error)
         topic = TopicProduceResponse(name=topic_partition.topic, partition_responses=[answer.response])
-        response = self._name_leaders(listener_name, run.version, ProduceResponse(responses=[topic]))
+        response = ProduceResponse(responses=[topic], throttle_time_ms=run.throttle_time_ms)
+        response = self._name_leaders(listener_name, run.version, response)
         return run.repeated(response.encode(run.version))
