@@ -25,6 +25,7 @@ from ottla.broker.config import (
     topic_keys,
 )
 from ottla.broker.metrics.catalogue import catalogue
+from ottla.broker.requests.routes import Route
 from ottla.client.cli import main as ottla
 from ottla.client.config import ClientConfig
 from ottla.client.config_definition import documentation, options
@@ -393,11 +394,51 @@ def apis() -> Iterator[str]:
     yield ""
     routes = sorted(ROUTES, key=lambda route: route.api_key)
     rows = (
-        (int(route.api_key), "".join(word.capitalize() for word in route.api_key.name.split("_")),
-         f"{route.min_version} to {route.max_version}")
+        (int(route.api_key), camel_case(route.api_key.name), f"{route.min_version} to {route.max_version}")
         for route in routes
-    )  # fmt: skip
+    )
     yield from table(("Key", "API", "Versions"), rows)
+    yield from permissions(routes)
+
+
+def permissions(routes: Sequence[Route[Any]]) -> Iterator[str]:
+    """Write the permissions that the broker asks an authorizer for, by API."""
+    yield "## Permissions"
+    yield ""
+    yield (
+        "What each API asks for where `authorizer.class.name` is set, as Apache Kafka 3.9 does it. A "
+        "request without a permission that is *needed* is refused as a whole. The others are asked for in "
+        "the course of a request: for each topic, group or transactional id of a list, in place of one "
+        "another (CREATE on the cluster or on the topic), or only to decide what else a response shows. "
+        "DESCRIBE is implied by READ, WRITE, DELETE and ALTER, and DESCRIBE_CONFIGS by ALTER_CONFIGS. A "
+        "topic, group or transactional id that a client named and may not see has an error; in lists that "
+        "name none it is left out."
+    )
+    yield ""
+    rows = (
+        (
+            camel_case(route.api_key.name),
+            named(route, is_asked_first=True),
+            named(route, is_asked_first=False),
+        )
+        for route in routes
+        if route.permissions
+    )
+    yield from table(("API", "Needed", "Asked for in the course"), rows)
+
+
+def named(route: Route[Any], *, is_asked_first: bool) -> str:
+    """Name the permissions of a route that are asked for before its handler, or in it."""
+    return ", ".join(
+        f"{permission.operation.name} {camel_case(permission.type.name)}"
+        for permission in route.permissions
+        if permission.is_asked_first is is_asked_first
+    )
+
+
+def camel_case(name: str) -> str:
+    """Write a constant's name as Kafka writes it in text."""
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def errors() -> Iterator[str]:

@@ -6,6 +6,8 @@ from ottla.broker.api.ask_controller import Needs, ask_controller, message_of
 from ottla.broker.controller.events import AlterReassignments
 from ottla.broker.peers.controller_requests import Answers
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.permissions import ALTER
+from ottla.broker.security.authorizer import CLUSTER
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -21,6 +23,8 @@ async def handle(
     services: Needs, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Pass the moves to the controller to store and begin; respond with the outcome of each partition."""
+    if not context.allows(ALTER, CLUSTER):
+        return await _refused(request, context)
     targets: dict[TopicPartition, tuple[int, ...] | None] = {}
     async for topic in context.paced(request.topics):
         async for partition in context.paced(topic.partitions):
@@ -35,6 +39,28 @@ async def handle(
         async for topic in context.paced(request.topics)
     ]
     return AlterPartitionReassignmentsResponse(error_message=None, responses=responses)
+
+
+async def _refused(
+    request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Refuse the request, and each partition that it names, as Kafka does."""
+    error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    refused = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                ReassignablePartitionResponse(
+                    partition_index=asked.partition_index, error_code=error, error_message=message_of(error)
+                )
+                async for asked in context.paced(topic.partitions)
+            ],
+        )
+        async for topic in context.paced(request.topics)
+    ]
+    return AlterPartitionReassignmentsResponse(
+        error_code=error, error_message=message_of(error), responses=refused
+    )
 
 
 async def _results(

@@ -114,7 +114,10 @@ async def _create(
         created = await services.topics.create(_new_topic(topic), validate_only=validate_only, charge=charge)
     except KafkaError as error:
         return _failed(topic.name, error)
-    return _created(services, created, topic)
+    result = _created(services, created, topic)
+    if validate_only:
+        result.topic_id = _NO_ID  # the topic that is created later gets another one
+    return result
 
 
 def _failed(name: str, error: KafkaError) -> CreatableTopicResult:

@@ -171,7 +171,9 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, of("incremental_alter_configs"),
         (ALTER_CONFIGS.in_handler, ALTER_TOPIC_CONFIGS),
     ),
-    Route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, of("alter_partition_reassignments"), (ALTER,)),
+    Route(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, of("alter_partition_reassignments"), (ALTER.in_handler,)
+    ),
     Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, of("list_partition_reassignments"), (DESCRIBE,)),
     Route(ApiKey.OFFSET_DELETE, 0, 0, of("offset_delete"), (DELETE_GROUP, READ_TOPICS)),
     Route(

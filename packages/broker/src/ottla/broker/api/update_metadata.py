@@ -76,10 +76,10 @@ def _is_replaced(before: UUID, topic_id: UUID) -> bool:
 def _refusal(services: Needs, request: UpdateMetadataRequest) -> ErrorCode | None:
     if request.is_kraft_controller:  # of a migration that this broker does not take part in (KIP-866)
         return ErrorCode.INVALID_REQUEST
-    if request.controller_epoch < services.metadata.controller_epoch:
-        return ErrorCode.STALE_CONTROLLER_EPOCH
     if services.controller.is_stale_broker_epoch(request.broker_epoch):
         return ErrorCode.STALE_BROKER_EPOCH
+    if request.controller_epoch < services.metadata.controller_epoch:
+        return ErrorCode.STALE_CONTROLLER_EPOCH
     return None
 
 

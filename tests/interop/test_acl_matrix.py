@@ -1,0 +1,312 @@
+"""The ACL matrix, asked of Apache Kafka 3.9 with its AclAuthorizer and of Ottla: equal codes, equal names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from ottla.broker.api.routes import ROUTES
+from ottla.broker.testing import BrokerThread
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
+from ottla.client.errors import ConnectionClosed
+from ottla.client.security import SecurityConfig
+from ottla.protocol.acls import Acl, Operation
+from ottla.protocol.acls import ResourceType as Type
+from ottla.protocol.api import ApiKey, response_class
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from ottla.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from peers.acl_matrix import Row, Seen, differences, rows, seen
+from peers.acl_probes import PROBES, Probe
+from peers.acl_requests import Facts, offset_commit
+from peers.apache_kafka import ApacheKafka, Listener
+from peers.processes import free_port
+
+pytestmark = pytest.mark.timeout(3600)
+
+ADMIN: Final = "admin"
+PASSWORD: Final = "secret"
+AT_ONCE: Final = 4
+CREATED: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+BOUND_S: Final = 1800
+OPEN_MS: Final = 600_000
+"""As long the transaction stays open that DescribeTransactions shows."""
+WITHOUT_PROBE: Final = {
+    ApiKey.CONTROLLED_SHUTDOWN,  # it would end the broker that is asked
+    ApiKey.ALTER_CLIENT_QUOTAS,  # its answer has no code where it changes nothing
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,  # likewise
+    ApiKey.CREATE_DELEGATION_TOKEN,  # tokens belong to owners, which need no permission for their own
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}
+SHOWN_ONLY: Final = {(Operation.DESCRIBE, Type.CLUSTER)}
+"""Asked for before the authorized operations on the cluster are listed."""
+AUTHORIZED: Final = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "super.users": f"User:{ADMIN};User:ANONYMOUS",
+    "auto.create.topics.enable": "true",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+def jaas(matrix: Iterable[Row]) -> str:
+    """Return the JAAS line with a user for each row, and the administrator."""
+    users = [ADMIN, *(row.user for row in matrix)]
+    entries = " ".join(f'user_{user}="{PASSWORD}"' for user in users)
+    login = f'username="{ADMIN}" password="{PASSWORD}"'  # of the broker itself
+    return f"org.apache.kafka.common.security.plain.PlainLoginModule required {login} {entries};"
+
+
+def connection(port: int, user: str) -> Connection:
+    security = SecurityConfig(
+        security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username=user, sasl_password=PASSWORD
+    )
+    return Connection(Address("127.0.0.1", port), ClientConfig(security=security))
+
+
+class Matrix:
+    """The rows asked of one broker."""
+
+    def __init__(self, port: int, matrix: list[Row]) -> None:
+        self._port = port
+        self._by_probe: dict[Probe, list[Row]] = defaultdict(list)
+        for row in matrix:
+            self._by_probe[row.probe].append(row)
+        self._admin = connection(port, ADMIN)
+        self._facts: dict[Probe, Facts] = {}
+        self._seen: dict[Row, Seen] = {}
+
+    async def ask(self) -> Mapping[Row, Seen]:
+        """Prepare the resources and the rules, and send every row's request."""
+        async with asyncio.timeout(BOUND_S):
+            await self._admin.connect()
+            try:
+                await self._prepare()
+                # The others list all topics: none may come or go meanwhile.
+                for probe in filter(lambda probe: probe.is_deleted, self._by_probe):
+                    await self._ask_probe(probe)
+                await self._create_topics([probe for probe in self._by_probe if probe.is_deleted])
+                slots = asyncio.Semaphore(AT_ONCE)
+                async with asyncio.TaskGroup() as group:
+                    for probe in self._by_probe:
+                        if not probe.is_deleted:
+                            group.create_task(self._ask_in(slots, probe))
+            finally:
+                await self._admin.close()
+        return self._seen
+
+    async def _prepare(self) -> None:
+        for key_type in (0, 1):
+            await self._until_coordinated(key_type)
+        await self._create_topics([probe for probe in self._by_probe if probe.topic_exists])
+        for probe in self._by_probe:
+            self._facts.setdefault(probe, Facts(probe.name, broker_id=self._broker_id))
+            if Type.GROUP in probe.types and probe.group_exists:
+                await self._commit(self._facts[probe])
+            if Type.TRANSACTIONAL_ID in probe.types:
+                await self._begin_transaction(self._facts[probe], is_open=Type.TOPIC in probe.types)
+        asked = [row for probe_rows in self._by_probe.values() for row in probe_rows]
+        await self._create_rules(acl for row in asked for acl in row.rules)
+
+    async def _until_coordinated(self, key_type: int) -> None:
+        request = FindCoordinatorRequest(coordinator_keys=["any"], key_type=key_type)
+        while True:
+            answer = await self._admin.send(request, FindCoordinatorResponse, min_version=4, max_version=4)
+            (found,) = answer.coordinators
+            if not found.error_code:
+                return
+            await asyncio.sleep(0.1)
+
+    async def _create_topics(self, probes: list[Probe]) -> None:
+        topics = [CreatableTopic(name=probe.name, num_partitions=2, replication_factor=1) for probe in probes]
+        while topics:
+            request = CreateTopicsRequest(topics=topics, timeout_ms=60_000)
+            answer = await self._admin.send(request, CreateTopicsResponse)
+            # One that is deleted still may exist until its znode is gone.
+            missing = {topic.name for topic in answer.topics if topic.error_code not in CREATED}
+            topics = [topic for topic in topics if topic.name in missing]
+        for probe in probes:
+            await self._until_led(probe)
+
+    async def _until_led(self, probe: Probe) -> None:
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=probe.name)], allow_auto_topic_creation=False
+        )
+        while True:
+            answer = await self._admin.send(request, MetadataResponse)
+            (topic,) = answer.topics
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                await self._create_topics([probe])
+                return
+            if not topic.error_code and not any(partition.error_code for partition in topic.partitions):
+                self._broker_id = answer.brokers[0].node_id
+                self._facts[probe] = Facts(probe.name, topic.topic_id, self._broker_id)
+                return
+            await asyncio.sleep(0.1)
+
+    async def _commit(self, facts: Facts) -> None:
+        await self._send(self._admin, offset_commit(facts), None)
+
+    async def _begin_transaction(self, facts: Facts, *, is_open: bool) -> None:
+        request = InitProducerIdRequest(transactional_id=facts.name, transaction_timeout_ms=OPEN_MS)
+        while True:
+            producer = await self._admin.send(request, InitProducerIdResponse)
+            if not producer.error_code:
+                break
+            await asyncio.sleep(0.1)
+        if is_open:
+            add = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=facts.name,
+                v3_and_below_producer_id=producer.producer_id,
+                v3_and_below_producer_epoch=producer.producer_epoch,
+                v3_and_below_topics=[AddPartitionsToTxnTopic(name=facts.name, partitions=[0])],
+            )
+            await self._admin.send(add, AddPartitionsToTxnResponse, max_version=3)
+
+    async def _create_rules(self, rules: Iterable[Acl]) -> None:
+        by_pattern: dict[tuple[int, str, int], list[AclCreation]] = defaultdict(list)
+        for acl in rules:
+            kind, name, pattern, principal, host, operation, permission = acl
+            creation = AclCreation(
+                resource_type=kind, resource_name=name, resource_pattern_type=pattern, principal=principal,
+                host=host, operation=operation, permission_type=permission,
+            )  # fmt: skip
+            by_pattern[kind, name, pattern].append(creation)
+        for creations in by_pattern.values():
+            answer = await self._admin.send(CreateAclsRequest(creations=creations), CreateAclsResponse)
+            assert {result.error_code for result in answer.results} == {0}, answer.results[0]
+
+    async def _ask_in(self, slots: asyncio.Semaphore, probe: Probe) -> None:
+        async with slots:
+            await self._ask_probe(probe)
+
+    async def _ask_probe(self, probe: Probe) -> None:
+        for row in self._by_probe[probe]:
+            if probe.is_deleted:
+                await self._create_topics([probe])
+            sender = connection(self._port, row.user)
+            await sender.connect()
+            try:
+                response = await self._send(sender, probe.request(self._facts[probe]), probe.version)
+            except ConnectionClosed:
+                response = None
+            finally:
+                await sender.close()
+            self._seen[row] = seen(row, response)
+
+    async def _send(self, sender: Connection, request: Any, version: int | None) -> Any:
+        newest = request.MAX_VERSION if version is None else version
+        return await sender.send(
+            request, response_class(request.API_KEY), min_version=version, max_version=newest
+        )
+
+
+@contextmanager
+def apache(folder: Path, matrix: list[Row]) -> Iterator[int]:
+    """Run Apache Kafka with its AclAuthorizer; yields the port where the rows log in."""
+    login = Listener("SASL_PLAINTEXT", free_port())
+    settings = {
+        **AUTHORIZED,
+        "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": jaas(matrix),
+    }
+    with ApacheKafka(folder, settings, heap="512m", listeners={"LOGIN": login}):
+        yield login.port
+
+
+@contextmanager
+def ottla(folder: Path, matrix: list[Row]) -> Iterator[int]:
+    """Run Ottla with the same rules; yields the port where the rows log in."""
+    settings = {
+        **AUTHORIZED,
+        "broker.id": "1",
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas(matrix),
+    }
+    with BrokerThread(folder, settings) as broker:
+        yield broker.port
+
+
+def ask(port: int, matrix: list[Row]) -> Mapping[Row, Seen]:
+    found = asyncio.run(Matrix(port, matrix).ask())
+    assert len(found) == len(matrix)
+    return found
+
+
+def unlike_table(found: Mapping[Row, Seen]) -> list[str]:
+    """Return the rows with another code, or other authorized operations, than the table has."""
+    return [
+        f"{row.title}: code {code} and operations {operations}, "
+        f"by the table {row.expected_code} and {row.expected_operations}"
+        for row, (code, operations, _) in found.items()
+        if (code, operations) != (row.expected_code, row.expected_operations)
+    ]
+
+
+def test_the_table_has_each_api_that_asks_for_a_permission() -> None:
+    asked = {request_of(probe).API_KEY for probe in PROBES}
+    served = {route.api_key for route in ROUTES if route.permissions}
+
+    assert served - asked <= WITHOUT_PROBE
+
+
+def test_the_table_needs_what_the_routes_name() -> None:
+    """A probe has no permission that its route does not name, and together they have all of them."""
+    by_api: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for probe in PROBES:
+        needed = {permission for wanted in probe.needs for permission in wanted.permissions}
+        by_api[request_of(probe).API_KEY] |= needed
+    for route in ROUTES:
+        if route.api_key in by_api:
+            named = {(permission.operation, permission.type) for permission in route.permissions}
+            assert by_api[route.api_key] <= named, route.api_key
+            shown = {
+                kind for probe in PROBES for kind in probe.shows if route.api_key == request_of(probe).API_KEY
+            }
+            assert named - by_api[route.api_key] <= shown | SHOWN_ONLY, route.api_key
+
+
+def request_of(probe: Probe) -> Any:
+    return probe.request(Facts(probe.name))
+
+
+def test_ottla_answers_as_the_table_says(tmp_path: Path) -> None:
+    matrix = list(rows())
+    with ottla(tmp_path, matrix) as port:
+        found = ask(port, matrix)
+
+    assert unlike_table(found) == []
+
+
+@pytest.mark.java
+def test_apache_kafka_and_ottla_answer_alike(tmp_path: Path) -> None:
+    matrix = list(rows())
+    with apache(tmp_path / "apache", matrix) as port:
+        theirs = ask(port, matrix)
+    with ottla(tmp_path / "ottla", matrix) as port:
+        ours = ask(port, matrix)
+
+    assert unlike_table(theirs) == []
+    assert differences(theirs, ours) == []
