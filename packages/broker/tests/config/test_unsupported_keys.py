@@ -35,9 +35,9 @@ NOT_THERE = "there is no TLS or login here yet"
         ),
         ("remote.log.storage.system.enable", "true", "logs are not kept in remote storage"),
         (
-            "listener.name.inside.max.connections",
+            "listener.name.inside.num.partitions",
             "7",
-            "only settings of TLS and logins may differ by listener, whose name is in lower case",
+            "only TLS, logins and connection limits differ by listener (in lower case)",
         ),
         ("zookeeper.set.acl", "false", None),
         ("sasl.kerberos.service.name", "", NOT_THERE),

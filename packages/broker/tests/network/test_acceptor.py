@@ -82,3 +82,14 @@ async def test_hundreds_of_clients_are_connected_while_the_loop_does_something_e
                 # Nothing is accepted meanwhile: one that finds the backlog full is not connected in any time.
                 stack.enter_context(socket.create_connection((made.host, made.port), timeout=20))
             await made.until(lambda: len(made.server.connections) == 300)
+
+
+async def test_connections_beyond_the_rate_wait_in_the_backlog() -> None:
+    async with network(max_connection_creation_rate=4, quota_window_num=2) as made:
+        began_s = asyncio.get_running_loop().time()
+        clients = [await made.client() for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.send(heartbeat(number))
+        for number, client in enumerate(clients):
+            assert await client.numbers(1) == [number]  # all come in the end
+        assert asyncio.get_running_loop().time() - began_s > 0.9  # eight of them in two windows at most

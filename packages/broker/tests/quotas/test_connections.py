@@ -1,9 +1,11 @@
 """Limits on connections, in all and from one address."""
 
+import pytest
+
 from ottla.broker.config import broker_config_from
 from ottla.broker.network.open_connections import OpenConnections
 from ottla.broker.network.session import Session
-from ottla.broker.quotas.connections import ConnectionQuotas, parse_overrides
+from ottla.broker.quotas.connections import ConnectionQuotas, CreationRates, parse_overrides
 
 
 def test_an_override_stands_above_the_limit_for_all() -> None:
@@ -70,3 +72,97 @@ def test_a_connection_beyond_the_limits_gives_way_to_a_later_one() -> None:
     assert first.is_closed
     opened.forget(first)
     assert not opened.admit(first)
+
+
+# ---- rates
+
+
+LISTENERS = {
+    "listeners": "A://127.0.0.1:1,B://127.0.0.1:2,BROKERS://127.0.0.1:3",
+    "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT,BROKERS:PLAINTEXT",
+    "inter.broker.listener.name": "BROKERS",
+}
+
+
+def accepted_within(rates: CreationRates, listener: str, seconds: int) -> int:
+    """Count the connections that a listener accepts, when as many come as it takes."""
+    now_ms, count = 0.0, 0
+    while now_ms < seconds * 1000:
+        count += 1
+        now_ms += max(rates.accepted(listener, now_ms), 0.1)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("settings", "listener", "per_s"),
+    [
+        ({"max.connection.creation.rate": "20"}, "A", 20),
+        ({"max.connection.creation.rate": "20", "listener.name.b.max.connection.creation.rate": "5"}, "B", 5),
+        (
+            {"max.connection.creation.rate": "20", "listener.name.b.max.connection.creation.rate": "5"},
+            "A",
+            20,
+        ),
+        ({"listener.name.brokers.max.connection.creation.rate": "7"}, "BROKERS", 7),
+    ],
+)
+def test_connections_are_accepted_at_the_rate_of_the_settings(
+    settings: dict[str, str], listener: str, per_s: int
+) -> None:
+    rates = CreationRates(broker_config_from({**LISTENERS, **settings}))
+
+    # Kafka's windows: those of the first ten seconds may come at once.
+    assert accepted_within(rates, listener, 600) == pytest.approx(per_s * 600, rel=0.05)
+
+
+def test_the_brokers_rate_is_not_for_the_listener_of_brokers() -> None:
+    rates = CreationRates(broker_config_from({**LISTENERS, "max.connection.creation.rate": "1"}))
+
+    assert accepted_within(rates, "BROKERS", 10) == 100_000
+
+
+def test_a_rate_of_zero_accepts_one_connection_and_waits_longer_than_a_day() -> None:
+    rates = CreationRates(broker_config_from({**LISTENERS, "max.connection.creation.rate": "0"}))
+
+    assert rates.accepted("A", 0.0) > 86_400_000
+
+
+def test_a_changed_rate_is_measured_from_now_on() -> None:
+    rates = CreationRates(broker_config_from({**LISTENERS, "max.connection.creation.rate": "1"}))
+    assert accepted_within(rates, "A", 60) < 75
+
+    rates.configure(broker_config_from({**LISTENERS, "max.connection.creation.rate": "1000"}))
+
+    assert accepted_within(rates, "A", 60) == pytest.approx(60_000, rel=0.05)
+
+
+class Open:
+    """A connection of some client."""
+
+    descriptor, idle, waits_unseen = -1, True, False
+    last_active_s = looked_at_s = 0.0
+
+    def __init__(self, listener: str) -> None:
+        self.session = Session(listener_name=listener, client_host="10.0.0.7", connection_id=listener)
+
+    def end_wait(self) -> None:
+        """Has no wait."""
+
+    def close(self) -> None:
+        """Is closed by the test."""
+
+
+async def test_a_listener_may_have_fewer_connections_than_the_broker() -> None:
+    config = broker_config_from(
+        {**LISTENERS, "listener.name.b.max.connections": "2", "listener.name.brokers.max.connections": "1"}
+    )
+    connections: OpenConnections[Open] = OpenConnections(config, lambda: 0.0)
+    first = Open("B")
+
+    assert [connections.admit(first), connections.admit(Open("B")), connections.admit(Open("B"))] == [
+        True, True, False,
+    ]  # fmt: skip
+    assert all(connections.admit(Open("A")) for _ in range(10))
+    assert [connections.admit(Open("BROKERS")), connections.admit(Open("BROKERS"))] == [True, False]
+    connections.forget(first)
+    assert connections.admit(Open("B"))

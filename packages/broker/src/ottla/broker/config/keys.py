@@ -23,7 +23,8 @@ LISTENER_PREFIX: Final = "listener.name."
 OVERRIDES: Final = "listener_overrides"
 """The field of `BrokerConfig` that is no key: the texts of the keys of single listeners."""
 
-_OF_LISTENERS: Final = frozenset({"connections.max.reauth.ms", "principal.builder.class"})
+_CLUSTER_WIDE: Final = frozenset({"max.connections", "max.connection.creation.rate"})
+_OF_LISTENERS: Final = _CLUSTER_WIDE | {"connections.max.reauth.ms", "principal.builder.class"}
 _PREFIXES_OF_LISTENERS: Final = ("ssl.", "sasl.")
 _OF_MECHANISMS: Final = ("sasl.", "connections.max.reauth.ms")
 _MECHANISM: Final = "gssapi|plain|scram-sha-256|scram-sha-512|oauthbearer"
@@ -78,7 +79,7 @@ def find_key(cls: type[Any], name: str) -> Setting | None:
 
 def _update_of_listener(base: Setting) -> Update:
     """Return how a listener's own value changes: security is each broker's own."""
-    return "read-only" if base.update == "read-only" else "per-broker"
+    return base.update if base.name in _CLUSTER_WIDE or base.update == "read-only" else "per-broker"
 
 
 def overrides_of(overrides: Mapping[str, str], listener: str, mechanism: str | None) -> dict[str, str]:

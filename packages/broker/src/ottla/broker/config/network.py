@@ -151,6 +151,13 @@ class NetworkSettings:
     max_connections: int = setting(
         MAX_INT, "Connections the broker accepts in total.", at_least(0), update=_CLUSTER
     )
+    max_connection_creation_rate: int = setting(
+        MAX_INT,
+        "Connections the broker accepts a second, over the windows of quota.window.num; those beyond wait in "
+        "the system's backlog. Connections to a listener of brokers have only a rate of that listener.",
+        at_least(0),
+        update=_CLUSTER,
+    )
     max_connections_per_ip: int = setting(
         MAX_INT, "Connections the broker accepts from one address.", at_least(0), update=_CLUSTER
     )

@@ -58,7 +58,6 @@ IGNORED: Mapping[str, str] = {
     "quota.consumer.default": _DEFAULT_QUOTA,
     "quota.producer.default": _DEFAULT_QUOTA,
     "client.quota.callback.class": "quota callbacks are Java classes",
-    "max.connection.creation.rate": "connections are limited in number, not in rate (max.connections.per.ip)",
     "max.request.partition.size.limit": "lists of requests are limited by request.max.elements",
     "num.replica.alter.log.dirs.threads": "one task moves all replicas between directories",
     "log.initial.task.delay.ms": "the first cleaning of the logs is not delayed",
@@ -81,7 +80,7 @@ IGNORED_PREFIXES: Mapping[str, str] = {
     "remote.": _REMOTE,
     "rlmm.config.": _REMOTE,
     "rsm.config.": _REMOTE,
-    "listener.name.": "only settings of TLS and logins may differ by listener, whose name is in lower case",
+    "listener.name.": "only TLS, logins and connection limits differ by listener (in lower case)",
 }
 """Beginnings of keys of Kafka that have no effect here, and why."""
 

@@ -33,12 +33,15 @@ class Acceptor:
         backlog: int,
         warnings: LimitedWarnings,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        accepted: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`accepted` counts a connection, and returns how many milliseconds the next one has to wait."""
         self._socket = bound
         self._make = make
         self._backlog = backlog
         self._warnings = warnings
         self._spawn = spawn
+        self._accepted = accepted
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
 
@@ -72,6 +75,9 @@ class Acceptor:
                 return
             accepted.setblocking(False)
             self._spawn(self._connect(accepted))
+            if (wait_ms := self._accepted()) > 0:
+                self._pause(wait_ms / 1000)
+                return
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
@@ -90,8 +96,11 @@ class Acceptor:
             event = "connection not accepted"
         facts = {"listener": self._name, "reason": error.strerror or str(error)}
         self._warnings.warn(self._name, event, extra=facts)
+        self._pause(PAUSE_S)
+
+    def _pause(self, seconds: float) -> None:
         self._loop.remove_reader(self._socket.fileno())
-        self._resume = self._loop.call_later(PAUSE_S, self._go_on)
+        self._resume = self._loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         self._resume = None

@@ -24,6 +24,7 @@ from ottla.broker.network.response_queue import FullSockets
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.shared import Shared
+from ottla.broker.quotas.connections import CreationRates
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import StepQueue
 
@@ -68,6 +69,7 @@ class Server:
         self._metrics = metrics
         self.request_metrics = RequestMetrics(metrics)
         self.connections: OpenConnections[Connection] = OpenConnections(config, clock.monotonic_ms)
+        self.creation_rates = CreationRates(config)
         self.queue = RequestQueue(config.queued_max_requests, budget.arrived_requests)
         self._listening: list[Acceptor] = []
         self._not_accepted = LimitedWarnings(log, clock.monotonic_ms)
@@ -157,6 +159,7 @@ class Server:
             backlog=self._config.socket_listen_backlog_size,
             warnings=self._not_accepted,
             spawn=self.spawn,
+            accepted=lambda: self.creation_rates.accepted(name, self._clock.monotonic_ms()),
         )
         self._listening.append(acceptor)
         if serve:
@@ -222,6 +225,11 @@ class Server:
             plug.close()
             raise
         return plug
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Hold new connections to these limits of their number and rate; open ones stay."""
+        self.connections.set_limits(config)
+        self.creation_rates.configure(config)
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; open connections stay."""

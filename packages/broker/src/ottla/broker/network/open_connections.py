@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import select
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from ottla.broker.quotas.connections import (
     ConnectionQuotas,
     has_names,
     is_loopback,
+    own_limits,
     parse_overrides,
 )
 from ottla.broker.runtime.log_lines import LimitedWarnings
@@ -71,6 +72,9 @@ class OpenConnections(Generic[C]):
     def __init__(self, config: BrokerConfig, monotonic_ms: Callable[[], float]) -> None:
         self.idle_s = config.connections_max_idle_ms / 1000
         self._quotas = ConnectionQuotas(0, 0, {})
+        self._of_listeners: Counter[str] = Counter()
+        """Open connections by the listener's name."""
+        self._listener_limits: dict[str, int] = {}
         several = len(config.parsed_listeners) > 1
         self._listener_of_brokers = config.interbroker_listener if several else None
         self._reserved: C | None = None
@@ -114,6 +118,7 @@ class OpenConnections(Generic[C]):
         """Hold new connections to these limits; open ones stay."""
         self._quotas.in_all = config.max_connections
         self._quotas.per_address = config.max_connections_per_ip
+        self._listener_limits = own_limits(config, "max_connections")
         if config.max_connections_per_ip_overrides != self._overrides:
             self._set_overrides(config.max_connections_per_ip_overrides)
 
@@ -135,17 +140,19 @@ class OpenConnections(Generic[C]):
         """Count a new connection, or refuse it."""
         session = connection.session
         host = session.client_host
-        if session.listener_name == self._listener_of_brokers:
+        full = self._full_listener(session.listener_name)
+        if session.listener_name == self._listener_of_brokers and not full:
             if self._quotas.is_full:
                 self._close_least_recently_used()
             self._quotas.count(host)
-        elif refusal := self._quotas.take(host):
+        elif refusal := full or self._quotas.take(host):
             if not is_loopback(host) or not self._take_reserved():
                 self._warnings.warn(host, "connection refused", extra={"host": host, "reason": refusal})
                 return False
             self._quotas.count(host)
             self._reserved, self._reserved_since_ms = connection, self._monotonic_ms()
         self._open[connection] = None
+        self._of_listeners[session.listener_name] += 1
         if session.login is not None:
             self._admit_before_login(connection, host)
         return True
@@ -171,6 +178,13 @@ class OpenConnections(Generic[C]):
             if not waiting:
                 del self._without_login[host]
 
+    def _full_listener(self, name: str) -> str | None:
+        """Return which limit of a listener is reached, or None."""
+        most = self._listener_limits.get(name)
+        if most is None or self._of_listeners[name] < most:
+            return None
+        return f"listener.name.{name.lower()}.max.connections of {most} is reached"
+
     def _take_reserved(self) -> bool:
         """Free the connection beyond the limits: any client of this machine may have it, but not for long."""
         if self._reserved is None:
@@ -194,6 +208,7 @@ class OpenConnections(Generic[C]):
         """Take a closed connection off."""
         if connection in self._open:
             del self._open[connection]
+            self._of_listeners[connection.session.listener_name] -= 1
             self.logged_in(connection)
             if connection is self._reserved:
                 self._reserved = None

@@ -5,10 +5,70 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from ottla.broker.quotas.rates import QuotaBucket
+from ottla.client.config_definition import MAX_INT, dotted
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
 from typing import Final
 
 CONNECTION_RATE: Final = "connection_creation_rate"
 """The quota of an address in Kafka's znodes: connections per second."""
+
+
+class CreationRates:
+    """The rates at which connections are accepted: the broker's, and those of single listeners.
+
+    As in Kafka, connections to a listener for brokers alone count against that listener's rate only.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._of_broker: QuotaBucket | None = None
+        self._of_listeners: dict[str, QuotaBucket] = {}
+        self._rates: tuple[int, dict[str, int]] | None = None
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Hold connections to these rates; a rate that has changed is measured from now on."""
+        of_listeners = own_limits(config, "max_connection_creation_rate")
+        if self._rates == (config.max_connection_creation_rate, of_listeners):
+            return
+        self._rates = config.max_connection_creation_rate, of_listeners
+        several = len(config.parsed_listeners) > 1
+        self._listener_of_brokers = config.interbroker_listener if several else None
+        self._of_broker = _bucket(config, config.max_connection_creation_rate)
+        self._of_listeners = {
+            name: bucket for name, rate in of_listeners.items() if (bucket := _bucket(config, rate))
+        }
+
+    def accepted(self, listener: str, now_ms: float) -> float:
+        """Count a connection to a listener; return how many milliseconds the next one has to wait."""
+        own = self._of_listeners.get(listener)
+        wait_ms = 0.0 if own is None else own.record(1, now_ms)
+        if self._of_broker is not None and listener != self._listener_of_brokers:
+            wait_ms = max(wait_ms, self._of_broker.record(1, now_ms))
+        return wait_ms
+
+
+def _bucket(config: BrokerConfig, rate: int) -> QuotaBucket | None:
+    if rate == MAX_INT:
+        return None
+    # Nothing is accepted at a rate of 0, as in Kafka: a tiny rate makes a wait of any length.
+    windows = config.quota_window_size_seconds * 1000.0, config.quota_window_num
+    return QuotaBucket(rate or 1e-6, *windows)
+
+
+def own_limits(config: BrokerConfig, field: str) -> dict[str, int]:
+    """Return a limit of those listeners that have one of their own, by the listener's name."""
+    names = {listener.name for listener in config.parsed_listeners}
+    key = dotted(field)
+    return {
+        name: getattr(config.of_listener(name), field)
+        for name in names
+        if f"listener.name.{name.lower()}.{key}" in dict(config.listener_overrides)
+    }
 
 
 class ConnectionQuotas:

@@ -172,7 +172,7 @@ class Broker:
         await enter(services.verification)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
-        services.configs.on_broker_change.append(self._server.connections.set_limits)
+        services.configs.on_broker_change.append(self._server.set_limits)
         await self._bind(logins)
         if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
             now_ms = self.environment.clock.monotonic_ms
