@@ -51,7 +51,7 @@ TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
     "uvloop", "google-re2",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
-    "deltalake", "pandas", "fastapi", "uvicorn", "redis", "watchfiles", "cryptography",
+    "deltalake", "pandas", "fastapi", "uvicorn", "redis", "watchfiles", "cryptography", "pyjwt",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.testing import batch_of
+from ottla.broker.network import connection as connection_module
 from ottla.broker.network import session as session_module
 from ottla.broker.network.listener import Server
 from ottla.broker.network.session import Session, SessionState
@@ -19,7 +21,10 @@ from ottla.broker.network.testing import server_of
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.fast_path import FastPath
 from ottla.broker.requests.routes import Route, Routes
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.principal import ANONYMOUS, Principal
+from ottla.broker.security.sasl.login import ListenerLogins, LoginCounts, LoginState
+from ottla.broker.security.sasl.login import Login as SaslLogin
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -286,3 +291,52 @@ async def test_a_request_behind_a_login_waits_for_its_outcome() -> None:
         assert await client.is_closed()
 
     assert login.seen == []
+
+
+def never_logged_in() -> SaslLogin:
+    rules = ListenerLogins(
+        mechanisms={},
+        max_reauth_ms={},
+        counts=LoginCounts(),
+        warnings=LimitedWarnings(logging.getLogger(), lambda: 0.0),
+    )
+    return SaslLogin(rules, lambda: 0.0, lambda: 0.0)
+
+
+async def test_a_client_that_does_not_log_in_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection_module, "LOGIN_WITHIN_S", 0.05)
+    server = server_of(Login().routes)
+    async with clients(server, begin_login=never_logged_in) as (client,):
+        client.send(ApiVersionsRequest())
+        await client.answer()
+
+        assert await client.is_closed()
+
+    assert "no login within 0.05 s" in vars(caplog.records[-1])["reason"]
+
+
+async def test_a_session_whose_login_has_ended_accepts_a_login_alone() -> None:
+    login = Login()
+    made: list[SaslLogin] = []
+
+    def begin_login() -> SaslLogin:
+        made.append(never_logged_in())
+        return made[-1]
+
+    server = server_of(login.routes)
+    async with clients(server, begin_login=begin_login) as (client,):
+        client.send(SaslHandshakeRequest(mechanism="x"))
+        await client.answer()
+        made[0].state = LoginState.AUTHENTICATED
+        (connection,) = server.connections.all()
+        connection.session.authenticated(ALICE, ends_after_ms=0)
+        while connection.session.is_authenticated:  # noqa: ASYNC110 - until the timer of 0 ms
+            await asyncio.sleep(0)
+        client.send(HeartbeatRequest(group_id="g", member_id="m"))
+
+        assert await client.is_closed()
+
+    assert login.seen == []
+    assert made[0].rules.counts.killed == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,7 +16,8 @@ from ottla.broker.config import ConfigError, load_broker_config
 from ottla.broker.config.logins import LOGIN_MODULES
 from ottla.broker.metrics.registry import Gauge
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
-from ottla.broker.security.sasl.testing import BOUND_S, Wire
+from ottla.broker.security.sasl.testing import BOUND_S, Wire, logs_in
+from ottla.broker.security.tls.testing import Authority
 from ottla.broker.testing import BrokerThread, _coordinator_for_tests
 from ottla.zookeeper.testing import Background
 
@@ -140,6 +142,48 @@ async def test_our_own_client_logs_in(broker: BrokerThread, mechanism: str) -> N
                 await producer.send("ottla", b"v")
 
 
+# ---- over TLS
+
+
+async def test_clients_log_in_over_tls(tmp_path: Path) -> None:
+    from aiokafka import AIOKafkaProducer
+    from confluent_kafka import Producer
+
+    authority = Authority()
+    ca_file = authority.write(tmp_path / "ca.pem")
+    settings = {
+        **{key.replace("sasl_plaintext", "sasl_ssl"): value for key, value in SETTINGS.items()},
+        "listeners": "SASL_SSL://127.0.0.1:0",
+        "security.inter.broker.protocol": "SASL_SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": authority.sign("broker").write(tmp_path / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(ca_file),
+    }
+    with BrokerThread(tmp_path / "data", settings) as broker:
+        delivered: list[Any] = []
+        how = {
+            **librdkafka(broker, "PLAIN"),
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(ca_file),
+        }
+        librdkafkas = Producer(how)
+        librdkafkas.produce("tls", b"v", on_delivery=lambda error, _: delivered.append(error))
+        assert librdkafkas.flush(BOUND_S) == 0
+        producer = AIOKafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers,
+            security_protocol="SASL_SSL",
+            ssl_context=ssl.create_default_context(cafile=ca_file),
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="alice",
+            sasl_plain_password=PASSWORD,
+        )
+        async with asyncio.timeout(BOUND_S), producer:
+            assert (await producer.send_and_wait("tls", b"v")).topic == "tls"
+
+    assert delivered == [None]
+
+
 # ---- brokers at each other
 
 
@@ -194,6 +238,22 @@ async def set_password_in_zookeeper(running: BrokerThread, mechanism: str) -> No
     credential = ScramCredential.from_password(SCRAM_HASHES[mechanism], PASSWORD, b"salt")
     entities = running.broker.services.configs.client_entities
     await asyncio.to_thread(running.call, alter_credentials(entities, "broker", {mechanism: credential}, ()))
+
+
+def test_changed_credentials_reach_every_broker(tmp_path: Path) -> None:
+    with Background(_coordinator_for_tests()) as coordinator, ExitStack() as stack:
+        common = SETTINGS | {"zookeeper.connect": coordinator.value.connect_string}
+        first, second = (
+            stack.enter_context(BrokerThread(tmp_path / node, common | {"broker.id": node}))
+            for node in ("1", "2")
+        )
+        assert not logs_in(second.port, "carol", PASSWORD)
+        with Wire(first.port) as wire:  # the first broker of a cluster is its controller
+            wire.log_in()
+            wire.set_password("carol", PASSWORD)
+
+        assert logs_in(first.port, "carol", PASSWORD)
+        assert any(logs_in(second.port, "carol", PASSWORD) for _ in range(300))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ KAFKA_ACL_CHANGES = "/kafka-acl-changes"
 KAFKA_ACL_EXTENDED_CHANGES = "/kafka-acl-extended-changes"
 ACL_CHANGE_PREFIX = "acl_changes_"
 DELEGATION_TOKEN = "/delegation_token"
+DELEGATION_TOKENS = "/delegation_token/tokens"
+DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
+DELEGATION_TOKEN_CHANGE_PREFIX = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 OTTLA = "/ottla"
 """The root of what Apache Kafka has no znode for."""
 OTTLA_UNKNOWN_USERS = "/ottla/security/unknown_users"
@@ -196,6 +199,11 @@ def config_entity(entity_type: str, name: str) -> str:
 def ottla_topic_settings(name: str) -> str:
     """The overrides of a topic's keys that Apache Kafka does not know."""
     return f"{OTTLA_TOPIC_SETTINGS}/{topic_segment(name)}"
+
+
+def delegation_token(token_id: str) -> str:
+    """One delegation token."""
+    return f"{DELEGATION_TOKENS}/{segment(token_id)}"
 
 
 def user_client_config(user: str, client: str) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.cluster.acls import Acls
     from ottla.broker.cluster.configs import Configs
+    from ottla.broker.cluster.delegation_tokens import DelegationTokens
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.cluster.topics import Topics
@@ -54,6 +55,7 @@ class Services:
     inter_broker: InterBrokerAccess
     topics: Topics
     configs: Configs
+    delegation_tokens: DelegationTokens | None
     acls: Acls | None
     """None without an authorizer."""
     client_quotas: ClientQuotas

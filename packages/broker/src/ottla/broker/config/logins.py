@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from ottla.client.config_definition import ConfigError
@@ -16,10 +17,13 @@ LOGIN_MODULES: Final = {
     "PLAIN": f"{_KAFKA}plain.PlainLoginModule",
     "SCRAM-SHA-256": f"{_KAFKA}scram.ScramLoginModule",
     "SCRAM-SHA-512": f"{_KAFKA}scram.ScramLoginModule",
+    "OAUTHBEARER": f"{_KAFKA}oauthbearer.OAuthBearerLoginModule",
 }
 """The mechanisms that a listener may have, with the login module that its JAAS line names."""
-_WITHOUT_LINE: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Mechanisms whose users are in ZooKeeper."""
+_WITHOUT_LINE: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+"""Mechanisms whose users are in ZooKeeper, or known to another server."""
+UNSECURED: Final = "unsecuredValidator"
+"""The beginning of the options by which tokens without signatures are accepted."""
 
 
 def has_logins(listener: Listener) -> bool:
@@ -31,7 +35,9 @@ def check_logins(config: BrokerConfig) -> None:
     """Check the logins of all listeners; raise `ConfigError` for the first key that is wrong."""
     for listener in filter(has_logins, config.parsed_listeners):
         for mechanism in enabled_mechanisms(config, listener):
-            login_module(config, listener, mechanism)
+            module = login_module(config, listener, mechanism)
+            if mechanism == "OAUTHBEARER":
+                _check_tokens(config, listener, module)
         if listener.name == config.interbroker_listener:
             broker_login(config, listener)
 
@@ -62,6 +68,30 @@ def login_module(config: BrokerConfig, listener: Listener, mechanism: str) -> Lo
     if module.name != wanted:
         raise ConfigError(key, f"must name {wanted}: other Java classes cannot run here")
     return module
+
+
+def accepts_unsecured_tokens(module: LoginModule) -> bool:
+    """Return whether a JAAS line says that tokens need no signature."""
+    return any(name.startswith(UNSECURED) for name in module.options)
+
+
+def _check_tokens(config: BrokerConfig, listener: Listener, module: LoginModule) -> None:
+    has_keys = config.of_listener(listener.name, "OAUTHBEARER").sasl_oauthbearer_jwks_endpoint_url
+    if not has_keys and not accepts_unsecured_tokens(module):
+        raise ConfigError(
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "must be set for OAUTHBEARER, to check the signatures of tokens; a JAAS line with the option "
+            f"{UNSECURED}PrincipalClaimName accepts tokens that anybody can make",
+        )
+    if has_keys and accepts_unsecured_tokens(module):
+        raise ConfigError(
+            _jaas_key(listener, "OAUTHBEARER"),
+            f"must have no option {UNSECURED}…: sasl.oauthbearer.jwks.endpoint.url is set",
+        )
+    if has_keys and find_spec("jwt") is None:
+        raise ConfigError(
+            "sasl.enabled.mechanisms", "OAUTHBEARER needs: pip install 'ottla-broker[oauthbearer]'"
+        )
 
 
 def broker_login(config: BrokerConfig, listener: Listener) -> LoginModule:

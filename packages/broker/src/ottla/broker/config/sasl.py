@@ -12,7 +12,7 @@ class SaslSettings:
 
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         ("GSSAPI",),
-        "The mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
+        "The mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     )
     sasl_jaas_config: str | None = setting(
         None,
@@ -33,3 +33,59 @@ class SaslSettings:
         at_least(0),
         long=True,
     )
+
+    # --- OAUTHBEARER
+    sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
+        None,
+        "Where the public keys are that sign the tokens of clients: an https, http or file URL of a JWKS "
+        "document. Without one, tokens are refused, unless the JAAS line allows them without signatures.",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
+        3_600_000, "How often the keys are read again.", at_least(1_000), long=True
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
+        100,
+        "Accepted for compatibility: a failed reading is repeated after 10 s.",
+        long=True,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
+        10_000,
+        "Accepted for compatibility: a failed reading is repeated after 10 s.",
+        long=True,
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = setting(
+        30, "How much the clocks of this broker and of the tokens' issuer may differ.", at_least(0)
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
+        (), "Audiences, one of which a token has to be for; without any, the audience is not checked."
+    )
+    sasl_oauthbearer_expected_issuer: str | None = setting(
+        None, "The issuer of tokens; without one, it is not checked."
+    )
+    sasl_oauthbearer_scope_claim_name: str = setting("scope", "The claim of a token that has its scope.")
+    sasl_oauthbearer_sub_claim_name: str = setting("sub", "The claim of a token that names the user.")
+
+    # --- delegation tokens
+    delegation_token_secret_key: str | None = setting(
+        None,
+        "The key from which the secrets of delegation tokens are derived, the same on all brokers; without "
+        "one there are no tokens.",
+        is_secret=True,
+    )
+    delegation_token_master_key: str | None = setting(
+        None, "The earlier name of delegation.token.secret.key.", is_secret=True
+    )
+    delegation_token_max_lifetime_ms: int = setting(
+        604_800_000, "How long a token lasts at most, however often it is renewed.", at_least(1), long=True
+    )
+    delegation_token_expiry_time_ms: int = setting(
+        86_400_000, "How long a token lasts until it has to be renewed.", at_least(1), long=True
+    )
+    delegation_token_expiry_check_interval_ms: int = setting(
+        3_600_000, "How often the controller removes tokens that are over.", at_least(1), long=True
+    )
+
+    @property
+    def token_key(self) -> str | None:
+        """The key of delegation tokens; None where there are none."""
+        return self.delegation_token_secret_key or self.delegation_token_master_key or None

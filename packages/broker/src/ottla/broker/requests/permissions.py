@@ -52,6 +52,9 @@ DESCRIBE_GROUPS: Final = Permission(Operation.DESCRIBE, ResourceType.GROUP, is_a
 WRITE_TXN: Final = Permission(Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
 WRITE_TXNS: Final = WRITE_TXN.in_handler
 DESCRIBE_TXNS: Final = Permission(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, is_asked_first=False)
+CREATE_TOKENS: Final = Permission(Operation.CREATE_TOKENS, ResourceType.USER, is_asked_first=False)
+DESCRIBE_TOKENS: Final = Permission(Operation.DESCRIBE_TOKENS, ResourceType.USER, is_asked_first=False)
+DESCRIBE_TOKEN: Final = Permission(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, is_asked_first=False)
 CREATE: Final = Permission(Operation.CREATE, ResourceType.CLUSTER)
 ALTER: Final = Permission(Operation.ALTER, ResourceType.CLUSTER)
 DESCRIBE: Final = Permission(Operation.DESCRIBE, ResourceType.CLUSTER)

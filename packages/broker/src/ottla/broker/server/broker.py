@@ -1,4 +1,7 @@
-"""One broker: the order in which its parts start and stop, and what it does when it cannot go on."""
+"""One broker: the order in which its parts start and stop, and what it does when it cannot go on.
+
+The module has over 500 lines because the steps of a start refer to each other, and stand in their order.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +163,7 @@ class Broker:
         self._stack.push_async_callback(parts.active_controller.close)
         await enter(control)  # its tasks ask the active controller: they end before that is closed
         self._subscribe(services)
-        logins = await self._load_settings(session, services)
+        logins = await self._load_settings(services)
         await logs.open(services.configs.log_config)
         self._stack.push_async_callback(logs.close)
         self._stack.callback(services.record_threads.close)
@@ -288,7 +291,7 @@ class Broker:
         services.replicas.subscribe(services.fetch_fast_path.known)
         services.replicas.subscribe(services.topic_metrics)
 
-    async def _load_settings(self, session: Session, services: Services) -> BrokerLogins | None:
+    async def _load_settings(self, services: Services) -> BrokerLogins | None:
         """Read settings, certificates, users and ACLs, and refuse a start that would lock out the brokers.
 
         A broker that is a cluster of its own needs no permission. Users are read where clients log in.
@@ -297,9 +300,11 @@ class Broker:
         if any(map(has_logins, self.config.parsed_listeners)):
             from ottla.broker.server.listener_logins import BrokerLogins
 
-            logins = await BrokerLogins.open(self.config, session, configs, self.environment, self.metrics)
+            logins = await BrokerLogins.open(self.config, services, self._control, self.metrics)
         await configs.load()
         self._start_tls(services)
+        if services.delegation_tokens is not None:
+            await retrying(services.delegation_tokens.load)
         if services.acls is not None:
             await retrying(services.acls.load)
             tls = self.tls.of(self.config.interbroker_listener)
@@ -387,6 +392,8 @@ class Broker:
         self.parts.peers.configure(services.config)
         services.configs.on_broker_change.append(self._advertise)
         control.lasting(services.configs.follow(), "config-changes")
+        if services.delegation_tokens is not None:
+            control.lasting(services.delegation_tokens.follow(), "delegation-token-changes")
         if services.acls is not None:
             services.acls.on_change.append(self._forget_partitions)
             control.lasting(services.acls.follow(), "acl-changes")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ottla.broker.cluster.acls import Acls
+    from ottla.broker.cluster.delegation_tokens import DelegationTokens
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.channels import Sender, Spawn
     from ottla.broker.controller.controller_context import LiveBroker
@@ -199,6 +200,7 @@ class Composition:
             inter_broker=self._inter_broker(ALLOW_ALL if acls is None else acls.authorizer),
             topics=topics,
             configs=configs,
+            delegation_tokens=self._delegation_tokens(),
             acls=acls,
             client_quotas=self._client_quotas(configs),
             controller=controller,
@@ -222,6 +224,13 @@ class Composition:
             configs.client_entities.subscribe(kind, client_quotas.entity_changed)
         self.metrics.families.append(client_quotas.samples)
         return client_quotas
+
+    def _delegation_tokens(self) -> DelegationTokens | None:
+        if self.config.token_key is None:
+            return None
+        from ottla.broker.cluster.delegation_tokens import DelegationTokens
+
+        return DelegationTokens(self.zookeeper, self.config, self.environment)
 
     def _fetch_sessions(self) -> FetchSessions:
         sessions = FetchSessions(

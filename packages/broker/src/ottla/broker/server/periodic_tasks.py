@@ -34,6 +34,12 @@ def schedule(tasks: BackgroundTasks, config: BrokerConfig, services: Services, m
     )
     tasks.every("idle-client-quotas", FORGET_EVERY_MS, services.client_quotas.forget_idle)
     tasks.every("isr-expiration", config.replica_lag_time_max_ms / 2, services.replicas.shrink_isrs)
+    if (tokens := services.delegation_tokens) is not None:
+        tasks.every(
+            "delete-expired-tokens",
+            config.delegation_token_expiry_check_interval_ms,
+            lambda: tokens.remove_expired(services.controller.is_active),
+        )
     if config.auto_leader_rebalance_enable:
         allowed = config.leader_imbalance_per_broker_percentage / 100
         tasks.every(

@@ -19,7 +19,13 @@ from typing import Final
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.principal import Principal
-from ottla.broker.security.sasl.mechanisms import Identity, MakeMechanism, MalformedToken, ServerMechanism
+from ottla.broker.security.sasl.mechanisms import (
+    Identity,
+    MakeMechanism,
+    MalformedToken,
+    ServerMechanism,
+    TokenRefused,
+)
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import (
     IllegalSaslState,
@@ -102,6 +108,8 @@ class Login:
         self._monotonic_ms = monotonic_ms
         self._mechanism: ServerMechanism | None = None
         self._principal: Principal | None = None
+        self.identity: Identity | None = None
+        """The identity of the last login that succeeded."""
         self._has_end = False
         self._changed_mechanism: str | None = None
         """The refusal of a login by another mechanism than before, which Kafka sends for the first token."""
@@ -175,6 +183,8 @@ class Login:
             )
         try:
             answer = self._mechanism.evaluate(token)
+        except TokenRefused as error:
+            raise self._refused(error, error.reason) from None
         except SaslAuthenticationFailed as error:
             raise self._refused(error) from None
         except MalformedToken as error:
@@ -201,6 +211,7 @@ class Login:
         else:
             counts.successful_again += 1
         lifetime_ms = self._lifetime_ms(identity)
+        self.identity = identity
         self._principal, self._mechanism, self._has_end = principal, None, lifetime_ms is not None
         self.state, self.takes_raw_tokens = LoginState.AUTHENTICATED, False
         return Answer(answer, principal, identity, lifetime_ms or 0, lifetime_ms is not None)

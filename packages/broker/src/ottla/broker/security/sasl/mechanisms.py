@@ -21,6 +21,14 @@ class MalformedToken(Exception):
     """
 
 
+class TokenRefused(SaslAuthenticationFailed):
+    """A refusal with words for the client, and the reason for the log of the broker."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 @frozen
 class Identity:
     """The name that a login has proved."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import struct
-from typing import Any
+from typing import Any, Self
 
 from ottla.broker.security.sasl.scram import SCRAM_HASHES
 from ottla.client.authentication import Scram
@@ -33,7 +33,7 @@ class Wire:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,0 +1,222 @@
+"""Delegation tokens (KIP-48): in ZooKeeper as Kafka keeps them, and in the memory of every broker.
+
+A token is a name and a password for logins by SCRAM, which an owner hands to its workers. The password is
+derived from the token's id with `delegation.token.secret.key`, which all brokers have. A writer changes the
+token's znode and then adds a notification, by which every broker reads the token again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import logging
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.cluster.acls import Notifications
+from ottla.broker.cluster.zookeeper_session import retrying
+from ottla.broker.runtime.loop_budget import slices
+from ottla.broker.security.sasl.mechanisms import Identity
+from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential, ScramHash, ScramUser
+from ottla.protocol.errors import (
+    DelegationTokenExpired,
+    DelegationTokenNotFound,
+    DelegationTokenOwnerMismatch,
+)
+from ottla.zookeeper import paths
+from ottla.zookeeper.errors import IllegalName, MalformedZnode
+from ottla.zookeeper.session import EventType, NodeExists, NoNode, WatchEvent, ZooKeeperError
+from ottla.zookeeper.znodes.delegation_tokens import DelegationToken
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.runtime.environment import Environment
+    from ottla.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
+
+RETRY_BACKOFF_S: Final = 0.1
+
+
+class DelegationTokens:
+    """The delegation tokens of a cluster whose brokers have a key for them."""
+
+    def __init__(self, session: Session, config: BrokerConfig, environment: Environment) -> None:
+        self._session = session
+        self._config = config
+        self._environment = environment
+        self._key = (config.token_key or "").encode()
+        self._tokens: dict[str, DelegationToken] = {}
+        self._credentials: dict[tuple[str, str], ScramCredential] = {}
+        """By token and mechanism: made with the first login, because it takes milliseconds."""
+        self._notifications = Notifications(session, paths.DELEGATION_TOKEN_CHANGES, environment.clock)
+        self._moved = asyncio.Event()
+        self._reload = False
+
+    # ---- following ZooKeeper
+
+    async def load(self) -> None:
+        """Watch for notifications, then read all tokens. Raises ZooKeeperError."""
+        self._reload = False
+        for path in (paths.DELEGATION_TOKENS, paths.DELEGATION_TOKEN_CHANGES):
+            await retrying(partial(self._make, path))
+        await self._notifications.skip(self._notified)
+        await self._read_all({*await self._session.children(paths.DELEGATION_TOKENS), *self._tokens})
+
+    async def _make(self, path: str) -> None:
+        try:
+            await self._session.create(path, make_parents=True)
+        except NodeExists:
+            return
+
+    async def follow(self) -> None:
+        """Apply changes until cancelled. After a lost connection all tokens are read again."""
+        while True:
+            await self._moved.wait()
+            self._moved.clear()
+            try:
+                await (self.load() if self._reload else self._read_notified())
+            except ZooKeeperError as error:
+                _log.warning("changes of delegation tokens not read", extra={"reason": str(error)})
+                self._reload = True
+                await asyncio.sleep(RETRY_BACKOFF_S)
+                self._moved.set()
+
+    def _notified(self, event: WatchEvent) -> None:
+        self._reload |= event.type is EventType.NONE
+        self._moved.set()
+
+    async def _read_notified(self) -> None:
+        found = await self._notifications.read_new(self._notified)
+        await self._read_all({data.decode(errors="replace") for _, data in found})
+
+    async def _read_all(self, token_ids: Iterable[str]) -> None:
+        for some in slices(sorted(token_ids)):
+            await asyncio.gather(*map(self._read, some))
+
+    async def _read(self, token_id: str) -> None:
+        try:
+            data, _ = await self._session.get(paths.delegation_token(token_id))
+            token = DelegationToken.decode(token_id, data)
+        except (NoNode, IllegalName):
+            self._forget(token_id)
+        except MalformedZnode as error:
+            _log.error("delegation token ignored", extra={"path": error.path, "reason": str(error)})
+            self._forget(token_id)
+        else:
+            self._tokens[token_id] = token
+
+    def _forget(self, token_id: str) -> None:
+        self._tokens.pop(token_id, None)
+        for name in SCRAM_HASHES:
+            self._credentials.pop((token_id, name), None)
+
+    # ---- logins
+
+    def secret_of(self, token_id: str) -> bytes:
+        """Return the secret of a token."""
+        return hmac.digest(self._key, token_id.encode("utf-8", "surrogatepass"), "sha512")
+
+    def find(self, kind: ScramHash, token_id: str) -> ScramUser | None:
+        """Return the owner of a token that is not over, with the credential of the token."""
+        token = self._tokens.get(token_id)
+        if token is None or self._is_over(token):
+            return None
+        credential = self._credentials.get((token_id, kind.name))
+        if credential is None:
+            password = base64.b64encode(self.secret_of(token_id)).decode()
+            salt = self._environment.random.randbytes(24)
+            credential = ScramCredential.from_password(kind, password, salt)
+            self._credentials[token_id, kind.name] = credential
+        name = token.owner.partition(":")[2]
+        return ScramUser(credential, Identity(name, token.expires_at_ms, is_of_delegation_token=True))
+
+    def _is_over(self, token: DelegationToken) -> bool:
+        now_ms = self._environment.clock.now_ms()
+        return min(token.ends_at_ms, token.expires_at_ms) < now_ms
+
+    # ---- requests
+
+    def all(self) -> list[DelegationToken]:
+        """Return all tokens."""
+        return list(self._tokens.values())
+
+    async def create(
+        self, owner: str, requester: str, renewers: Iterable[str], lifetime_ms: int
+    ) -> DelegationToken:
+        """Create a token; `lifetime_ms` of 0 or less asks for the longest."""
+        now_ms = int(self._environment.clock.now_ms())
+        longest_ms = self._config.delegation_token_max_lifetime_ms
+        ends_at_ms = now_ms + (longest_ms if lifetime_ms <= 0 else min(lifetime_ms, longest_ms))
+        number = uuid.UUID(int=self._environment.random.getrandbits(128), version=4)
+        token = DelegationToken(
+            token_id=base64.urlsafe_b64encode(number.bytes).decode().rstrip("="),
+            owner=owner,
+            requester=requester,
+            renewers=tuple(renewers),
+            issued_at_ms=now_ms,
+            ends_at_ms=ends_at_ms,
+            expires_at_ms=min(ends_at_ms, now_ms + self._config.delegation_token_expiry_time_ms),
+        )
+        await self._session.create(token.path, token.encode(), make_parents=True)
+        await self._notify(token.token_id)
+        return token
+
+    async def renew(self, secret: bytes, principal: str, period_ms: int) -> int:
+        """Move the expiry of a token; a negative period asks for the usual one. Returns the expiry."""
+        token = self._found(secret, principal)
+        period_ms = self._config.delegation_token_expiry_time_ms if period_ms < 0 else period_ms
+        return await self._move(token, period_ms)
+
+    async def expire(self, secret: bytes, principal: str, period_ms: int) -> int:
+        """End a token after a period, or now for a negative one. Returns the expiry."""
+        token = self._found(secret, principal)
+        if period_ms >= 0:
+            return await self._move(token, period_ms)
+        await self._remove(token.token_id)
+        return int(self._environment.clock.now_ms())
+
+    def _found(self, secret: bytes, principal: str) -> DelegationToken:
+        """Return the token of a secret. Raises the error of a request for it."""
+        found = None
+        for token in self._tokens.values():  # all of them, so that the time says nothing of the secret
+            if hmac.compare_digest(self.secret_of(token.token_id), secret):
+                found = token
+        if found is None:
+            raise DelegationTokenNotFound
+        if not found.belongs_to(principal):
+            raise DelegationTokenOwnerMismatch
+        if self._is_over(found):
+            raise DelegationTokenExpired
+        return found
+
+    async def _move(self, token: DelegationToken, period_ms: int) -> int:
+        now_ms = int(self._environment.clock.now_ms())
+        moved = token.until(min(token.ends_at_ms, now_ms + period_ms))
+        try:
+            await self._session.set(moved.path, moved.encode())
+        except NoNode:
+            raise DelegationTokenNotFound from None
+        await self._notify(token.token_id)
+        return moved.expires_at_ms
+
+    async def _remove(self, token_id: str) -> None:
+        with suppress(NoNode):
+            await self._session.delete(paths.delegation_token(token_id))
+        await self._notify(token_id)
+
+    async def _notify(self, token_id: str) -> None:
+        await self._read(token_id)
+        prefix = paths.DELEGATION_TOKEN_CHANGE_PREFIX
+        await self._session.create(prefix, token_id.encode(), sequential=True, make_parents=True)
+
+    async def remove_expired(self, is_controller: bool) -> None:
+        """Remove the tokens that are over, on the controller."""
+        for token in self.all():
+            if is_controller and self._is_over(token):
+                _log.info("delegation token removed: it is over", extra={"owner": token.owner})
+                await self._remove(token.token_id)

@@ -1,0 +1,117 @@
+"""The public keys that sign tokens: a JWKS document (RFC 7517) in a file or at a URL, read regularly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from ottla.broker.security.sasl.oauthbearer import ALGORITHMS, SigningKey
+
+_log = logging.getLogger(__name__)
+
+MAX_DOCUMENT_BYTES: Final = 1 << 20
+FETCH_WITHIN_S: Final = 10.0
+SCHEMES: Final = ("file", "http", "https")
+MIN_PAUSE_S: Final = 10.0
+"""The least time between two readings: tokens with unknown keys ask for one."""
+_BY_TYPE: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("RSA", ""): ALGORITHMS[:6],
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+
+KeysById = Mapping[str | None, SigningKey]
+
+
+class BadJwks(ValueError):
+    """A JWKS document cannot be had or read."""
+
+
+def fetch_jwks(url: str) -> bytes:
+    """Read a document; it blocks. Raises `BadJwks`."""
+    if urlsplit(url).scheme not in SCHEMES:
+        raise BadJwks(f"the URL must begin with one of {', '.join(SCHEMES)}")
+    try:
+        with urlopen(Request(url, headers={"Accept": "application/json"}), timeout=FETCH_WITHIN_S) as answer:
+            document: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
+    except (OSError, URLError, ValueError) as error:
+        raise BadJwks(f"it cannot be read: {error}") from None
+    if len(document) > MAX_DOCUMENT_BYTES:
+        raise BadJwks(f"it has over {MAX_DOCUMENT_BYTES} bytes")
+    return document
+
+
+def keys_in(document: bytes) -> dict[str | None, SigningKey]:
+    """Read the keys for signatures by key pairs; others are left out. Raises `BadJwks`.
+
+    A document of one key has it under None, too: its tokens need no id.
+    """
+    try:
+        listed = json.loads(document)["keys"]
+        found = [(entry.get("kid"), key) for entry in listed if (key := _key_of(entry)) is not None]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadJwks(f"it is no JWKS document: {type(error).__name__}") from None
+    if not found:
+        raise BadJwks("it has no public key for signatures")
+    keys: dict[str | None, SigningKey] = dict(found)
+    return {None: found[0][1], **keys} if len(found) == 1 else keys
+
+
+def _key_of(entry: Mapping[str, Any]) -> SigningKey | None:
+    import jwt
+
+    kind = entry.get("kty", "")
+    possible = _BY_TYPE.get((kind, "" if kind == "RSA" else entry.get("crv", "")), ())
+    algorithms = tuple(name for name in possible if entry.get("alg", name) == name)
+    if not algorithms or entry.get("use", "sig") != "sig" or "d" in entry:
+        return None
+    try:
+        return SigningKey(jwt.PyJWK(dict(entry), algorithms[0]).key, algorithms)
+    except jwt.PyJWTError:
+        return None
+
+
+class JwksKeys:
+    """The keys of one document. They are read at the start, every `refresh_s`, and when one is missing."""
+
+    def __init__(self, url: str, refresh_s: float, fetch: Callable[[str], bytes] = fetch_jwks) -> None:
+        self._url = url
+        self._refresh_s = refresh_s
+        self._fetch = fetch
+        self._keys: KeysById = {}
+        self._is_missing = asyncio.Event()
+
+    def find(self, key_id: str | None) -> SigningKey | None:
+        """Return the key with an id; without one, have the document read again soon."""
+        key = self._keys.get(key_id) if isinstance(key_id, str | None) else None
+        if key is None:
+            self._is_missing.set()
+        return key
+
+    async def load(self) -> None:
+        """Read the document on a thread. Raises `BadJwks`; the keys of before stay."""
+        loop = asyncio.get_running_loop()
+        self._keys = await loop.run_in_executor(None, lambda: keys_in(self._fetch(self._url)))
+
+    async def refresh(self) -> None:
+        """Read the document again and again until cancelled."""
+        while True:
+            await asyncio.sleep(min(MIN_PAUSE_S, self._refresh_s))
+            try:
+                async with asyncio.timeout(max(0.0, self._refresh_s - MIN_PAUSE_S)):
+                    await self._is_missing.wait()
+            except TimeoutError:
+                pass
+            self._is_missing.clear()
+            try:
+                await self.load()
+            except BadJwks as error:
+                _log.warning("keys of tokens not read again", extra={"url": self._url, "reason": str(error)})
