@@ -11,13 +11,13 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.quotas import Quota
 from ottla.broker.quotas import clients as clients_module
 from ottla.broker.quotas.clients import (
-    DEFAULT,
     IDLE_MS,
     ClientQuotas,
     ControllerMutations,
     QuotaEntity,
     encoded_name,
 )
+from ottla.broker.quotas.connections import DEFAULT
 from ottla.broker.quotas.rates import QuotaBucket, SampledRate, SessionQuotas, ThrottleTimes, TokenBucket
 from ottla.protocol.errors import ThrottlingQuotaExceeded
 

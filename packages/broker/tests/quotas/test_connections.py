@@ -2,10 +2,17 @@
 
 import pytest
 
-from ottla.broker.config import broker_config_from
+from ottla.broker.config import BrokerConfig, broker_config_from
 from ottla.broker.network.open_connections import OpenConnections
 from ottla.broker.network.session import Session
-from ottla.broker.quotas.connections import ConnectionQuotas, CreationRates, parse_overrides
+from ottla.broker.quotas import connections as connections_module
+from ottla.broker.quotas.connections import (
+    CONNECTION_RATE,
+    AddressRates,
+    ConnectionQuotas,
+    CreationRates,
+    parse_overrides,
+)
 
 
 def test_an_override_stands_above_the_limit_for_all() -> None:
@@ -166,3 +173,67 @@ async def test_a_listener_may_have_fewer_connections_than_the_broker() -> None:
     assert [connections.admit(Open("BROKERS")), connections.admit(Open("BROKERS"))] == [True, False]
     connections.forget(first)
     assert connections.admit(Open("B"))
+
+
+class Time:
+    def __init__(self) -> None:
+        self.ms = 1_000_000.0
+
+    def now_ms(self) -> float:
+        return self.ms
+
+
+def test_an_address_opens_as_many_connections_as_its_quota_allows_and_others_as_many_as_they_like() -> None:
+    time = Time()
+    rates = AddressRates(BrokerConfig(), time.now_ms)
+    rates.entity_changed("ips/10.0.0.1", {CONNECTION_RATE: "2"})
+
+    opened = [rates.take("10.0.0.1") for _ in range(21)]
+    assert opened[:20] == [None] * 20, "ten seconds' worth"
+    assert opened[20] == "connection_creation_rate of 2 is reached"
+    assert rates.take("10.0.0.2") is None
+    time.ms += 11_000
+    assert rates.take("::ffff:10.0.0.1") is None
+
+
+def test_what_is_refused_does_not_count() -> None:
+    time = Time()
+    rates = AddressRates(BrokerConfig(), time.now_ms)
+    rates.entity_changed("ips/<default>", {CONNECTION_RATE: "1"})
+
+    refused = sum(rates.take("10.0.0.1") is not None for _ in range(1_000))
+    time.ms += 11_000
+
+    assert refused == 990
+    assert rates.take("10.0.0.1") is None
+
+
+def test_an_address_is_shut_out_by_zero_and_let_in_again_without_its_quota() -> None:
+    rates = AddressRates(BrokerConfig(), Time().now_ms)
+    rates.entity_changed("ips/2001%3Adb8%3A%3A1", {CONNECTION_RATE: "0"})
+    assert rates.take("2001:db8:0::1") is not None
+
+    rates.entity_changed("ips/2001%3Adb8%3A%3A1", {})
+
+    assert rates.take("2001:db8:0::1") is None
+
+
+def test_a_host_name_or_another_text_is_no_quota_of_connections(caplog: pytest.LogCaptureFixture) -> None:
+    rates = AddressRates(BrokerConfig(), Time().now_ms)
+
+    rates.entity_changed("ips/example.org", {CONNECTION_RATE: "0"})
+    rates.entity_changed("ips/10.0.0.1", {CONNECTION_RATE: "NaN"})
+
+    assert rates.take("10.0.0.1") is None
+    assert len(caplog.records) == 2
+
+
+def test_addresses_without_number_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections_module, "MOST_ADDRESSES", 3)
+    rates = AddressRates(BrokerConfig(), Time().now_ms)
+    rates.entity_changed("ips/<default>", {CONNECTION_RATE: "1"})
+
+    for number in range(100):
+        rates.take(f"10.0.0.{number}")
+
+    assert len(rates._buckets) == 3

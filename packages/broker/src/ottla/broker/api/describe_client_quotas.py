@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.cluster.client_entities import CLIENTS, IPS, USERS
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
-from ottla.broker.quotas.clients import DEFAULT, QUOTA_KEYS, encoded_name
-from ottla.broker.quotas.connections import CONNECTION_RATE
+from ottla.broker.quotas.clients import QUOTA_KEYS, encoded_name
+from ottla.broker.quotas.connections import CONNECTION_RATE, DEFAULT
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from ottla.protocol.messages.client_quotas import (

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.response_queue import Part
     from ottla.broker.network.session import Session
     from ottla.broker.quotas.clients import ClientQuotas
+    from ottla.broker.quotas.connections import AddressRates
     from ottla.broker.quotas.rates import SessionQuotas
     from ottla.broker.requests.fast_path import FastPath
     from ottla.broker.requests.routes import Route, Routes
@@ -95,6 +96,11 @@ class Dispatcher(Generic[S]):
     def fast_paths(self) -> list[FastPath]:
         """Return the fast paths that the routes bring."""
         return self.routes.fast_paths(self._services)
+
+    @property
+    def address_rates(self) -> AddressRates | None:
+        """The quotas of addresses for new connections."""
+        return None if self._quotas is None else self._quotas.address_rates
 
     def close(self) -> None:
         """Give back the budget of long requests: no request comes any more."""

@@ -68,7 +68,9 @@ class Server:
         self._budget = budget
         self._metrics = metrics
         self.request_metrics = RequestMetrics(metrics)
-        self.connections: OpenConnections[Connection] = OpenConnections(config, clock.monotonic_ms)
+        self.connections: OpenConnections[Connection] = OpenConnections(
+            config, clock.monotonic_ms, dispatcher.address_rates
+        )
         self.creation_rates = CreationRates(config)
         self.queue = RequestQueue(config.queued_max_requests, budget.arrived_requests)
         self._listening: list[Acceptor] = []

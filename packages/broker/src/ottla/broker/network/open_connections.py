@@ -22,6 +22,7 @@ from ottla.broker.runtime.log_lines import LimitedWarnings
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.network.session import Session
+    from ottla.broker.quotas.connections import AddressRates
 
 log = logging.getLogger("request")
 
@@ -69,7 +70,13 @@ class OpenConnections(Generic[C]):
     connection from this machine is admitted beyond the limits, which can be changed over it.
     """
 
-    def __init__(self, config: BrokerConfig, monotonic_ms: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        monotonic_ms: Callable[[], float],
+        rates: AddressRates | None = None,
+    ) -> None:
+        self._rates = rates
         self.idle_s = config.connections_max_idle_ms / 1000
         self._quotas = ConnectionQuotas(0, 0, {})
         self._of_listeners: Counter[str] = Counter()
@@ -145,7 +152,7 @@ class OpenConnections(Generic[C]):
             if self._quotas.is_full:
                 self._close_least_recently_used()
             self._quotas.count(host)
-        elif refusal := full or self._quotas.take(host):
+        elif refusal := (full or (self._rates and self._rates.take(host)) or self._quotas.take(host)):
             if not is_loopback(host) or not self._take_reserved():
                 self._warnings.warn(host, "connection refused", extra={"host": host, "reason": refusal})
                 return False

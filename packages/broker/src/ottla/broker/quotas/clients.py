@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from ottla.broker.metrics import MetricName
 from ottla.broker.quotas import Quota
+from ottla.broker.quotas.connections import DEFAULT, AddressRates
 from ottla.broker.quotas.rates import QuotaBucket, SessionQuotas, TokenBucket
 from ottla.client.config_definition import MAX_INT
 from ottla.protocol.errors import ThrottlingQuotaExceeded
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-DEFAULT: Final = "<default>"
 QUOTA_KEYS: Final[Mapping[str, Quota]] = {
     "producer_byte_rate": Quota.PRODUCE,
     "consumer_byte_rate": Quota.FETCH,
@@ -150,6 +150,8 @@ class ClientQuotas:
             config.controller_quota_window_num,
         )
         self._now_ms = monotonic_ms
+        self.address_rates = AddressRates(config, monotonic_ms)
+        """The quotas of addresses."""
         self._limits: dict[Quota, dict[QuotaEntity, float]] = {quota: {} for quota in QUOTA_KEYS.values()}
         self._unlimited = SessionQuotas(monotonic_ms)
         self._buckets: WeakValueDictionary[tuple[Quota, QuotaEntity], QuotaBucket | TokenBucket] = (

@@ -1,18 +1,26 @@
-"""Limits on the number of connections: `max.connections` and `max.connections.per.ip`."""
+"""Limits on the number of connections, and on how many an address may open in a second."""
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Mapping
-from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from ottla.broker.quotas.rates import QuotaBucket
 from ottla.client.config_definition import MAX_INT, dotted
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
-from typing import Final
+
+_log = logging.getLogger(__name__)
+
+DEFAULT: Final = "<default>"
+MOST_ADDRESSES: Final = 10_000
+"""Addresses with a quota whose rates are remembered."""
 
 CONNECTION_RATE: Final = "connection_creation_rate"
 """The quota of an address in Kafka's znodes: connections per second."""
@@ -110,6 +118,67 @@ class ConnectionQuotas:
         self._counts[host] -= 1
         if not self._counts[host]:
             del self._counts[host]
+
+
+class AddressRates:
+    """Counts the connections of each address against its `connection_creation_rate` (KIP-612). Pure.
+
+    Only addresses with a quota are counted, and forgotten with the oldest when there are too many.
+    """
+
+    def __init__(self, config: BrokerConfig, monotonic_ms: Callable[[], float]) -> None:
+        self._window = config.quota_window_size_seconds * 1000.0, config.quota_window_num
+        self._now_ms = monotonic_ms
+        self._limits: dict[str, int] = {}
+        self._buckets: OrderedDict[str, QuotaBucket] = OrderedDict()
+
+    def entity_changed(self, entity_path: str, settings: Mapping[str, str]) -> None:
+        """Take the settings of `ips/<address>` or `ips/<default>`; an invalid one is named in the log."""
+        name = unquote(entity_path.rpartition("/")[2])
+        text = settings.get(CONNECTION_RATE)
+        limit = int(text) if text is not None and text.isdecimal() else None
+        if (text is not None and limit is None) or (name != DEFAULT and not is_address(name)):
+            _log.error("quota ignored: an address and a number are expected", extra={"entity": entity_path})
+            return
+        address = name if name == DEFAULT else plain_host(name)
+        if limit is None:
+            self._limits.pop(address, None)
+        else:
+            self._limits[address] = limit
+
+    def take(self, host: str) -> str | None:
+        """Count a new connection and return None, or return which quota refuses it."""
+        if not self._limits:
+            return None
+        address = plain_host(host)
+        limit = self._limits.get(address, self._limits.get(DEFAULT))
+        if limit is None:
+            return None
+        bucket, now_ms = self._bucket(address), self._now_ms()
+        bucket.bound = limit
+        if bucket.record(1, now_ms) <= 0:
+            return None
+        bucket.record(-1, now_ms)
+        return f"{CONNECTION_RATE} of {limit} is reached"
+
+    def _bucket(self, address: str) -> QuotaBucket:
+        bucket = self._buckets.get(address)
+        if bucket is None:
+            bucket = self._buckets[address] = QuotaBucket(0, *self._window, longest_ms=self._window[0])
+        self._buckets.move_to_end(address)
+        if len(self._buckets) > MOST_ADDRESSES:
+            self._buckets.popitem(last=False)
+        return bucket
+
+
+def plain_host(host: str) -> str:
+    """Return an address in its one form: an IPv4 address that came in one of IPv6 is the IPv4 address."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
 
 
 def is_loopback(host: str) -> bool:

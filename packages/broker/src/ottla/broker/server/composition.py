@@ -14,7 +14,7 @@ from ottla.broker.api.produce.fast_path import ProduceFastPath
 from ottla.broker.api.routes import ROUTES
 from ottla.broker.api.services import Services
 from ottla.broker.api.topic_metrics import TopicMetrics
-from ottla.broker.cluster.client_entities import CLIENTS, USERS
+from ottla.broker.cluster.client_entities import CLIENTS, IPS, USERS
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
 from ottla.broker.cluster.metadata import MetadataCache
@@ -222,6 +222,7 @@ class Composition:
         client_quotas = ClientQuotas(self.config, self.environment.clock.monotonic_ms)
         for kind in (USERS, CLIENTS):
             configs.client_entities.subscribe(kind, client_quotas.entity_changed)
+        configs.client_entities.subscribe(IPS, client_quotas.address_rates.entity_changed)
         self.metrics.families.append(client_quotas.samples)
         return client_quotas
 
