@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from ottla.client.environment import nonce
 from ottla.client.errors import AuthenticationFailed, UnsupportedByBroker
-from ottla.client.oauth_tokens import TOKENS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl import (
     SaslAuthenticateRequest,
@@ -194,6 +193,8 @@ async def mechanism_for(config: SecurityConfig, host: str = "") -> Mechanism:
 
 async def _bearer_token(config: SecurityConfig) -> str:
     if config.sasl_oauth_token_provider is None:
+        from ottla.client.oauth_tokens import TOKENS
+
         assert config.token_source is not None
         return await TOKENS.token(config.token_source)
     token = config.sasl_oauth_token_provider()
@@ -219,6 +220,8 @@ async def authenticate(connection: Requester, config: SecurityConfig, host: str 
         if reply.error_code != ErrorCode.NONE:
             reason = reply.error_message or ErrorCode(reply.error_code).name
             if isinstance(mechanism, OAuthBearer) and config.token_source is not None:
+                from ottla.client.oauth_tokens import TOKENS
+
                 TOKENS.forget(config.token_source, mechanism.bearer)
             raise AuthenticationFailed(f"the broker refused the login: {reason}")
         further = await _step(mechanism, partial(mechanism.answer, bytes(reply.auth_bytes)))

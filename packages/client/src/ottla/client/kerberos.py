@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -31,6 +30,8 @@ def check_kerberos(service_name: str | None, keytab: str | None) -> None:
         raise SettingError("GSSAPI needs sasl_kerberos_service_name: `kafka` for kafka/host@REALM")
     if keytab is not None and not Path(keytab).is_file():
         raise SettingError(f"sasl_kerberos_keytab: there is no file {keytab!r}")
+    from importlib.util import find_spec
+
     if find_spec("gssapi") is None:
         raise SettingError("GSSAPI needs `python -m pip install ottla-client[kerberos]`")
 

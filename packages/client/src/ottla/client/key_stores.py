@@ -6,7 +6,6 @@ The content of a file decides how it is read. JKS files must be converted.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +126,8 @@ def _as_file(content: bytes) -> Iterator[str]:
             memory.flush()
             yield f"/proc/self/fd/{handle}"
         return
+    import tempfile
+
     handle, path = tempfile.mkstemp()  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -277,7 +276,10 @@ def _replace_text(profile: Profile, before: str, after: str) -> None:
         raise ProfileError(
             f"{profile.path} has a form that only an editor can change: edit the profile there"
         )
-    _write(profile.path, after)
+    try:
+        write_private(profile.path, after)
+    except OSError as error:
+        raise ProfileError(f"{profile.path} cannot be written: {_reason(error)}") from None
 
 
 def _others(text: str, name: str) -> dict[str, Any]:
@@ -318,17 +320,16 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _write(path: Path, text: str) -> None:
-    """Replace the file whole: another command may read it meanwhile."""
+def write_private(path: Path, text: str) -> None:
+    """Replace a file whole, readable by its owner only: others may read it meanwhile. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    import tempfile
+
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(draft).replace(path)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise ProfileError(f"{path} cannot be written: {_reason(error)}") from None
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

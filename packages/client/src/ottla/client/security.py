@@ -10,14 +10,13 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ottla.client.kerberos import check_kerberos
-from ottla.client.key_stores import Certificate as Certificate
-from ottla.client.key_stores import authorities_of_pkcs12, is_pkcs12, load_pkcs12, load_text
-from ottla.client.oauth_tokens import TokenSource
 from ottla.client.setting_aliases import SECURITY_ALIASES
 from ottla.client.settings import Alias, SettingError, setting, validate
+
+if TYPE_CHECKING:
+    from ottla.client.oauth_tokens import TokenSource
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 TokenProvider = Callable[[], Awaitable[str] | str]
@@ -150,6 +149,8 @@ class SecurityConfig:
         """Where tokens come from without `sasl_oauth_token_provider`, or None."""
         if self.sasl_oauthbearer_token_endpoint_url is None:
             return None
+        from ottla.client.oauth_tokens import TokenSource
+
         return TokenSource(
             self.sasl_oauthbearer_token_endpoint_url,
             self.sasl_oauthbearer_client_credentials_client_id,
@@ -159,6 +160,8 @@ class SecurityConfig:
         )
 
     def _authorities(self) -> dict[str, Any]:
+        from ottla.client.key_stores import authorities_of_pkcs12, is_pkcs12
+
         if self.ssl_truststore_certificates is not None:
             return {"cadata": self.ssl_truststore_certificates}
         if self.ssl_cafile is not None and is_pkcs12("ssl_cafile", self.ssl_cafile):
@@ -166,6 +169,8 @@ class SecurityConfig:
         return {"cafile": self.ssl_cafile}
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
+        from ottla.client.key_stores import Certificate, is_pkcs12, load_pkcs12, load_text
+
         password = self.ssl_key_password or self.ssl_keystore_password
         if self.ssl_keystore_certificate_chain is not None:
             chain, key = self.ssl_keystore_certificate_chain, self.ssl_keystore_key or ""
@@ -185,6 +190,8 @@ def _listed(given: Sequence[str] | None) -> tuple[str, ...] | None:
 def _check_files(config: SecurityConfig) -> None:
     for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
         if (path := getattr(config, name)) is not None:
+            from ottla.client.key_stores import is_pkcs12  # most programs name no file
+
             is_pkcs12(name, path)
     for file, text in (
         ("ssl_cafile", "ssl_truststore_certificates"),
@@ -225,6 +232,8 @@ def _check_credentials(config: SecurityConfig) -> None:
             )
         return
     if config.sasl_mechanism == "GSSAPI":
+        from ottla.client.kerberos import check_kerberos
+
         check_kerberos(config.sasl_kerberos_service_name, config.sasl_kerberos_keytab)
         return
     if config.sasl_mechanism not in ("PLAIN", *SCRAM_MECHANISMS):
