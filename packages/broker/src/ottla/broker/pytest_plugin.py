@@ -11,6 +11,12 @@ and restart one by one:
         ottla_cluster.brokers[1].kill()
         ottla_cluster.brokers[1].restart()
 
+`ottla_secure_broker` has TLS, logins and ACLs; a marker gives it users and rules:
+
+    @pytest.mark.ottla_secure_broker(users={"anna": "secret"}, acls=[("anna", "WRITE", "topic", "orders")])
+    def test_anna_writes(ottla_secure_broker):
+        with SyncProducer(**ottla_secure_broker.client_settings("anna")) as producer: ...
+
 A marker sets the brokers' settings, with Kafka's keys in snake case:
 
     @pytest.mark.ottla_broker(num_partitions=4, log_segment_bytes=1_000_000)
@@ -24,14 +30,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ottla.broker.testing import BrokerCluster, BrokerProcess, BrokerThread
+    from ottla.broker.testing import BrokerCluster, BrokerProcess, BrokerThread, SecureBroker
 
 MARKER = "ottla_broker"
+SECURE_MARKER = "ottla_secure_broker"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line("markers", f"{MARKER}(**settings): settings of the test's broker")
+    config.addinivalue_line("markers", f"{SECURE_MARKER}(users, acls): users and rules of the secure broker")
 
 
 @pytest.fixture
@@ -65,6 +73,27 @@ def ottla_broker(
     from ottla.broker.testing import BrokerThread
 
     with BrokerThread(tmp_path_factory.mktemp("ottla-broker"), ottla_broker_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def ottla_secure_broker(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    ottla_broker_settings: dict[str, str],
+) -> Iterator[SecureBroker]:
+    """A broker in this process with TLS, logins by SCRAM, and ACLs; `client_settings(user)` connect to it."""
+    from ottla.broker.testing import SecureBroker
+
+    users: dict[str, str] = {}
+    acls: list[tuple[str, str, str, str]] = []
+    for marker in reversed(list(request.node.iter_markers(SECURE_MARKER))):
+        if marker.args or marker.kwargs.keys() - {"users", "acls"}:
+            pytest.fail(f"@pytest.mark.{SECURE_MARKER} takes users={{...}} and acls=[...]", pytrace=False)
+        users |= marker.kwargs.get("users", {})
+        acls += marker.kwargs.get("acls", [])
+    folder = tmp_path_factory.mktemp("ottla-secure-broker")
+    with SecureBroker(folder, ottla_broker_settings, users=users, acls=acls) as broker:
         yield broker
 
 

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -22,8 +23,10 @@ from ottla.zookeeper.apache_server import free_port as free_port
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from ottla.broker.config import BrokerConfig
     from ottla.broker.server.broker import Broker
     from ottla.zookeeper.embedded import EmbeddedCoordinator
+    from ottla.zookeeper.session import Session
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -115,15 +118,101 @@ class BrokerThread:
 
     async def _serve(self) -> None:
         from ottla.broker.config import load_broker_config
-        from ottla.broker.server.broker import Broker
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        settings = settings_for_tests(self.data_dir, self.host, self.port, self._settings)
-        config = load_broker_config(flags=settings).config
-        async with Broker(config) as self.broker:
+        config = load_broker_config(flags=self._configured()).config
+        async with self._made(config) as self.broker:
             self.port = self.broker.port
+            await self._prepared(self.broker)
             self._ready.set()
             await self._stop.wait()
+
+    def _configured(self) -> dict[str, str]:
+        return settings_for_tests(self.data_dir, self.host, self.port, self._settings)
+
+    def _made(self, config: BrokerConfig) -> Broker:
+        from ottla.broker.server.broker import Broker
+
+        return Broker(config)
+
+    async def _prepared(self, broker: Broker) -> None:
+        """Do what a test relies on, before it begins."""
+
+
+class SecureBroker(BrokerThread):
+    """A broker in this process with TLS, logins by SCRAM, and ACLs; `admin` may do everything.
+
+    `users` are names with passwords. `acls` are rules that allow: `("anna", "READ", "topic", "orders")`; a
+    name that ends in `*` stands for all names with this beginning.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        settings: Mapping[str, str] | None = None,
+        *,
+        users: Mapping[str, str] | None = None,
+        acls: Iterable[tuple[str, str, str, str]] = (),
+    ) -> None:
+        from ottla.broker.server.secure_setup import prepare
+
+        super().__init__(data_dir, settings)
+        self._users = dict(users or {})
+        self._acls = list(acls)
+        self._setup = prepare(self.data_dir, [])
+
+    @property
+    def cafile(self) -> Path:
+        """The certificate of the authority to trust."""
+        return self._setup.files.authority
+
+    def client_settings(self, user: str = "admin") -> dict[str, Any]:
+        """Return the settings of Ottla's clients that log in as a user: `Producer(**settings)`."""
+        login = self._setup.client_settings(user, self._users.get(user))
+        return {"bootstrap_servers": self.bootstrap_servers, **login}
+
+    def librdkafka_settings(self, user: str = "admin") -> dict[str, str]:
+        """Return the settings of librdkafka's clients that log in as a user."""
+        renamed = {"ssl.cafile": "ssl.ca.location"}
+        dotted = {key.replace("_", "."): value for key, value in self.client_settings(user).items()}
+        return {renamed.get(key, key): value for key, value in dotted.items()}
+
+    def _configured(self) -> dict[str, str]:
+        listeners = f"SASL_SSL://{self.host}:{self.port}"
+        return settings_for_tests(
+            self.data_dir, self.host, self.port, {**self._setup.settings(listeners), **self._settings}
+        )
+
+    def _made(self, config: BrokerConfig) -> Broker:
+        from ottla.broker.server.broker import Broker
+
+        broker = Broker(config)
+        broker.write_first = self._write_users
+        return broker
+
+    async def _write_users(self, session: Session) -> None:
+        from ottla.broker.server.secure_setup import write_user
+
+        await self._setup.write_users(session)
+        for user, password in self._users.items():
+            await write_user(session, user, password)
+
+    async def _prepared(self, broker: Broker) -> None:
+        from ottla.broker.security.acls.bindings import Entry, Pattern, PatternType, PermissionType
+        from ottla.broker.security.authorizer import Operation, ResourceType
+
+        rules: dict[Pattern, set[Entry]] = {}
+        for user, operation, kind, name in self._acls:
+            is_prefix = name.endswith("*") and name != "*"
+            pattern_type = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
+            pattern = Pattern(ResourceType[kind.upper()], pattern_type, name[:-1] if is_prefix else name)
+            entry = Entry(f"User:{user}", "*", Operation[operation.upper()], PermissionType.ALLOW)
+            rules.setdefault(pattern, set()).add(entry)
+        assert broker.services.acls is not None, "a secure broker has an authorizer"
+        added = {pattern: partial(frozenset.union, frozenset(some)) for pattern, some in rules.items()}
+        for error in await broker.services.acls.alter(added):
+            if error is not None:
+                raise error
 
 
 class BrokerProcess:

@@ -14,7 +14,7 @@ from ottla.client.config_definition import ConfigError
 PREFIX: Final = "OTTLA_"
 
 OTHER_COMMANDS: Final = frozenset(
-    {"OTTLA_BOOTSTRAP_SERVER", "OTTLA_PROFILE", "OTTLA_ZOOKEEPER", "OTTLA_ZOOKEEPER_CONFIG"}
+    {"OTTLA_BOOTSTRAP_SERVER", "OTTLA_PROFILE", "OTTLA_PROFILES", "OTTLA_ZOOKEEPER", "OTTLA_ZOOKEEPER_CONFIG"}
 )
 """Variables that Ottla's other commands read."""
 

@@ -52,7 +52,7 @@ from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.znodes import Endpoint, LogDirEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from ottla.broker.api.services import Services
     from ottla.broker.config import BrokerConfig
@@ -85,6 +85,7 @@ class Broker:
         self, config: BrokerConfig, environment: Environment | None = None, files: Files | None = None
     ) -> None:
         self.config = config
+        self.write_first: Callable[[Session], Awaitable[None]] | None = None  # users, for instance
         self.environment = environment or Environment()
         self._files: Files = files or DiskFiles()
         self.metrics = Metrics()
@@ -226,6 +227,8 @@ class Broker:
             self._access = ZooKeeperAccess(session, security, sets_acls=self.config.zookeeper_set_acl)
             await self._access.check_may_write()
         await make_roots(session)
+        if self.write_first is not None:
+            await self.write_first(session)
         return session
 
     async def _own_coordinator(self, logs: LogRegistry) -> Access:

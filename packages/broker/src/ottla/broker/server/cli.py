@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.server.broker import Broker
+    from ottla.broker.server.secure_setup import SecureSetup
 
 PID_FILE: Final = "broker.pid"
 LOG_FILE: Final = "broker.log"
@@ -53,6 +54,10 @@ def broker() -> None:
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set any configuration key. Repeatable."
 )
+@click.option(
+    "--secure", is_flag=True,
+    help="Encrypt and authenticate: make certificates and an administrator in the data directory, once.",
+)  # fmt: skip
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of 127.0.0.1.")
 @click.option("--daemon", is_flag=True, help="Run in the background; returns once the broker is ready.")
 @click.option(
@@ -68,6 +73,7 @@ def broker() -> None:
     help="Log into files of this directory, rotated at 64 MiB, and not to standard error: server.log, "
     "controller.log, state-change.log, log-cleaner.log, kafka-request.log.",
 )  # fmt: skip
+@click.option("--secure-dir", type=click.Path(exists=True, path_type=Path), hidden=True)
 @click.option("--ready-fd", type=int, hidden=True)
 def start(
     *,
@@ -75,11 +81,13 @@ def start(
     data_dir: Path | None,
     properties: Path | None,
     settings: tuple[str, ...],
+    secure: bool,
     metrics_port: int | None,
     daemon: bool,
     uvloop: bool | None,
     log_level: str | None,
     log_dir: Path | None,
+    secure_dir: Path | None,
     ready_fd: int | None,
 ) -> None:
     """Start a broker; settings that are not given have their defaults.
@@ -92,20 +100,30 @@ def start(
       ottla broker start --listen 127.0.0.1:9092 --data-dir ./data
       ottla broker start --config server.properties --daemon
       ottla broker start --set num.partitions=6 --set log.retention.hours=24
+      ottla broker start --data-dir ./data --secure
     """
     from ottla.broker.runtime.garbage_collection import begin_start
 
-    flags = _flags(listen, data_dir, settings, metrics_port)
+    flags = _flags(listen, data_dir, settings, metrics_port, secure=secure)
+    setup = None
+    if secure or secure_dir is not None:
+        from ottla.broker.server.secure_setup import secured
+
+        with _one_line_errors():
+            setup, flags = secured(_read_properties(properties) or {}, flags, secure_dir)
     config = _load(properties, flags)
     if daemon:
         with _one_line_errors():
-            _start_daemon(config, log_dir)
+            line = _start_daemon(config, log_dir)
+            click.echo(line)
+            if setup is not None:
+                click.echo(setup.introduce(line.rpartition(" ")[2]), nl=False)
         return
     _set_up_logging(log_level, log_dir)
     _allow_all_descriptors()
     begin_start()
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
-        _run(config, uvloop=uvloop, ready_fd=ready_fd)
+        _run(config, setup, uvloop=uvloop, ready_fd=ready_fd)
 
 
 @broker.command()
@@ -145,7 +163,12 @@ def stop(*, data_dir: Path | None, properties: Path | None, timeout: float) -> N
 
 
 def _flags(
-    listen: str | None, data_dir: Path | None, settings: tuple[str, ...], metrics_port: int | None
+    listen: str | None,
+    data_dir: Path | None,
+    settings: tuple[str, ...],
+    metrics_port: int | None,
+    *,
+    secure: bool,
 ) -> dict[str, str]:
     flags: dict[str, str] = {}
     for setting in settings:
@@ -154,7 +177,7 @@ def _flags(
             raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
         flags[name.strip()] = value
     if listen is not None:
-        flags["listeners"] = _listener(listen)
+        flags["listeners"] = _listener(listen, "SASL_SSL" if secure else "PLAINTEXT")
     if data_dir is not None:
         flags["log.dirs"] = str(data_dir)
     if metrics_port is not None:
@@ -162,8 +185,8 @@ def _flags(
     return flags
 
 
-def _listener(listen: str) -> str:
-    address = listen if "://" in listen else f"PLAINTEXT://{listen}"
+def _listener(listen: str, protocol: str) -> str:
+    address = listen if "://" in listen else f"{protocol}://{listen}"
     if not address.rpartition(":")[2].isdigit():
         raise click.BadParameter(f"{listen!r} is not HOST:PORT", param_hint="--listen")
     return address
@@ -194,12 +217,14 @@ def _read_properties(path: Path | None) -> dict[str, str] | None:
 # ---- running
 
 
-def _run(config: BrokerConfig, *, uvloop: bool | None, ready_fd: int | None) -> None:
+def _run(
+    config: BrokerConfig, setup: SecureSetup | None, *, uvloop: bool | None, ready_fd: int | None
+) -> None:
     import asyncio
 
     sys.setswitchinterval(_GIL_WAIT_S)
     with asyncio.Runner(loop_factory=_loop_factory(uvloop)) as runner:
-        runner.run(_serve(config, ready_fd))
+        runner.run(_serve(config, setup, ready_fd))
 
 
 def _loop_factory(wanted: bool | None) -> Any:
@@ -214,7 +239,7 @@ def _loop_factory(wanted: bool | None) -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
+async def _serve(config: BrokerConfig, setup: SecureSetup | None, ready_fd: int | None) -> None:
     import asyncio
     from contextlib import AsyncExitStack
 
@@ -237,10 +262,14 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> None:
             from ottla.zookeeper.watchdog import LoopWatchdog
 
             await stack.enter_async_context(LoopWatchdog(config.zookeeper_session_timeout_ms))
-        running = await stack.enter_async_context(Broker(config))
+        running = Broker(config)
+        running.write_first = None if setup is None else setup.write_users
+        await stack.enter_async_context(running)
         running.services.configs.subscribe(lambda changed: threads.resize(changed.num_io_threads))
         running.environment.budget.collector.end_start()
         _say_ready(running.address, running.broker_id, ready_fd)
+        if setup is not None and setup.is_announced:
+            click.echo(setup.introduce(running.address), nl=False)
         await _until_stopped(running, stopping)
 
 
@@ -389,8 +418,8 @@ def _running_pid(directory: Path) -> int | None:
     return None
 
 
-def _start_daemon(config: BrokerConfig, log_dir: Path | None) -> None:
-    """Run the same command without `--daemon`, detached, and wait until the broker is ready."""
+def _start_daemon(config: BrokerConfig, log_dir: Path | None) -> str:
+    """Run the same command without `--daemon`, detached; return its line once the broker is ready."""
     import subprocess
 
     directory = Path(config.data_dirs[0])
@@ -422,7 +451,7 @@ def _start_daemon(config: BrokerConfig, log_dir: Path | None) -> None:
             last_words(log_path, begin).removeprefix("Error: ") or f"it ended without a word in {log_path}"
         )
         _fail(f"the broker did not start: {reason}")
-    click.echo(line)
+    return line
 
 
 def _from_start(arguments: list[str]) -> list[str]:

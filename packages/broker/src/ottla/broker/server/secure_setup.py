@@ -1,0 +1,375 @@
+"""`--secure`: certificates, users and settings of a secured broker, made once beside its data.
+
+The directory `secure` of a data directory has the certificate of a local authority, the broker's certificate
+and key, and the passwords of two users: `admin`, for people, and `broker`, by which brokers log in at each
+other. Both are super users. A later start reads it all; files with secrets are readable by their owner only.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.broker.cluster.client_entities import ClientEntities
+from ottla.broker.cluster.scram_credentials import alter_credentials, read_credentials
+from ottla.broker.config import load_broker_config
+from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
+from ottla.client.config_definition import ConfigError
+from ottla.client.environment import nonce, now_ms, random_bytes
+from ottla.client.profiles import (
+    Profile,
+    SecretSource,
+    add_profile,
+    profiles_path,
+    read_profiles,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import Certificate, GeneralName
+
+    from ottla.zookeeper.session import Session
+
+DIRECTORY: Final = "secure"
+ADMIN: Final = "admin"
+BROKER: Final = "broker"
+MECHANISM: Final = "SCRAM-SHA-512"
+LISTENER: Final = "SASL_SSL"
+
+_AUTHORITY_DAYS: Final = 3_650
+_CERTIFICATE_DAYS: Final = 825
+_RENEW_DAYS: Final = 30
+"""A start makes a new certificate if the present one ends sooner."""
+_DAY_MS: Final = 24 * 3_600 * 1_000
+_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+class SecureFiles(NamedTuple):
+    """The files of the directory `secure`."""
+
+    directory: Path
+
+    @property
+    def authority(self) -> Path:
+        """The authority's certificate, for clients to trust."""
+        return self.directory / "ca.pem"
+
+    @property
+    def authority_key(self) -> Path:
+        """The authority's key."""
+        return self.directory / "ca.key"
+
+    @property
+    def certificate(self) -> Path:
+        """The broker's key and certificate."""
+        return self.directory / "broker.pem"
+
+    @property
+    def facts(self) -> Path:
+        """The hosts and the end of the broker's certificate, as JSON."""
+        return self.directory / "broker.json"
+
+    def password(self, user: str) -> Path:
+        """The password of a user."""
+        return self.directory / f"{user}.password"
+
+
+@dataclass(frozen=True, slots=True)
+class SecureSetup:
+    """A prepared directory `secure`. `is_new`: whether this start made its authority and its users."""
+
+    files: SecureFiles
+    is_new: bool
+    is_announced: bool = True
+    """Whether the broker introduces itself; one of a cluster does not."""
+
+    def settings(self, listeners: str) -> dict[str, str]:
+        """Return the broker's settings for its listeners, which are `SASL_SSL://host:port`."""
+        files, prefix = self.files, f"listener.name.{LISTENER.lower()}"
+        password = read_secret(files.password(BROKER))
+        settings = {
+            "listeners": listeners,
+            "security.inter.broker.protocol": LISTENER,
+            "sasl.mechanism.inter.broker.protocol": MECHANISM,
+            "sasl.enabled.mechanisms": ",".join(SCRAM_HASHES),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(files.certificate),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(files.authority),
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "super.users": f"User:{ADMIN};User:{BROKER}",
+        }
+        for mechanism in SCRAM_HASHES:
+            login = f' username="{BROKER}" password="{password}"' if mechanism == MECHANISM else ""
+            key = f"{prefix}.{mechanism.lower()}.sasl.jaas.config"
+            settings[key] = f"{_MODULE} required{login};"
+        return settings
+
+    async def write_users(self, session: Session) -> None:
+        """Create the users that are missing in ZooKeeper: before the first login, no client could."""
+        for user in (ADMIN, BROKER):
+            await write_user(session, user, read_secret(self.files.password(user)))
+
+    def introduce(self, address: str) -> str:
+        """Write a profile for the administrator; return how clients connect to the broker's address."""
+        return introduction(self, address)
+
+    def client_settings(self, user: str = ADMIN, password: str | None = None) -> dict[str, Any]:
+        """Return the settings of Ottla's clients that log in as a user."""
+        secret = read_secret(self.files.password(user)) if password is None else password
+        return {
+            "security_protocol": LISTENER,
+            "ssl_cafile": str(self.files.authority),
+            "sasl_mechanism": MECHANISM,
+            "sasl_username": user,
+            "sasl_password": secret,
+        }
+
+
+async def write_user(session: Session, user: str, password: str) -> None:
+    """Give a user a password in ZooKeeper, unless it has one."""
+    entities = ClientEntities(session)
+    if MECHANISM not in await read_credentials(entities, user):
+        credential = ScramCredential.from_password(SCRAM_HASHES[MECHANISM], password, random_bytes(24))
+        await alter_credentials(entities, user, {MECHANISM: credential}, ())
+
+
+def prepare(data_dir: Path, hosts: list[str]) -> SecureSetup:
+    """Complete the directory `secure` of a data directory, and renew a certificate that ends soon.
+
+    `hosts` are names and addresses that clients connect to, beside those of this machine. Raises OSError.
+    """
+    files = SecureFiles((data_dir / DIRECTORY).absolute())
+    files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    is_new = not files.authority_key.exists()
+    if is_new:
+        _make_authority(files)
+    for user in (ADMIN, BROKER):
+        if not files.password(user).exists():
+            write_private(files.password(user), f"{nonce()}\n")
+    names = sorted({*_own_hosts(), *hosts})
+    if is_new or not _is_certificate_good(files, names):
+        _make_certificate(files, names)
+    return SecureSetup(files, is_new)
+
+
+def read_secret(path: Path) -> str:
+    """Return the first line of a file."""
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _own_hosts() -> set[str]:
+    return {"localhost", "127.0.0.1", "::1", socket.gethostname()}
+
+
+def _is_certificate_good(files: SecureFiles, hosts: list[str]) -> bool:
+    """Return whether the certificate is for the hosts, and lasts. Parsing it would cost a start 0.1 s."""
+    try:
+        facts = json.loads(files.facts.read_text(encoding="utf-8"))
+        lasts = facts["ends_ms"] - now_ms() > _RENEW_DAYS * _DAY_MS
+        return files.certificate.exists() and lasts and set(hosts) <= set(facts["hosts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+# ---- certificates
+
+
+def _make_authority(files: SecureFiles) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    key = _new_key()
+    certificate = _signed(
+        "Ottla local authority", key, key, None, _AUTHORITY_DAYS,
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_usage(signs_certificates=True), True),
+    )  # fmt: skip
+    write_private(files.authority, certificate.public_bytes(Encoding.PEM).decode())
+    files.authority.chmod(0o644)
+    write_private(files.authority_key, _pem(key))  # the last: it shows that the others are there
+
+
+def _make_certificate(files: SecureFiles, hosts: list[str]) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
+    authority_key: Any = load_pem_private_key(files.authority_key.read_bytes(), None)
+    key = _new_key()
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = _signed(
+        "Ottla broker", key, authority_key, authority, _CERTIFICATE_DAYS,
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage(signs_certificates=False), True),
+        (x509.ExtendedKeyUsage(purposes), False),
+        (x509.SubjectAlternativeName([_alternative(host) for host in hosts]), False),
+    )  # fmt: skip
+    write_private(files.certificate, _pem(key) + certificate.public_bytes(Encoding.PEM).decode())
+    ends_ms = int(certificate.not_valid_after_utc.timestamp() * 1_000)
+    write_private(files.facts, json.dumps({"hosts": hosts, "ends_ms": ends_ms}))
+
+
+def _signed(
+    name: str,
+    key: EllipticCurvePrivateKey,
+    signing_key: EllipticCurvePrivateKey,
+    issuer: Certificate | None,
+    days: int,
+    *extensions: tuple[Any, bool],
+) -> Certificate:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.x509.oid import NameOID
+
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.fromtimestamp(now_ms() / 1_000, UTC)
+    builder = (
+        x509.CertificateBuilder(subject if issuer is None else issuer.subject, subject, key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # clocks of clients may be late
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), False)
+    )
+    for extension, is_critical in extensions:
+        builder = builder.add_extension(extension, is_critical)
+    return builder.sign(signing_key, SHA256())
+
+
+def _usage(*, signs_certificates: bool) -> Any:
+    from cryptography.x509 import KeyUsage
+
+    return KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _alternative(host: str) -> GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _new_key() -> EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+    return generate_private_key(SECP256R1())
+
+
+def _pem(key: EllipticCurvePrivateKey) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+# ---- the command
+
+
+def secured(
+    properties: Mapping[str, str], flags: dict[str, str], of_cluster: Path | None
+) -> tuple[SecureSetup, dict[str, str]]:
+    """Return the setup of a broker, and the flags of its start.
+
+    A cluster has made its own, in `of_cluster`, and written the settings into the properties. Otherwise the
+    setup is made in the data directory. Raises ConfigError.
+    """
+    if of_cluster is not None:
+        return SecureSetup(SecureFiles(of_cluster), is_new=False, is_announced=False), flags
+    given = {**properties, **flags}
+    places = {key: given[key] for key in ("log.dir", "log.dirs") if key in given}
+    data_dirs = load_broker_config(flags=places).config.data_dirs
+    return secured_flags(Path(data_dirs[0]), given, flags)
+
+
+def secured_flags(
+    data_dir: Path, given: Mapping[str, str], flags: Mapping[str, str]
+) -> tuple[SecureSetup, dict[str, str]]:
+    """Prepare `data_dir`; return that, and the flags of a start with the settings of a secured broker.
+
+    `given` are all settings, those of a file included. Raises ConfigError for those that contradict.
+    """
+    if "zookeeper.connect" in given:
+        raise ConfigError(
+            "zookeeper.connect",
+            "must not be set with --secure, which is for a broker with its own coordinator: secure ZooKeeper "
+            "and each broker of a cluster by their keys",
+        )
+    listeners = given.get("listeners", f"{LISTENER}://127.0.0.1:9092")
+    addresses = [listener.strip() for listener in listeners.split(",")]
+    for address in addresses:
+        if not address.startswith(f"{LISTENER}://"):
+            raise ConfigError("listeners", f"must be {LISTENER}://host:port with --secure, not {address}")
+    advertised = [text.strip() for text in given.get("advertised.listeners", "").split(",") if text.strip()]
+    setup = prepare(data_dir, [host for host in map(_host, addresses + advertised) if not _is_any(host)])
+    settings = setup.settings(listeners)
+    if more := given.get("super.users"):
+        settings["super.users"] += f";{more}"
+    ours = ("listeners", "super.users")
+    return setup, {**settings, **{key: flags[key] for key in flags if key not in ours}}
+
+
+def _host(listener: str) -> str:
+    return listener.partition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def _is_any(host: str) -> bool:
+    return host in ("", "0.0.0.0", "::")
+
+
+def introduction(setup: SecureSetup, address: str) -> str:
+    """Write the administrator's profile; return how to connect: at length when all is new.
+
+    `address` is the broker's; of a cluster the addresses of all, separated by commas.
+
+    Raises OSError or ProfileError.
+    """
+    host, _, port = address.partition(",")[0].rpartition(":")
+    servers = f"localhost:{port}" if _is_any(host.strip("[]")) else address
+    profile = _profile_for(setup, servers, port)
+    add_profile(profile, replace=True)
+    if not setup.is_new:
+        return f"Secured: connect with --profile {profile.name}\n"
+    cafile, password = setup.files.authority, setup.files.password(ADMIN)
+    return f"""
+The administrator is {ADMIN}; the password is in {password}
+ottla        ottla topic list --profile {profile.name}
+Python       from ottla.client.profiles import profile_settings
+             Producer(**profile_settings("{profile.name}"))
+Java         bootstrap.servers={servers}
+             security.protocol={LISTENER}
+             ssl.truststore.type=PEM
+             ssl.truststore.location={cafile}
+             sasl.mechanism={MECHANISM}
+             sasl.jaas.config={_MODULE} required username="{ADMIN}" password="PASSWORD";
+librdkafka   bootstrap.servers={servers}
+             security.protocol={LISTENER}
+             ssl.ca.location={cafile}
+             sasl.mechanism={MECHANISM}
+             sasl.username={ADMIN}
+             sasl.password=PASSWORD
+others       ottla user add NAME --profile {profile.name}
+             ottla acl add --principal User:NAME --producer --topic TOPIC --profile {profile.name}
+"""
+
+
+def _profile_for(setup: SecureSetup, servers: str, port: str) -> Profile:
+    """Return the profile `local`, or one named by the port where that belongs to another broker."""
+    password = SecretSource("file", str(setup.files.password(ADMIN)))
+    present = read_profiles().get("local")
+    is_free = present is None or present.settings.get("sasl_password") == password
+    settings = {"bootstrap_servers": servers, **setup.client_settings(password=""), "sasl_password": password}
+    return Profile("local" if is_free else f"local-{port}", profiles_path(), settings)

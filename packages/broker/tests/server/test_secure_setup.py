@@ -1,0 +1,157 @@
+"""What `--secure` makes once in a data directory, and what later starts read or renew."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.config import ConfigError, load_broker_config
+from ottla.broker.server.secure_setup import SecureFiles, introduction, prepare, secured_flags
+from ottla.client.profiles import read_profile, read_profiles
+
+
+@pytest.fixture(autouse=True)
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "profiles.toml"
+    monkeypatch.setenv("OTTLA_PROFILES", str(path))
+    return path
+
+
+def handshake(files: SecureFiles, host: str) -> None:
+    """Let a client that trusts the authority meet a server with the broker's certificate. Raises SSLError."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.certificate)
+    client = ssl.create_default_context(cafile=str(files.authority))
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for _ in range(5):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    assert sides[0].version() == "TLSv1.3"
+
+
+def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    files = prepare(tmp_path / "data", []).files
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files.directory.iterdir()}
+    assert modes.pop("ca.pem") == 0o644
+    assert set(modes) == {
+        "ca.key", "broker.pem", "broker.json", "admin.password", "broker.password",
+    }  # fmt: skip
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(files.directory.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "kafka.example.com", "10.1.2.3"])
+def test_the_certificate_is_for_this_machine_and_the_hosts_given(tmp_path: Path, host: str) -> None:
+    files = prepare(tmp_path / "data", ["kafka.example.com", "10.1.2.3"]).files
+
+    handshake(files, host)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(files, "another.example.com")
+
+
+def contents(files: SecureFiles) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in files.directory.iterdir()}
+
+
+def test_a_later_start_reads_what_the_first_made(tmp_path: Path) -> None:
+    first = prepare(tmp_path / "data", ["a.example.com"])
+    before = contents(first.files)
+
+    again = prepare(tmp_path / "data", ["a.example.com"])
+
+    assert (first.is_new, again.is_new) == (True, False)
+    assert contents(again.files) == before
+
+
+@pytest.mark.parametrize("reason", ["ends soon", "another host", "damaged", "missing"])
+def test_a_certificate_that_does_not_serve_is_made_new_by_the_same_authority(
+    tmp_path: Path, reason: str
+) -> None:
+    files = prepare(tmp_path / "data", []).files
+    before = contents(files)
+    if reason == "ends soon":
+        facts = json.loads(files.facts.read_text())
+        files.facts.write_text(json.dumps(facts | {"ends_ms": 1}))
+    elif reason == "damaged":
+        files.facts.write_text("{")
+    elif reason == "missing":
+        files.certificate.unlink()
+
+    prepare(tmp_path / "data", ["new.example.com"] if reason == "another host" else [])
+
+    after = contents(files)
+    assert {name for name in after if after[name] != before[name]} >= {"broker.pem"}
+    assert after["ca.pem"] == before["ca.pem"]
+    assert after["admin.password"] == before["admin.password"]
+    handshake(files, "localhost")
+
+
+def test_the_settings_are_those_of_a_broker_that_asks_everyone(tmp_path: Path) -> None:
+    setup, flags = secured_flags(tmp_path / "data", {"num.partitions": "3"}, {"num.partitions": "3"})
+
+    config = load_broker_config(flags=flags | {"log.dirs": str(tmp_path / "data")}).config
+    assert [listener.security_protocol for listener in config.parsed_listeners] == ["SASL_SSL"]
+    assert config.authorizer_class_name.endswith("AclAuthorizer")
+    assert config.num_partitions == 3
+    password = setup.files.password("broker").read_text().strip()
+    assert password not in repr(config)
+
+
+def test_super_users_of_the_user_are_kept_beside_ours(tmp_path: Path) -> None:
+    _, flags = secured_flags(tmp_path / "data", {"super.users": "User:ops"}, {"super.users": "User:ops"})
+
+    assert flags["super.users"] == "User:admin;User:broker;User:ops"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"listeners": "PLAINTEXT://:9092"}, "listeners must be SASL_SSL://host:port with --secure"),
+        ({"listeners": "SASL_SSL://:1,SSL://:2"}, "not SSL://:2"),
+        ({"zookeeper.connect": "zk:2181"}, "zookeeper.connect must not be set with --secure"),
+    ],
+)
+def test_settings_that_would_leave_a_door_open_are_refused(
+    tmp_path: Path, given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        secured_flags(tmp_path / "data", given, given)
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_introduction_shows_no_secret_and_the_profile_connects(tmp_path: Path) -> None:
+    setup = prepare(tmp_path / "data", [])
+    password = setup.files.password("admin").read_text().strip()
+
+    words = introduction(setup, "0.0.0.0:9092")
+
+    assert password not in words
+    assert "Java" in words
+    assert "librdkafka" in words
+    config = read_profile("local").config()
+    assert config.bootstrap_servers == "localhost:9092"
+    assert config.security.sasl_password == password
+    again = introduction(prepare(tmp_path / "data", []), "0.0.0.0:9092")
+    assert again == "Secured: connect with --profile local\n"
+
+
+def test_the_profile_of_another_broker_is_kept(tmp_path: Path) -> None:
+    introduction(prepare(tmp_path / "one", []), "127.0.0.1:9092")
+    introduction(prepare(tmp_path / "two", []), "127.0.0.1:9093")
+
+    assert {name: found.settings["bootstrap_servers"] for name, found in read_profiles().items()} == {
+        "local": "127.0.0.1:9092",
+        "local-9093": "127.0.0.1:9093",
+    }
