@@ -74,6 +74,11 @@ def hosts_options(command: Callable[..., None]) -> Callable[..., None]:
     "--set", "settings", metavar="KEY=VALUE", multiple=True,
     help="Set a configuration key of all brokers. Repeatable; kept for later starts.",
 )  # fmt: skip
+@click.option(
+    "--secure", is_flag=True,
+    help="Encrypt and authenticate: make certificates and an administrator in the directory, once. "
+    "ZooKeeper is Ottla's own server, which asks for a secret.",
+)  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return once the cluster is ready, and leave it running.")
 @hosts_options
 def start(
@@ -83,6 +88,7 @@ def start(
     kind: str | None,
     zookeeper_servers: int | None,
     settings: tuple[str, ...],
+    secure: bool,
     detach: bool,
     hosts: HostsOptions | None,
 ) -> None:
@@ -101,23 +107,56 @@ def start(
       ottla cluster start --data-dir ./cluster
       ottla cluster start --data-dir ./cluster --brokers 5 --base-port 19092 --detach
       ottla cluster start --data-dir ./cluster --zookeeper embedded --set num.partitions=6
+      ottla cluster start --data-dir ./cluster --secure
       ottla cluster start --hosts hosts.txt --data-dir /var/lib/ottla --python /opt/ottla/bin/python
     """
-    from ottla.tools.local_cluster import startup
-
     if hosts is not None:
-        if brokers or kind or zookeeper_servers:
-            raise click.UsageError(
-                "--hosts names the brokers, and has Apache's ZooKeeper: leave the others out"
-            )
+        if brokers or kind or zookeeper_servers or secure:
+            raise click.UsageError(_SECURE_HOSTS if secure else _TOO_MUCH_FOR_HOSTS)
         with _one_line_errors():
             start_on_hosts(hosts, data_dir, base_port or 9092, _settings(settings))
         return
     with _one_line_errors():
-        known = startup.check_directory(data_dir)
-        layout = _layout(known, data_dir, brokers, base_port, kind, zookeeper_servers)
-        layout = replace(layout, settings={**layout.settings, **_settings(settings)})
+        layout = _planned(data_dir, brokers, base_port, kind, zookeeper_servers, settings, secure=secure)
         asyncio.run(_run(layout, data_dir.absolute(), detach=detach))
+
+
+_TOO_MUCH_FOR_HOSTS = "--hosts names the brokers, and has Apache's ZooKeeper: leave the others out"
+_SECURE_HOSTS = "--secure is for a cluster on this machine: its coordinator is reached from here alone"
+
+
+def _planned(
+    data_dir: Path,
+    brokers: int | None,
+    base_port: int | None,
+    kind: str | None,
+    zookeeper_servers: int | None,
+    settings: tuple[str, ...],
+    *,
+    secure: bool,
+) -> ClusterLayout:
+    """Return the plan of the cluster in a directory, as the options ask for it. Raises UsageError."""
+    from ottla.tools.local_cluster import startup
+
+    known = startup.check_directory(data_dir)
+    kind = _kind(kind, known, secure=secure)
+    layout = _layout(known, data_dir, brokers, base_port, kind, zookeeper_servers)
+    return replace(
+        layout,
+        settings={**layout.settings, **_settings(settings)},
+        secure=secure if known is None else known.secure,
+    )
+
+
+def _kind(kind: str | None, known: ClusterLayout | None, *, secure: bool) -> str | None:
+    """Return the kind of ZooKeeper that the options ask for: a secure cluster has one with a secret."""
+    if not secure:
+        return kind
+    if kind == "apache":
+        raise click.UsageError("--secure needs --zookeeper embedded: Apache's would ask nobody for a login")
+    if known is not None and not known.secure:
+        raise click.UsageError("the cluster in this directory was made without --secure: choose another one")
+    return "embedded"
 
 
 def _layout(
@@ -184,9 +223,12 @@ async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
+    is_new = not (directory / "secure").exists()
     started = await _start(layout, directory, stopping)
     if started is None:
         return
+    if layout.secure:
+        click.echo(_introduced(layout, directory, is_new=is_new), nl=False)
     took = f"the cluster of {layout.brokers} is ready"
     if detach:
         click.echo(
@@ -197,6 +239,13 @@ async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
     await _until_ended(started, stopping)
     click.echo("stopping")
     await asyncio.to_thread(startup.stop_all, startup.members_of(layout, directory), click.echo)
+
+
+def _introduced(layout: ClusterLayout, directory: Path, *, is_new: bool) -> str:
+    from ottla.broker.server.secure_setup import SecureFiles, SecureSetup
+
+    setup = SecureSetup(SecureFiles(directory / "secure"), is_new)
+    return setup.introduce(layout.bootstrap_servers)
 
 
 async def _start(layout: ClusterLayout, directory: Path, stopping: asyncio.Event) -> Processes | None:

@@ -9,6 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Self
 
+from ottla.broker.server.secure_setup import prepare
+
 FILE: Final = "cluster.json"
 HOST: Final = "127.0.0.1"
 _VERSION: Final = 1
@@ -43,6 +45,8 @@ class ClusterLayout:
     zookeeper: ZooKeeperKind = ZooKeeperKind.APACHE
     zookeeper_servers: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
+    secure: bool = False
+    """Whether brokers have TLS, logins and ACLs; their certificates and passwords are beside them."""
 
     @property
     def broker_ids(self) -> range:
@@ -100,13 +104,18 @@ class ClusterLayout:
         coordinator = str((log_dir.parent / "zookeeper").absolute())
         is_embedded = self.zookeeper is ZooKeeperKind.EMBEDDED
         return {
+            **self._listener_settings(broker_id, log_dir.parent),
             "broker.id": str(broker_id),
-            "listeners": f"PLAINTEXT://{self.address(broker_id)}",
             "log.dirs": str(log_dir),
             "zookeeper.connect": coordinator if is_embedded else self.zookeeper_connect,
             **self.common_settings(),
             **self.settings,
         }
+
+    def _listener_settings(self, broker_id: int, directory: Path) -> dict[str, str]:
+        if not self.secure:
+            return {"listeners": f"PLAINTEXT://{self.address(broker_id)}"}
+        return prepare(directory, []).settings(f"SASL_SSL://{self.address(broker_id)}")
 
     def common_settings(self) -> dict[str, str]:
         """Settings that all brokers share; internal and new topics have up to three replicas."""
@@ -145,6 +154,7 @@ class ClusterLayout:
                 zookeeper=kind,
                 zookeeper_servers=int(values["zookeeper_servers"]),
                 settings={str(key): str(value) for key, value in values["settings"].items()},
+                secure=values.get("secure") is True,
             )
         except MalformedLayout:
             raise

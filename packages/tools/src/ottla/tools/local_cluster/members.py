@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ottla.broker.server.secure_setup import DIRECTORY
+from ottla.client.profiles import write_private
 from ottla.protocol.storage.properties import encode_properties
 from ottla.tools.local_cluster.layout import HOST, ClusterLayout, ZooKeeperKind
 
@@ -58,7 +60,8 @@ class Member:
 def broker_member(layout: ClusterLayout, directory: Path, broker_id: int) -> Member:
     """Return a broker's process; its directory is also its log directory."""
     home = directory / f"broker-{broker_id}"
-    command = broker_command(home)
+    secure = ("--secure-dir", str(directory / DIRECTORY)) if layout.secure else ()
+    command = (*broker_command(home), *secure)
     port = layout.broker_port(broker_id)
     return Member(f"broker {broker_id}", home, command, port, home / "broker.pid", locks_itself=True)
 
@@ -122,7 +125,8 @@ def write_files(layout: ClusterLayout, directory: Path) -> None:
     for broker_id in layout.broker_ids:
         home = directory / f"broker-{broker_id}"
         home.mkdir(0o700, parents=True, exist_ok=True)
-        (home / PROPERTIES).write_bytes(encode_properties(layout.broker_settings(broker_id, home)))
+        properties = encode_properties(layout.broker_settings(broker_id, home))
+        write_private(home / PROPERTIES, properties.decode())  # with --secure it has a password
     for server_id in layout.zookeeper_ids:
         home = zookeeper_member(layout, directory, server_id).directory
         home.mkdir(0o700, parents=True, exist_ok=True)

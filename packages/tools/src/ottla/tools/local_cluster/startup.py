@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ottla.broker.server.readiness import until_complete
+from ottla.broker.server.secure_setup import prepare
+from ottla.client.security import SecurityConfig
 from ottla.tools.local_cluster.layout import FILE, HOST, ClusterLayout, ZooKeeperKind, read_layout
 from ottla.tools.local_cluster.members import (
     Member,
@@ -97,7 +99,7 @@ async def start(layout: ClusterLayout, directory: Path, report: Report, timeout_
         for member in missing:
             started[member] = spawn(member)
         async with asyncio.timeout(timeout_s):
-            await _all_ready(layout, started, report)
+            await _all_ready(layout, directory, started, report)
     except BaseException as error:
         end(list(started.values()))
         if isinstance(error, TimeoutError):
@@ -135,9 +137,11 @@ def _ports_of(layout: ClusterLayout, running: list[Member]) -> dict[int, str]:
     return ours | {port: owner for port, owner in layout.ports() if zookeepers and owner == "ZooKeeper"}
 
 
-async def _all_ready(layout: ClusterLayout, started: Processes, report: Report) -> None:
+async def _all_ready(layout: ClusterLayout, directory: Path, started: Processes, report: Report) -> None:
     loop = asyncio.get_running_loop()
     since_s = loop.time()
+    setup = prepare(directory, []) if layout.secure else None
+    security = None if setup is None else SecurityConfig(**setup.client_settings())
 
     def ready(name: str, where: str) -> None:
         report(f"{name} is ready at {where} ({loop.time() - since_s:.1f} s)")
@@ -148,7 +152,7 @@ async def _all_ready(layout: ClusterLayout, started: Processes, report: Report) 
 
     async def await_broker(member: Member) -> None:
         address = f"{HOST}:{member.port}"
-        await until_complete([address], layout.broker_ids, float("inf"))
+        await until_complete([address], layout.broker_ids, float("inf"), security)
         ready(member.name, address)
 
     async with asyncio.TaskGroup() as tasks:
