@@ -24,7 +24,7 @@ def test_a_thread_that_wants_the_gil_gets_it_after_half_a_millisecond(
 ) -> None:
     seen: list[float] = []
 
-    async def serve(_config: BrokerConfig, _ready_fd: int | None) -> None:
+    async def serve(*_: object) -> None:
         seen.append(sys.getswitchinterval())
 
     monkeypatch.setattr(cli, "_serve", serve)

@@ -147,6 +147,21 @@ def test_the_introduction_shows_no_secret_and_the_profile_connects(tmp_path: Pat
     assert again == "Secured: connect with --profile local\n"
 
 
+@pytest.mark.parametrize("damage", ["a directory", "no TOML"])
+def test_a_profile_that_cannot_be_written_is_named_and_the_broker_serves(
+    tmp_path: Path, profiles: Path, damage: str
+) -> None:
+    if damage == "a directory":
+        profiles.mkdir()
+    else:
+        profiles.write_text("[")
+
+    words = introduction(prepare(tmp_path / "data", []), "127.0.0.1:9092")
+
+    assert f"\nNo profile was written: {profiles}" in words
+    assert "librdkafka" in words
+
+
 def test_the_profile_of_another_broker_is_kept(tmp_path: Path) -> None:
     introduction(prepare(tmp_path / "one", []), "127.0.0.1:9092")
     introduction(prepare(tmp_path / "two", []), "127.0.0.1:9093")

@@ -218,7 +218,7 @@ def _read_properties(path: Path | None) -> dict[str, str] | None:
 
 
 def _run(
-    config: BrokerConfig, setup: SecureSetup | None, *, uvloop: bool | None, ready_fd: int | None
+    config: BrokerConfig, setup: SecureSetup | None = None, *, uvloop: bool | None, ready_fd: int | None
 ) -> None:
     import asyncio
 

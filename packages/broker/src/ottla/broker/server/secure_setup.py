@@ -24,6 +24,7 @@ from ottla.client.config_definition import ConfigError
 from ottla.client.environment import nonce, now_ms, random_bytes
 from ottla.client.profiles import (
     Profile,
+    ProfileError,
     SecretSource,
     add_profile,
     profiles_path,
@@ -48,6 +49,8 @@ _CERTIFICATE_DAYS: Final = 825
 _RENEW_DAYS: Final = 30
 """A start makes a new certificate if the present one ends sooner."""
 _DAY_MS: Final = 24 * 3_600 * 1_000
+_LOCAL: Final = "local"
+"""The name of the administrator's profile, unless it belongs to another broker."""
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -333,22 +336,26 @@ def _is_any(host: str) -> bool:
 def introduction(setup: SecureSetup, address: str) -> str:
     """Write the administrator's profile; return how to connect: at length when all is new.
 
-    `address` is the broker's; of a cluster the addresses of all, separated by commas.
-
-    Raises OSError or ProfileError.
+    `address` is the broker's; of a cluster the addresses of all, separated by commas. A profile that cannot
+    be written, in a container without a home for instance, is no reason not to serve.
     """
     host, _, port = address.partition(",")[0].rpartition(":")
     servers = f"localhost:{port}" if _is_any(host.strip("[]")) else address
-    profile = _profile_for(setup, servers, port)
-    add_profile(profile, replace=True)
+    name, note = _LOCAL, ""
+    try:
+        profile = _profile_for(setup, servers, port)
+        add_profile(profile, replace=True)
+        name = profile.name
+    except ProfileError as error:
+        note = f"No profile was written: {error}\n"
     if not setup.is_new:
-        return f"Secured: connect with --profile {profile.name}\n"
+        return note or f"Secured: connect with --profile {name}\n"
     cafile, password = setup.files.authority, setup.files.password(ADMIN)
     return f"""
-The administrator is {ADMIN}; the password is in {password}
-ottla        ottla topic list --profile {profile.name}
+{note}The administrator is {ADMIN}; the password is in {password}
+ottla        ottla topic list --profile {name}
 Python       from ottla.client.profiles import profile_settings
-             Producer(**profile_settings("{profile.name}"))
+             Producer(**profile_settings("{name}"))
 Java         bootstrap.servers={servers}
              security.protocol={LISTENER}
              ssl.truststore.type=PEM
@@ -361,15 +368,15 @@ librdkafka   bootstrap.servers={servers}
              sasl.mechanism={MECHANISM}
              sasl.username={ADMIN}
              sasl.password=PASSWORD
-others       ottla user add NAME --profile {profile.name}
-             ottla acl add --principal User:NAME --producer --topic TOPIC --profile {profile.name}
+others       ottla user add NAME --profile {name}
+             ottla acl add --principal User:NAME --producer --topic TOPIC --profile {name}
 """
 
 
 def _profile_for(setup: SecureSetup, servers: str, port: str) -> Profile:
     """Return the profile `local`, or one named by the port where that belongs to another broker."""
     password = SecretSource("file", str(setup.files.password(ADMIN)))
-    present = read_profiles().get("local")
+    present = read_profiles().get(_LOCAL)
     is_free = present is None or present.settings.get("sasl_password") == password
     settings = {"bootstrap_servers": servers, **setup.client_settings(password=""), "sasl_password": password}
-    return Profile("local" if is_free else f"local-{port}", profiles_path(), settings)
+    return Profile(_LOCAL if is_free else f"local-{port}", profiles_path(), settings)
