@@ -15,7 +15,7 @@ from ottla.broker.testing import BrokerFailed, BrokerThread
 pytest_plugins = ["pytester"]
 
 ON_LOOPBACK = {"listeners": "PLAINTEXT://127.0.0.1:9092"}
-NOT_THERE = "there is no TLS or login here yet"
+NOT_THERE = "this protection is not there yet"
 
 
 @pytest.mark.parametrize(

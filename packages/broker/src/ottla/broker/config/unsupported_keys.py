@@ -22,7 +22,7 @@ LISTENER_PARTS = ("host.name", "port")
 ADVERTISED_PARTS = ("advertised.host.name", "advertised.port")
 """The keys of an address before `listeners` and `advertised.listeners`."""
 
-NO_PROTECTION: Final = "there is no TLS or login here yet"
+NO_PROTECTION: Final = "this protection is not there yet"
 NOT_SUPPORTED: Final = "Not supported"
 """The documentation of a setting that is here to be refused begins with it."""
 _DEFAULT_QUOTA: Final = "default quotas are dynamic: kafka-configs --entity-type clients --entity-default"
