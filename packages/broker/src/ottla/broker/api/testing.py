@@ -22,6 +22,7 @@ from ottla.broker.config import BrokerConfig, LogConfig
 from ottla.broker.log.files.file_system import DiskFiles, Files
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery.recovery import open_log
+from ottla.broker.log.testing import SMALL_INDEX_BYTES
 from ottla.broker.metrics import Metrics
 from ottla.broker.quotas.rates import UNLIMITED, SessionQuotas
 from ottla.broker.quotas.replication import ReplicationQuotas
@@ -200,7 +201,7 @@ class DataPlane:
         *,
         budget: LoopBudget | None = None,
     ) -> None:
-        self.config = config or BrokerConfig()
+        self.config = config or BrokerConfig(log_index_size_max_bytes=SMALL_INDEX_BYTES)
         self.racks: dict[int, str] = {}
         """Racks of live brokers."""
         self.overrides: dict[str, dict[str, str]] = {}
