@@ -11,7 +11,6 @@ import os
 import re
 import ssl
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -285,6 +284,8 @@ def _show(context: ssl.SSLContext, store: Store) -> None:
 @contextlib.contextmanager
 def _private_file(data: bytes) -> Iterator[Path]:
     """Write a file for OpenSSL, which takes keys from files only; a key that was encrypted stays so."""
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="ottla-") as folder:
         path = Path(folder, "key.pem")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -22,7 +22,6 @@ from ottla.broker.config.logins import broker_login, has_logins
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Operation, plain_address
 from ottla.broker.security.principal import ANONYMOUS, Principal
-from ottla.broker.security.tls.principal_mapping import NoRuleApplies
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError
@@ -267,6 +266,8 @@ def check_brokers_may_act(config: BrokerConfig, authorizer: AclAuthorizer, tls: 
     """
     if config.zookeeper_connect is None:
         return
+    from ottla.broker.security.tls.principal_mapping import NoRuleApplies
+
     try:
         principal = principal_of_brokers(config, tls)
     except NoRuleApplies as error:

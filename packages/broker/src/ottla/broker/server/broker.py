@@ -23,7 +23,6 @@ from ottla.broker.cluster.registration import (
     generate_broker_id,
     make_roots,
 )
-from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
 from ottla.broker.cluster.zookeeper_session import SessionLease, measure_session, retrying
 from ottla.broker.config.listeners import advertised_host
 from ottla.broker.config.logins import has_logins
@@ -43,7 +42,7 @@ from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.security.authorizer import ALLOW_ALL
-from ottla.broker.security.tls.contexts import TlsOfListeners
+from ottla.broker.security.tls.listeners import TlsOfListeners
 from ottla.broker.server.composition import Composition, Parts
 from ottla.broker.server.leadership_handover import FullDirectoryHandover
 from ottla.broker.server.local_control_requests import LocalSender
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from ottla.broker.api.services import Services
+    from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller_context import LiveBroker
     from ottla.broker.server.listener_logins import BrokerLogins
@@ -224,6 +224,8 @@ class Broker:
         )
         measure_session(session, self.metrics)
         if not credentials:  # an embedded coordinator checks no ACLs
+            from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
+
             self._access = ZooKeeperAccess(session, security, sets_acls=self.config.zookeeper_set_acl)
             await self._access.check_may_write()
         await make_roots(session)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.security.authorizer import Authorizer
-    from ottla.broker.security.tls.contexts import TlsOfListeners
+    from ottla.broker.security.tls.listeners import TlsOfListeners
     from ottla.zookeeper.session import Session
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.config.tls import TlsSettings
 from ottla.broker.security.principal import ANONYMOUS, Principal
 from ottla.broker.security.tls.certificates import CertificateNames, MalformedCertificate, names_of
 from ottla.broker.security.tls.principal_mapping import Rule, parse_rules, principal_name
@@ -130,6 +128,8 @@ def _in_memory(text: str) -> Iterator[str]:
         finally:
             os.close(descriptor)
         return
+    import tempfile
+
     with tempfile.NamedTemporaryFile("w") as file:  # readable by its owner only
         file.write(text)
         file.flush()
@@ -248,106 +248,3 @@ def _is_done(step: Callable[[], Any]) -> bool:
 
 
 # ---- all listeners
-
-
-Stamp = tuple[tuple[str, int, int, int], ...]
-"""Files with the times of their last changes, their sizes and their inodes."""
-
-WITH_TLS: Final = ("SSL", "SASL_SSL")
-
-
-class TlsOfListeners:
-    """The TLS of a broker's listeners: made at the start, and replaced by new settings and by new files.
-
-    What cannot be used is refused or logged, and the present one stays.
-    """
-
-    def __init__(self) -> None:
-        self._config: BrokerConfig | None = None
-        self._listeners: dict[str, ListenerTls] = {}
-        self._stamps: dict[str, Stamp] = {}
-
-    def start(self, config: BrokerConfig) -> None:
-        """Read what the listeners need. Raises ConfigError."""
-        of_brokers = (config.interbroker_listener, config.controller_listener)
-        for listener in config.parsed_listeners:
-            if listener.security_protocol in WITH_TLS:
-                own = config.of_listener(listener.name)
-                self._stamps[listener.name] = _stamp(own)
-                self._listeners[listener.name] = ListenerTls(
-                    listener.name, own, is_of_brokers=listener.name in of_brokers
-                )
-        self._config = config
-
-    @property
-    def is_used(self) -> bool:
-        """Whether a listener has TLS."""
-        return bool(self._listeners)
-
-    def of(self, listener: str) -> ListenerTls | None:
-        """Return the TLS of a listener, if it has any."""
-        return self._listeners.get(listener)
-
-    def to_brokers(self, listener: str) -> ssl.SSLContext | None:
-        """Return the context for connections to such a listener of other brokers, if it has TLS."""
-        found = self._listeners.get(listener)
-        return None if found is None else found.to_brokers
-
-    def check(self, config: BrokerConfig) -> None:
-        """Check settings before they are used. Raises ConfigError."""
-        for name, tls in self._changed(config).items():
-            tls.replacement(config.of_listener(name))
-
-    def configure(self, config: BrokerConfig) -> None:
-        """Use settings, which were checked, for new connections."""
-        changed, self._config = self._changed(config), config
-        for name, tls in changed.items():
-            self._replace(name, tls, config.of_listener(name))
-
-    def _changed(self, config: BrokerConfig) -> dict[str, ListenerTls]:
-        """Return the listeners whose settings of TLS differ from those in use."""
-        before = self._config
-        if before is None or before == config:
-            return {}
-        return {
-            name: tls
-            for name, tls in self._listeners.items()
-            if _settings(before.of_listener(name)) != _settings(config.of_listener(name))
-        }
-
-    def read_changed_files(self) -> None:
-        """Use the stores whose files have changed since they were read."""
-        if self._config is None:
-            return
-        for name, tls in self._listeners.items():
-            own = self._config.of_listener(name)
-            if _stamp(own) != self._stamps[name]:
-                self._replace(name, tls, own)
-
-    def _replace(self, name: str, tls: ListenerTls, config: BrokerConfig) -> None:
-        self._stamps[name] = _stamp(config)  # before reading: a later change is seen
-        try:
-            tls.take(tls.replacement(config))
-        except ConfigError as error:
-            _log.error("new certificate refused", extra={"listener": name, "reason": str(error)})
-        else:
-            keys = tls.stores.keys
-            facts = {"listener": name, "certificate": keys.fingerprint if keys else None}
-            _log.info("certificate replaced", extra=facts)
-
-
-def _settings(config: BrokerConfig) -> tuple[Any, ...]:
-    return tuple(getattr(config, field) for field in TlsSettings.__annotations__)
-
-
-def _stamp(config: BrokerConfig) -> Stamp:
-    found = []
-    for path in (config.ssl_keystore_location, config.ssl_truststore_location):
-        if path is not None:
-            try:
-                status = os.stat(path)
-            except OSError:
-                found.append((path, 0, 0, 0))
-            else:
-                found.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
