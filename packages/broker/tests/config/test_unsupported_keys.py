@@ -123,7 +123,9 @@ def test_the_variables_of_all_commands_are_known() -> None:
     read = {
         name
         for path in packages.glob("*/src/**/*.py")
-        for name in re.findall(r'envvar="(\w+)"', path.read_text(encoding="utf-8"))
+        for name in re.findall(
+            r'(?:envvar=|_VARIABLE: Final = )"(OTTLA_\w+)"', path.read_text(encoding="utf-8")
+        )
     }
 
     assert read == OTHER_COMMANDS
