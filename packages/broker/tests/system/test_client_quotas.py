@@ -273,7 +273,7 @@ def test_controller_mutations_are_refused_to_newer_clients_and_throttled_for_old
 
 
 def test_the_rate_stays_below_the_quota(broker: BrokerThread) -> None:
-    """Two seconds' window, so that the test is short; `benchmarks/quotas.py` measures a minute."""
+    """Two seconds' window, so that the test is short."""
 
     async def run() -> None:
         broker.stop()
@@ -289,7 +289,7 @@ def test_the_rate_stays_below_the_quota(broker: BrokerThread) -> None:
                 await client.produce()
                 size += len(RECORDS)
             rate = size / (time.monotonic() - began_s)
-            assert 100_000 < rate < 210_000, "a machine may be slow, but the quota is not exceeded"
+            assert 20_000 < rate < 210_000, "a machine may be slow, but the quota is not exceeded"
 
     play(run)
 
