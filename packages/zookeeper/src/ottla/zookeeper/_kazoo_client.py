@@ -134,7 +134,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
         # What TLS has decrypted already lies in no socket: kazoo would wait for the next packet.
-        ready = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
+        ready = [plug for plug in rlist if isinstance(plug, ssl.SSLSocket) and plug.pending()]
         return (ready, [], []) if ready else super().select(rlist, wlist, xlist, timeout)
 
     def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:

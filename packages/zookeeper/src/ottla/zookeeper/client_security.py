@@ -103,7 +103,7 @@ class Store:
             why = f"{self.path} is neither PEM nor PKCS#12, or its password is wrong"
             raise SecuritySettingError(self.key, why) from error
         certificates = [content.cert] if content.cert else []
-        found = [one.certificate for one in (*certificates, *content.additional_certs)]
+        found = [held.certificate for held in (*certificates, *content.additional_certs)]
         pem = [certificate.public_bytes(serialization.Encoding.PEM) for certificate in found]
         password = None
         if content.key is not None:

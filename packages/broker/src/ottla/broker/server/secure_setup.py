@@ -276,7 +276,8 @@ def _new_key() -> EllipticCurvePrivateKey:
 def _pem(key: EllipticCurvePrivateKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    written: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return written.decode()
 
 
 # ---- the command
@@ -293,7 +294,7 @@ def secured(
     if of_cluster is not None:
         return SecureSetup(SecureFiles(of_cluster), is_new=False, is_announced=False), flags
     given = {**properties, **flags}
-    places = {key: given[key] for key in ("log.dir", "log.dirs") if key in given}
+    places: dict[str, str] = {key: given[key] for key in ("log.dir", "log.dirs") if key in given}
     data_dirs = load_broker_config(flags=places).config.data_dirs
     return secured_flags(Path(data_dirs[0]), given, flags)
 
