@@ -7,7 +7,7 @@ import gc
 import logging
 import sys
 from asyncio import events
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -176,6 +176,7 @@ def _open(
     timeout_ms: int,
     source_host: str | None,
     receive_buffer_bytes: int,
+    security: Mapping[str, Any],
 ) -> SimulatedConnection:
     return SimulatedConnection(Address(*address), client_config(client_id, timeout_ms))
 

@@ -24,9 +24,6 @@ class Connections:
     def all(self) -> list[Any]:
         return []
 
-    def set_limits(self, config: BrokerConfig) -> None:
-        pass
-
 
 class Lease:
     """Until when the broker serves, as `network.serving_lease`."""
@@ -80,8 +77,18 @@ class SimulatedServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._dispatcher.close()
 
-    async def listen(self, name: str, host: str, port: int, *, serve: bool = True) -> tuple[str, int]:
-        """Take an address."""
+    async def listen(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        tls: None = None,
+        shares_port: bool = False,
+        begin_login: None = None,
+        serve: bool = True,
+    ) -> tuple[str, int]:
+        """Take an address; the simulated network has neither TLS nor logins."""
         self._port = port
         self._network.servers[self._host, port] = self
         return self._host, port
@@ -89,6 +96,9 @@ class SimulatedServer:
     async def serve(self) -> None:
         """Accept connections."""
         self.is_accepting = True
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Take none: the simulated network limits no connections."""
 
     def stop_accepting(self) -> None:
         """Refuse connections, and what comes over the open ones."""

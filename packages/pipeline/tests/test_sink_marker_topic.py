@@ -51,11 +51,11 @@ def serving(broker: ScriptedBroker, end: int, high_watermark: int) -> ScriptedBr
 
 
 async def test_markers_that_are_gone_are_not_waited_for_without_an_end() -> None:
-    config = ClientConfig(default_api_timeout_ms=1_000)
+    config = ClientConfig(default_api_timeout_ms=4_000)
     async with ScriptedBroker() as broker:
         serving(broker, end=10, high_watermark=5)
         async with Cluster(broker.bootstrap_servers, config) as cluster:
-            with pytest.raises(MarkersUnreadable, match="up to offset 10, but for 1000 ms it ended at 5"):
+            with pytest.raises(MarkersUnreadable, match="up to offset 10, but for 4000 ms it ended at 5"):
                 await MarkerTopic(cluster, "m").of("q")
 
 

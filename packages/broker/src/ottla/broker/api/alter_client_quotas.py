@@ -82,8 +82,8 @@ def entity_path(names: Mapping[str, str | None]) -> str:
     """Return the path of an entity below `/config`, from its names by type; raises InvalidRequest."""
     if not names:
         raise InvalidRequest("Invalid empty client quota entity")
-    if unknown := next((kind for kind in names if kind not in (USER, CLIENT_ID, IP)), None):
-        raise InvalidRequest(f"Unhandled client quota entity type: {unknown}")
+    if unknown := [kind for kind in names if kind not in (USER, CLIENT_ID, IP)]:  # one may be an empty text
+        raise InvalidRequest(f"Unhandled client quota entity type: {unknown[0]}")
     if empty := next((kind for kind, name in names.items() if name == ""), None):
         raise InvalidRequest(f"Empty {empty} not supported")
     if IP in names and len(names) > 1:

@@ -24,6 +24,9 @@ from ottla.protocol.messages.delegation_tokens import (
 if TYPE_CHECKING:
     from ottla.broker.cluster.delegation_tokens import DelegationTokens
 
+NAMES_REQUESTER = 3
+"""The version from which responses name who asked for a token."""
+
 
 async def handle(
     services: Needs, request: CreateDelegationTokenRequest, context: RequestContext
@@ -35,9 +38,10 @@ async def handle(
     response = CreateDelegationTokenResponse(
         principal_type=owner.type,
         principal_name=owner.name,
-        token_requester_principal_type=requester.type,
-        token_requester_principal_name=requester.name,
     )
+    if context.api_version >= NAMES_REQUESTER:
+        response.token_requester_principal_type = requester.type
+        response.token_requester_principal_name = requester.name
     try:
         tokens = tokens_for(services, context)
         await _create(tokens, request, context, owner, response)

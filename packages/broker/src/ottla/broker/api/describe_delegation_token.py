@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api.create_delegation_token import NAMES_REQUESTER
 from ottla.broker.api.expire_delegation_token import Needs, tokens_for
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import DESCRIBE_TOKEN, DESCRIBE_TOKENS
@@ -33,7 +34,7 @@ async def handle(
         asked = {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
     return DescribeDelegationTokenResponse(
         tokens=[
-            _described(token, tokens.secret_of(token.token_id))
+            _described(token, tokens.secret_of(token.token_id), context.api_version)
             async for token in context.paced(tokens.all())
             if (asked is None or any(map(token.belongs_to, asked))) and _may_see(context, token)
         ]
@@ -49,8 +50,9 @@ def _may_see(context: RequestContext, token: DelegationToken) -> bool:
     )
 
 
-def _described(token: DelegationToken, secret: bytes) -> DescribedDelegationToken:
-    owner, requester = token.owner.partition(":"), token.requester.partition(":")
+def _described(token: DelegationToken, secret: bytes, version: int) -> DescribedDelegationToken:
+    owner = token.owner.partition(":")
+    requester = token.requester.partition(":") if version >= NAMES_REQUESTER else ("", "", "")
     renewers = [renewer.partition(":") for renewer in token.renewers]
     return DescribedDelegationToken(
         principal_type=owner[0],

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from ottla.broker.cluster.client_entities import USERS
 from ottla.broker.security.sasl.mechanisms import Identity
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential, ScramHash, ScramUser, UnknownUsers
-from ottla.protocol.errors import ResourceNotFound
+from ottla.protocol.errors import InvalidRequest, ResourceNotFound
 from ottla.zookeeper import paths
+from ottla.zookeeper.errors import IllegalName
 from ottla.zookeeper.session import NodeExists, NoNode
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ class ScramCredentials:
 
 
 def entity_of(user: str) -> str:
-    """Return the path of a user's entity below `/config`. Raises IllegalName for an empty name."""
-    return f"{USERS}/{paths.sanitized(user)}"
+    """Return the path of a user's entity below `/config`. Raises InvalidRequest for no name of a znode."""
+    try:
+        return f"{USERS}/{paths.sanitized(user)}"
+    except IllegalName as error:
+        raise InvalidRequest(f"{user!r} cannot be the name of a user") from error
 
 
 async def read_credentials(entities: ClientEntities, user: str) -> dict[str, ScramCredential]:

@@ -186,6 +186,7 @@ class Broker:
         self._join_cluster(session, control)
         await self._until_known()
         self._schedule(scheduler, services)
+        self._full_directories.schedule(scheduler)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)
 
@@ -281,7 +282,6 @@ class Broker:
 
     def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:
         schedule(scheduler, self.config, services, self.metrics)
-        self._full_directories.schedule(scheduler)
         if self.tls.is_used:
             scheduler.every("certificates", CERTIFICATES_EVERY_MS, self.tls.read_changed_files)
 
