@@ -72,7 +72,7 @@ async def harness() -> AsyncIterator[Harness]:
 
 
 async def settle() -> None:
-    """Let the loop come to rest."""
+    """Wait until the loop rests."""
     for _ in range(100):
         await asyncio.sleep(0)
 

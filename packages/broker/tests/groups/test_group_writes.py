@@ -53,7 +53,7 @@ def test_steps_encode_the_same_record(members: int) -> None:
 
 
 class Log:
-    """What was written, or stopped, in order; each look at the clock takes ten milliseconds."""
+    """Writes and stops, in order; each look at the clock takes ten milliseconds."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []

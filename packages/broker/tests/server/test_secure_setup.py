@@ -1,4 +1,4 @@
-"""What `--secure` makes once in a data directory, and what later starts read or renew."""
+"""The files that `--secure` makes once in a data directory, and later starts read or renew."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def handshake(files: SecureFiles, host: str) -> None:
-    """Let a client that trusts the authority meet a server with the broker's certificate. Raises SSLError."""
+    """Connect a client that trusts the authority to a server of the certificate. Raises SSLError."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files.certificate)
     client = ssl.create_default_context(cafile=str(files.authority))

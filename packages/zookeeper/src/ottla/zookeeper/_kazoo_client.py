@@ -133,7 +133,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return self._context
 
     def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
-        # What TLS has decrypted already lies in no socket: kazoo would wait for the next packet.
+        # Bytes that TLS has decrypted already lie in no socket: kazoo would wait for the next packet.
         ready = [plug for plug in rlist if isinstance(plug, ssl.SSLSocket) and plug.pending()]
         return (ready, [], []) if ready else super().select(rlist, wlist, xlist, timeout)
 
