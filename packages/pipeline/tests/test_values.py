@@ -13,7 +13,7 @@ import fastavro
 import msgpack
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ottla.pipeline.errors import OptionError
@@ -279,7 +279,19 @@ TYPES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", [pa.decimal128(38, 18), pa.list_(pa.decimal128(38, 18))])
+def test_a_decimal_with_too_many_digits_is_malformed_and_no_other_number(kind: pa.DataType) -> None:
+    for token in ('"11E20"', "1100000000000000000000", '"1E25"', '"12345678901234567890123456789012345678"'):
+        text = f"[{token}]" if pa.types.is_list(kind) else token
+
+        found = decode(JSON, column([f'{{"a": {text}}}'.encode()]), pa.struct([("a", kind)]))
+
+        assert found.errors is not None, (token, found.values.to_pylist())
+        assert found.errors[0] is not None
+
+
 @settings(max_examples=1_000, deadline=None)
+@example(pa.decimal128(38, 18), ['"11E20"'])
 @given(TYPES, st.lists(TOKENS, min_size=1, max_size=4))
 def test_a_value_is_decoded_alike_beside_a_column_that_arrow_cannot_read(
     kind: pa.DataType, tokens: list[str]

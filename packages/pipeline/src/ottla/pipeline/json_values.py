@@ -173,8 +173,7 @@ def _lines(values: pa.Array) -> pa.Buffer:
 def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
     from pyarrow import json as arrow_json
 
-    text = pa.string()
-    fields = [field.with_type(text) if pa.types.is_date32(field.type) else field for field in wanted]
+    fields = [field.with_type(_type_to_read(field.type)) for field in wanted]
     return arrow_json.read_json(
         pa.BufferReader(lines),
         # One block, because an object must not span two.
@@ -183,6 +182,26 @@ def _table(lines: pa.Buffer, wanted: pa.StructType) -> pa.Table:
             explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
         ),
     )
+
+
+def _type_to_read(wanted: pa.DataType) -> pa.DataType:
+    """Return the type with which Arrow reads a column: dates as text, decimals in 256 bits.
+
+    Its reader brings a number of 38 digits to the column's scale without a look at the overflow: 11E20 as a
+    decimal(38, 18) wrapped around in 128 bits, to another number that fits. In 256 bits all have room, and
+    the cast to the wanted type raises for those that do not fit.
+    """
+    from pyarrow import types
+
+    if types.is_date32(wanted):
+        return pa.string()
+    if types.is_decimal128(wanted):
+        return pa.decimal256(wanted.precision, wanted.scale)
+    if types.is_struct(wanted):
+        return pa.struct([field.with_type(_type_to_read(field.type)) for field in wanted])
+    if types.is_list(wanted):
+        return pa.list_(wanted.value_field.with_type(_type_to_read(wanted.value_type)))
+    return wanted
 
 
 def _joined(parts: list[Decoded], wanted: pa.StructType) -> Decoded:
