@@ -80,6 +80,70 @@ def test_a_steady_rate_above_the_quota_is_throttled_to_the_quota() -> None:
     assert counted / 60 == pytest.approx(10_000, rel=0.05)
 
 
+@pytest.mark.parametrize("clients", [1, 20])
+@pytest.mark.parametrize("worth_s", [0.1, 0.5, 1, 3])
+def test_large_requests_of_several_clients_are_held_to_the_quota_that_they_share(
+    clients: int, worth_s: float
+) -> None:
+    """For a minute after the first window; each client sends as soon as its throttle is over."""
+    bucket, counted = byte_bucket(1_000_000), 0.0
+    due_ms = [START_MS + number for number in range(clients)]
+    while (now_ms := min(due_ms)) < START_MS + 71_000:
+        throttle_ms = bucket.charge(worth_s * 1_000_000, now_ms)
+        due_ms[due_ms.index(now_ms)] = now_ms + throttle_ms + 2 * clients
+        if now_ms >= START_MS + 11_000:
+            counted += worth_s
+
+    assert counted / 60 == pytest.approx(1, rel=0.05), "Kafka's rate alone gives up to 2.2 times the quota"
+
+
+def test_what_was_used_beyond_the_quota_is_paid_also_when_its_window_is_forgotten() -> None:
+    bucket = byte_bucket(100)
+
+    assert bucket.charge(3_000, START_MS) == 25_000
+    assert bucket.excess_ms(START_MS + 25_000) == 0, "Kafka forgets it"
+    assert bucket.wait_ms(START_MS + 25_000) == 5_000
+    assert bucket.charge(1_000, START_MS + 30_000) == 10_000
+    assert bucket.charge(1_000, START_MS + 60_000) == 0, "idle since then, and so free to burst"
+
+
+def test_a_new_client_beyond_its_quota_waits_until_the_windows_that_its_rate_covers_have_passed() -> None:
+    bucket = byte_bucket(100)
+    assert bucket.charge(1_000, START_MS) == 0
+
+    assert bucket.record(0, START_MS) == 0
+    assert bucket.charge(100, START_MS) == 11_000, "Kafka says 1,000, and again after that"
+    assert bucket.charge(1, START_MS + 11_000) == 10
+
+
+def test_the_wait_of_a_new_client_is_shorter_than_the_time_after_which_requests_are_given_up() -> None:
+    bucket = QuotaBucket(100, 1000.0, 61)
+    assert bucket.charge(6_000, START_MS) == 0
+
+    assert bucket.charge(100, START_MS) == 25_000
+    assert bucket.charge(4_900, START_MS) == 50_000, "Kafka's throttle time"
+
+
+def test_another_quota_forgives_what_was_used_before() -> None:
+    bucket = byte_bucket(100)
+    bucket.charge(3_000, START_MS)
+
+    bucket.bound = 99
+
+    assert bucket.wait_ms(START_MS + 12_000) == 0
+
+
+def test_a_debt_is_paid_within_five_minutes_and_that_of_request_time_within_the_windows() -> None:
+    produced, time = byte_bucket(10), QuotaBucket(10, 1000.0, 11, longest_ms=1000.0)
+    for bucket in (produced, time):
+        bucket.charge(1_000_000, START_MS)
+
+    after_ms = START_MS + 12_000
+    assert produced.wait_ms(after_ms) == 288_000
+    assert produced.wait_ms(after_ms + 288_000) == 0
+    assert time.wait_ms(after_ms) == 0
+
+
 def test_the_rate_keeps_a_window_that_reaches_into_the_time_that_is_covered() -> None:
     rate = SampledRate(1000.0, 3)
     rate.record(10, START_MS)
@@ -285,7 +349,7 @@ def test_a_change_makes_stale_what_sessions_have_and_keeps_the_rates() -> None:
     quotas.limit(QuotaEntity("alice"), {Quota.PRODUCE: 100})
     assert unlimited.is_stale
     limited = quotas.of("alice", "app")
-    assert limited.charge_produce(2_000) == 10_000
+    assert limited.charge_produce(2_000) == 20_000
     quotas.limit(QuotaEntity("alice"), {Quota.PRODUCE: 1_000})
 
     assert limited.is_stale
@@ -358,7 +422,7 @@ def test_metrics_have_kafkas_names_and_tags() -> None:
 
     assert found == {
         "kafka.server:type=Produce,name=byte-rate,client-id=,user=alice": 200,
-        "kafka.server:type=Produce,name=throttle-time,client-id=,user=alice": 10_000,
+        "kafka.server:type=Produce,name=throttle-time,client-id=,user=alice": 20_000,
         "kafka.server:type=ControllerMutation,name=mutation-rate,client-id=,user=alice": 0,
         "kafka.server:type=ControllerMutation,name=throttle-time,client-id=,user=alice": 0,
         "kafka.server:type=ControllerMutation,name=tokens,client-id=,user=alice": 22,
@@ -373,8 +437,10 @@ def test_a_fetch_beyond_the_quota_is_not_counted() -> None:
     quotas = SessionQuotas(time.now_ms, fetch=byte_bucket(100))
 
     assert quotas.throttle_fetch(900) == 0
-    assert quotas.throttle_fetch(300) == 2_000
+    assert quotas.throttle_fetch(300) == 12_000
     assert quotas.throttle_fetch(100) == 0
+    time.sleep(13_000)
+    assert quotas.throttle_fetch(300) == 0
     assert quotas.most_fetch_bytes == 1_000
 
 
@@ -401,4 +467,6 @@ def test_request_time_is_percent_of_one_loop() -> None:
     quotas = SessionQuotas(time.now_ms, request=QuotaBucket(50, 1000.0, 11, longest_ms=1000.0))
 
     assert quotas.throttle_request(5_000) == 0, "half of ten seconds"
-    assert quotas.throttle_request(100) == 200
+    assert quotas.throttle_request(100) == 1_000, "a window at most"
+    time.sleep(10_100)
+    assert quotas.throttle_request(100) == 300

@@ -37,13 +37,21 @@ cdef class ThrottleTimes:
 
 cdef class QuotaBucket:
     cdef object __weakref__
-    cdef public double bound
+    cdef double limit
     cdef readonly double longest_ms
+    cdef double burst_ms        # what a client that was idle may use at once
+    cdef double debt_ms         # the most that is remembered of what was used beyond the quota
+    cdef double busy_since_ms   # a client that was idle began to use it
+    cdef double used            # since then
     cdef readonly SampledRate rate
     cdef readonly ThrottleTimes throttle_times
 
     cpdef double record(self, double value, double now_ms) except *
     cpdef double excess_ms(self, double now_ms) except *
+    cdef int count(self, double value, double now_ms) except -1
+    cdef double granted_ms(self, double now_ms) noexcept
+    cpdef double wait_ms(self, double now_ms) except *
+    cpdef int32_t charge(self, double value, double now_ms) except -1
     cpdef double room(self, double now_ms) except *
 
 

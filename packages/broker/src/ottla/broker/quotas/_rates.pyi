@@ -29,19 +29,30 @@ class ThrottleTimes:
 class QuotaBucket:
     """One rate with its quota: all clients that share the quota record here.
 
-    The throttle time is Kafka's: the time in which the rate falls to the quota if nothing comes, but at most
-    `longest_ms`.
+    `record` and `excess_ms` are Kafka's. Its rate forgets a window with all that was beyond the quota in it,
+    and a new client's rate covers windows that have not passed: large requests, or many clients at once, get
+    several times the quota. `charge` and `wait_ms` also hold the client to what the quota has granted since
+    it was idle: at once as much as Kafka, the worth of all windows but one, and in the long run the quota.
     """
 
     bound: float
+    """Of a second. Another one begins with what Kafka's rate remembers, and no other debt."""
     longest_ms: float
+    """The longest throttle time."""
     rate: SampledRate
     throttle_times: ThrottleTimes
     def __init__(self, bound: float, window_ms: float, count: int, longest_ms: float = ...) -> None: ...
     def record(self, value: float, now_ms: float) -> float:
         """Record a value; return the throttle time in milliseconds, 0 within the quota."""
     def excess_ms(self, now_ms: float) -> float:
-        """Return the throttle time for what was recorded so far."""
+        """Return the time in which the rate falls to the quota if nothing comes."""
+    def charge(self, value: float, now_ms: float) -> int:
+        """Record a value; return the throttle time that its client is given, and note it."""
+    def wait_ms(self, now_ms: float) -> float:
+        """Return the throttle time for what was charged so far.
+
+        A debt counts for five minutes at most, and for all windows where `longest_ms` is finite.
+        """
     def room(self, now_ms: float) -> float:
         """Return how much may be recorded now within the quota; negative above it."""
 

@@ -8,6 +8,8 @@ from libc.stdlib cimport free, realloc
 cdef enum:
     FIRST_SAMPLES = 4
     AVERAGED_MS = 30_000
+    LONGEST_DEBT_MS = 300_000
+    LONGEST_STALL_MS = 25_000   # clients give up a request after 30 s
 
 
 cdef class SampledRate:
@@ -115,9 +117,20 @@ cdef class ThrottleTimes:
 cdef class QuotaBucket:
 
     def __cinit__(self, double bound, double window_ms, int count, double longest_ms=INFINITY):
-        self.bound, self.longest_ms = bound, longest_ms
+        self.longest_ms, self.burst_ms = longest_ms, window_ms * (count - 1)
+        self.debt_ms = LONGEST_DEBT_MS if longest_ms == INFINITY else longest_ms * count
         self.rate = SampledRate(window_ms, count)
         self.throttle_times = ThrottleTimes()
+        self.bound = bound
+
+    @property
+    def bound(self):
+        return self.limit
+
+    @bound.setter
+    def bound(self, double bound):
+        if bound != self.limit:
+            self.limit, self.used, self.busy_since_ms = bound, 0, 0
 
     cpdef double record(self, double value, double now_ms) except *:
         self.rate.put(value, now_ms)
@@ -126,15 +139,46 @@ cdef class QuotaBucket:
     cpdef double excess_ms(self, double now_ms) except *:
         cdef double span_ms = self.rate.span(now_ms)
         cdef double per_s = self.rate.sum() * 1000 / span_ms
-        if per_s <= self.bound:
+        if per_s <= self.limit:
             return 0
-        if self.bound <= 0:
+        if self.limit <= 0:
             return self.longest_ms
-        return fmin(floor((per_s - self.bound) / self.bound * span_ms + 0.5), self.longest_ms)
+        return fmin(floor((per_s - self.limit) / self.limit * span_ms + 0.5), self.longest_ms)
+
+    # ---- with what the rate forgets
+
+    cdef int count(self, double value, double now_ms) except -1:
+        cdef double granted = self.limit * (now_ms - self.busy_since_ms) / 1000
+        if self.used <= 0 or granted - self.used >= self.limit * self.burst_ms / 1000:
+            self.busy_since_ms, self.used, granted = now_ms, 0, 0
+        self.used = fmin(self.used + value, granted + self.limit * self.debt_ms / 1000)
+        return self.rate.put(value, now_ms)
+
+    cdef double granted_ms(self, double now_ms) noexcept:
+        """Return the time whose worth a client may have used by now."""
+        return fmax(now_ms - self.busy_since_ms, self.burst_ms)
+
+    cpdef double wait_ms(self, double now_ms) except *:
+        cdef double used_ms, wait_ms = self.excess_ms(now_ms)
+        if self.used * 1000 <= self.limit * self.granted_ms(now_ms):
+            return wait_ms
+        used_ms = self.used * 1000 / self.limit
+        # Nothing is granted before the burst's time is over: Kafka's client is throttled again until then.
+        wait_ms = fmax(wait_ms, fmin(used_ms - now_ms + self.busy_since_ms, LONGEST_STALL_MS))
+        return fmin(floor(fmax(wait_ms, used_ms - self.granted_ms(now_ms)) + 0.5), self.longest_ms)
+
+    cpdef int32_t charge(self, double value, double now_ms) except -1:
+        cdef double throttle_ms
+        self.count(value, now_ms)
+        throttle_ms = fmin(self.wait_ms(now_ms), INT32_MAX)
+        if throttle_ms > 0:
+            self.throttle_times.note(throttle_ms, now_ms)
+        return <int32_t> throttle_ms
 
     cpdef double room(self, double now_ms) except *:
         cdef double span_ms = self.rate.span(now_ms)
-        return self.bound * span_ms / 1000 - self.rate.sum()
+        cdef double left = self.limit * span_ms / 1000 - self.rate.sum()
+        return fmin(left, self.limit * self.granted_ms(now_ms) / 1000 - self.used)
 
 
 cdef class TokenBucket:
@@ -170,7 +214,7 @@ cdef class SessionQuotas:
 
     cdef bint serves_fast(self) except -1:
         """Whether the next request may take a fast path: the general path answers where a throttle is due."""
-        return self.request is None or self.request.excess_ms(self.now_ms()) <= 0
+        return self.request is None or self.request.wait_ms(self.now_ms()) <= 0
 
     cdef int64_t fetch_credit(self) except -2:
         """Return how many bytes may be fetched now; -1 without any."""
@@ -180,51 +224,37 @@ cdef class SessionQuotas:
 
     cdef int charge_fetch(self, int64_t size) except -1:
         if self.fetch is not None:
-            self.fetch.rate.put(size, self.now_ms())
+            self.fetch.count(size, self.now_ms())
         return 0
 
     cdef int charge_time(self, double began_ms) except -1:
         cdef double now_ms
         if self.request is not None:
             now_ms = self.now_ms()
-            self.request.rate.put((now_ms - began_ms) / 10, now_ms)  # percent of a second
+            self.request.count((now_ms - began_ms) / 10, now_ms)  # percent of a second
         return 0
 
     cpdef int32_t charge_produce(self, int64_t size) except -1:
-        cdef double now_ms, throttle_ms
-        if self.produce is None:
-            return 0
-        now_ms = self.now_ms()
-        throttle_ms = fmin(self.produce.record(size, now_ms), INT32_MAX)
-        if throttle_ms > 0:
-            self.produce.throttle_times.note(throttle_ms, now_ms)
-        return <int32_t> throttle_ms
+        return 0 if self.produce is None else self.produce.charge(size, self.now_ms())
 
     # ---- the general path
 
     def throttle_fetch(self, int64_t size):
-        cdef double now_ms, throttle_ms
+        cdef double now_ms
+        cdef int32_t throttle_ms
         if self.fetch is None:
             return 0
         now_ms = self.now_ms()
-        throttle_ms = fmin(self.fetch.record(size, now_ms), INT32_MAX)
+        throttle_ms = self.fetch.charge(size, now_ms)
         if throttle_ms > 0:
-            self.fetch.rate.put(-size, now_ms)
-            self.fetch.throttle_times.note(throttle_ms, now_ms)
-        return <int32_t> throttle_ms
+            self.fetch.count(-size, now_ms)
+        return throttle_ms
 
     def throttle_request(self, double busy_ms):
-        cdef double now_ms, throttle_ms
-        if self.request is None:
-            return 0
-        now_ms = self.now_ms()
-        throttle_ms = fmin(self.request.record(busy_ms / 10, now_ms), INT32_MAX)
-        if throttle_ms > 0:
-            self.request.throttle_times.note(throttle_ms, now_ms)
-        return <int32_t> throttle_ms
+        return 0 if self.request is None else self.request.charge(busy_ms / 10, self.now_ms())
 
     @property
     def most_fetch_bytes(self):
         if self.fetch is None:
             return INT64_MAX
-        return <int64_t> fmin(self.fetch.bound * (self.fetch.rate.most - 2) * self.fetch.rate.window_ms / 1000, 1e18)
+        return <int64_t> fmin(self.fetch.limit * self.fetch.burst_ms / 1000, 1e18)

@@ -173,7 +173,7 @@ def _throttled(terms: FetchTerms, fetch: FetchContext, reads: Reads) -> FetchAns
     if not quotas.is_limited:
         return None
     size = estimated_size(terms.version, reads)
-    request_ms = 0 if quotas.request is None else int(quotas.request.excess_ms(quotas.now_ms()))
+    request_ms = 0 if quotas.request is None else int(quotas.request.wait_ms(quotas.now_ms()))
     throttle_time_ms = max(request_ms, 0 if request_ms else quotas.throttle_fetch(size))
     if not throttle_time_ms:
         return None
