@@ -83,6 +83,17 @@ async def test_a_listener_of_their_own_is_the_only_place_for_brokers() -> None:
     assert registrations.reads == 0
 
 
+async def test_while_brokers_move_to_their_own_listener_the_others_admit_them_from_listed_networks() -> None:
+    moving = {"inter.broker.listener.name": "BROKERS", "inter.broker.networks": "10.0.0.0/24"}
+    registrations = Registrations("10.9.9.9")
+    access = registrations.access(broker_config_from({**TWO_LISTENERS, **moving}))
+
+    assert await access.admits(From("10.9.9.9", "BROKERS"))
+    assert await access.admits(From("10.0.0.1", "CLIENTS"))
+    assert not await access.admits(From("10.9.9.9", "CLIENTS"))
+    assert registrations.reads == 0
+
+
 async def test_a_listener_that_was_not_set_apart_is_shared() -> None:
     names = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT"}
     listeners = {"listeners": "PLAINTEXT://127.0.0.1:9092,BROKERS://127.0.0.1:9093"}
@@ -183,14 +194,11 @@ async def test_addresses_of_the_listed_networks_are_served_without_a_look() -> N
     assert not await access.admits(From(""))
 
 
-async def test_a_lone_broker_and_a_listener_of_their_own_admit_no_network() -> None:
+async def test_a_lone_broker_admits_no_network() -> None:
     everywhere = {"inter.broker.networks": "0.0.0.0/0"}
     alone = Registrations().access(broker_config_from({"broker.id": "1", **everywhere}))
-    own = {**TWO_LISTENERS, "inter.broker.listener.name": "BROKERS", **everywhere}
-    apart = Registrations().access(broker_config_from(own))
 
     assert not await alone.admits(From())
-    assert not await apart.admits(From("10.0.0.1", "CLIENTS"))
 
 
 @pytest.mark.parametrize("networks", ["10.0.0.1/24", "kafka1.example", "10.0.0.0/33"])

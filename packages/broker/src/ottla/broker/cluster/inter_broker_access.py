@@ -117,11 +117,13 @@ class InterBrokerAccess:
             return False
         if peer.listener_name == self._control_plane:
             return True
-        if self._own_listener:
-            return peer.listener_name == self._listener
+        if self._own_listener and peer.listener_name == self._listener:
+            return True
         host = plain_address(peer.client_host)
         if self._networks and self._is_listed(host):
             return True
+        if self._own_listener:
+            return False
         is_known = host in self._addresses.found
         return True if is_known and self._now_ms() - self._looked_ms < FRESH_MS else None
 
@@ -214,7 +216,10 @@ class InterBrokerAccess:
         if self._is_alone:
             return "this broker is a cluster of its own (zookeeper.connect is not set)"
         if self._own_listener:
-            return f"they are served on the listener {self._listener} (inter.broker.listener.name)"
+            return (
+                f"they are served on the listener {self._listener} (inter.broker.listener.name); while "
+                "brokers move there, inter.broker.networks lists networks that are served on all listeners"
+            )
         found = sorted(self._addresses.found)
         named = ", ".join(found[:MOST_NAMED]) + ("…" if len(found) > MOST_NAMED else "")
         return (

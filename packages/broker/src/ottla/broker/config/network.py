@@ -85,7 +85,8 @@ class NetworkSettings:
         "",
         "Networks (10.0.0.0/24) and addresses, separated by commas, from which brokers may connect besides "
         "the addresses of the registered brokers, for brokers behind NAT. Any client there may act as a "
-        "broker. No effect where inter.broker.listener.name names one of several listeners.",
+        "broker. Where brokers have a listener of their own (inter.broker.listener.name), it holds on the "
+        "other listeners: for the time in which they move there.",
         _networks,
         ottla_only=True,
     )
