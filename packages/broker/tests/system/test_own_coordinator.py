@@ -216,6 +216,30 @@ async def test_the_port_of_the_coordinator_asks_for_a_secret(tmp_path: Path) -> 
     assert {path.stat().st_mode & 0o077 for path in (private, *private.iterdir())} == {0}
 
 
+async def test_a_secured_broker_does_not_share_its_coordinator_with_another_machine(tmp_path: Path) -> None:
+    directory = tmp_path / "zookeeper"
+    secret = read_or_make_secret(directory)
+    secured = {
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    async with EmbeddedCoordinator(directory, secret=secret) as coordinator:
+        write_address(directory, coordinator.connect_string)
+        async with KazooSession(coordinator.connect_string, credentials=credentials(secret)) as session:
+            far = (Endpoint("PLAINTEXT", "192.0.2.7", 9092),)
+            node = BrokerRegistration(3, far, {"PLAINTEXT": "PLAINTEXT"}, 0)
+            await session.create(node.path, node.encode(), make_parents=True)
+            settings = {"zookeeper.connect": str(directory), "broker.id": "1", **secured}
+
+            with pytest.raises(BrokerFailed, match=r"broker 3 is at 192\.0\.2\.7, on another machine"):
+                await asyncio.to_thread(BrokerThread(tmp_path / "1", settings).start)
+
+            await session.delete(node.path)
+            broker = await asyncio.to_thread(BrokerThread(tmp_path / "1", settings).start)
+            assert await session.children("/brokers/ids") == ["1"]
+            await asyncio.to_thread(broker.stop)
+
+
 async def test_brokers_of_other_machines_are_refused_beside_an_embedded_coordinator() -> None:
     ensemble = MemoryEnsemble()
     async with ensemble.session() as session:
@@ -223,14 +247,15 @@ async def test_brokers_of_other_machines_are_refused_beside_an_embedded_coordina
             endpoints = (Endpoint("PLAINTEXT", host, 9092),)
             node = BrokerRegistration(broker_id, endpoints, {"PLAINTEXT": "PLAINTEXT"}, 0)
             await session.create(node.path, node.encode(), make_parents=True)
-        await check_brokers_are_here(session)
+        await check_brokers_are_here(session, 1)
 
         node = BrokerRegistration(
             3, (Endpoint("PLAINTEXT", "192.0.2.7", 9092),), {"PLAINTEXT": "PLAINTEXT"}, 0
         )
         await session.create(node.path, node.encode())
         with pytest.raises(StartupRefused, match=r"broker 3 is at 192\.0\.2\.7"):
-            await check_brokers_are_here(session)
+            await check_brokers_are_here(session, 1)
+        await check_brokers_are_here(session, 3)  # its own registration, of before a crash
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o644), lambda path: path.write_text("x\n")])

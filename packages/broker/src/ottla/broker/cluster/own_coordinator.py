@@ -83,15 +83,15 @@ def coordinator_directory(log_dirs: Sequence[Path], cluster_id: str | None) -> P
 
 
 async def check_brokers_are_here(
-    operations: Operations, is_here: Callable[[str], Awaitable[bool]] = is_own_host
+    operations: Operations, but: int, is_here: Callable[[str], Awaitable[bool]] = is_own_host
 ) -> None:
-    """Raise StartupRefused where a registered broker is on another machine than its embedded coordinator.
+    """Raise StartupRefused where a registered broker, `but` one, is not on the machine of its coordinator.
 
     It reaches the coordinator through something that forwards the port, without TLS: what a secured cluster
     keeps there, users and keys of tokens, would cross the network in clear.
     """
     for name in await operations.children(paths.BROKER_IDS):
-        if not name.isdigit():
+        if not name.isdigit() or int(name) == but:
             continue
         with suppress(NoNode):  # it has gone since
             data, _ = await operations.get(paths.broker(int(name)))

@@ -259,6 +259,10 @@ class Broker:
         self.broker_id = await generate_broker_id(session, self.config) if chosen is None else chosen
         if self._access is not None:
             await self._access.check_others(self.broker_id)
+        elif self.config.zookeeper_connect is not None and self.config.authorizer_class_name:
+            from ottla.broker.cluster.own_coordinator import check_brokers_are_here
+
+            await retrying(lambda: check_brokers_are_here(session, self.broker_id))
         logs.identify(self.broker_id, self.cluster_id)
 
     def _make_server(self, services: Services) -> Server:
