@@ -345,3 +345,44 @@ async def test_a_revoked_right_ends_the_service_of_the_fast_paths_at_once(tmp_pa
         assert log is not None
         assert log.log_end_offset == 3
         caller.writer.close()
+
+
+async def test_a_fetch_session_and_a_fetch_that_waits_are_refused_after_a_right_is_revoked(
+    tmp_path: Path,
+) -> None:
+    def fetch(session_id: int, epoch: int, offset: int | None, *, waits: bool = False) -> FetchRequest:
+        partitions = [] if offset is None else [FetchPartition(fetch_offset=offset, partition_max_bytes=1000)]
+        topics = [FetchTopic(topic="t", partitions=partitions)] if partitions else []
+        return FetchRequest(
+            max_wait_ms=int(BOUND_S * 1000) if waits else 0, min_bytes=1, session_id=session_id,
+            session_epoch=epoch, topics=topics,
+        )  # fmt: skip
+
+    records = PartitionProduceData(index=0, records=batch_of(b"a"))
+    produce = ProduceRequest(
+        acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=[records])]
+    )
+    rules = [rule("t", kind=TOPIC), rule("t", kind=TOPIC, host=BROKERS, operation=WRITE)]
+    async with brokers_of(tmp_path, 1) as (broker,):
+        await broker.services.topics.create(NewTopic("t", 1, 1))
+        await broker.services.topics.wait_until_led("t", 1, BOUND_S * 1000)
+        assert await create(broker, *rules) == [0, 0]
+        writer, reader, idle = [await Caller.to(broker, host) for host in (BROKERS, CLIENT, CLIENT)]
+        assert (await writer.ask(produce, 9)).responses[0].partition_responses[0].error_code == 0
+        begun = await reader.ask(fetch(0, 0, 1), 11)
+        assert (await reader.ask(fetch(begun.session_id, 1, None), 11)).error_code == 0
+        await idle.ask(fetch(0, -1, 0), 11)
+        waiting = asyncio.create_task(idle.ask(fetch(0, -1, 1, waits=True), 11))  # on the fast path
+        await until(lambda: len(broker.services.delayed_fetches) == 1)
+
+        assert await delete(broker, "t", kind=TOPIC) == 2
+        assert await create(broker, rules[1]) == [0]
+        assert (await writer.ask(produce, 9)).responses[0].partition_responses[0].error_code == 0
+
+        for answer in (await reader.ask(fetch(begun.session_id, 2, None), 11), await waiting):
+            found = answer.responses[0].partitions[0]
+            assert (found.error_code, bytes(found.records or b"")) == (
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"",
+            )  # fmt: skip
+        for caller in (writer, reader, idle):
+            caller.writer.close()

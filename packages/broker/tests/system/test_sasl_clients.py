@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
 from ottla.broker.security.sasl.testing import BOUND_S, Wire, logs_in
 from ottla.broker.security.tls.testing import Authority
 from ottla.broker.testing import BrokerThread, _coordinator_for_tests
+from ottla.protocol.errors import ErrorCode
 from ottla.zookeeper.testing import Background
 
 PASSWORD = "correct horse"
@@ -240,20 +242,65 @@ async def set_password_in_zookeeper(running: BrokerThread, mechanism: str) -> No
     await asyncio.to_thread(running.call, alter_credentials(entities, "broker", {mechanism: credential}, ()))
 
 
-def test_changed_credentials_reach_every_broker(tmp_path: Path) -> None:
+def test_a_changed_password_holds_for_later_logins_on_all_brokers_and_open_connections_go_on(
+    tmp_path: Path,
+) -> None:
+    prefix = "listener.name.sasl_plaintext"
+    lifetimes = {
+        f"{prefix}.scram-sha-512.connections.max.reauth.ms": "3600000",
+        f"{prefix}.scram-sha-256.connections.max.reauth.ms": "3000",
+    }
     with Background(_coordinator_for_tests()) as coordinator, ExitStack() as stack:
-        common = SETTINGS | {"zookeeper.connect": coordinator.value.connect_string}
-        first, second = (
+        common = SETTINGS | lifetimes | {"zookeeper.connect": coordinator.value.connect_string}
+        brokers = [
             stack.enter_context(BrokerThread(tmp_path / node, common | {"broker.id": node}))
-            for node in ("1", "2")
+            for node in ("1", "2", "3")
+        ]
+        admin = stack.enter_context(Wire(brokers[0].port))  # the first broker of a cluster is its controller
+        admin.log_in()
+        admin.set_password("carol", "first")
+        for broker in brokers:
+            until(lambda port=broker.port: logs_in(port, "carol", "first"))  # type: ignore[misc]
+        lasting, ending, again = (
+            [stack.enter_context(Wire(broker.port)) for broker in brokers] for _ in range(3)
         )
-        assert not logs_in(second.port, "carol", PASSWORD)
-        with Wire(first.port) as wire:  # the first broker of a cluster is its controller
-            wire.log_in()
-            wire.set_password("carol", PASSWORD)
+        for wire in (*lasting, *again):
+            assert wire.log_in_by_scram("carol", "first") == 0
+        for wire in ending:
+            assert wire.log_in_by_scram("carol", "first", "SCRAM-SHA-256") == 0
 
-        assert logs_in(first.port, "carol", PASSWORD)
-        assert any(logs_in(second.port, "carol", PASSWORD) for _ in range(300))
+        began_s = time.monotonic()
+        admin.set_password("carol", "second")
+        for broker in brokers:
+            until(lambda port=broker.port: not logs_in(port, "carol", "first"))  # type: ignore[misc]
+        print(f"a changed password holds on {len(brokers)} brokers after {time.monotonic() - began_s:.3f} s")
+
+        for broker in brokers:
+            assert not logs_in(broker.port, "carol", "first")
+            assert logs_in(broker.port, "carol", "second")
+        assert all(wire.serves() for wire in lasting)
+        for wire in again:
+            assert wire.log_in_by_scram("carol", "first") == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert wire.is_closed()
+        assert [wire.log_in_by_scram("carol", "second") for wire in lasting] == [0, 0, 0]
+        assert all(wire.serves() for wire in lasting)
+        for wire in ending:
+            until(lambda wire=wire: is_ended(wire))  # type: ignore[misc]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def is_ended(wire: Wire) -> bool:
+    """Whether the login of a connection is over: the broker closes it at the next request."""
+    try:
+        return not wire.serves()
+    except (EOFError, ConnectionError):
+        return True
 
 
 @pytest.mark.parametrize(

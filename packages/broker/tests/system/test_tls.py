@@ -284,6 +284,35 @@ async def eventually(ask: Callable[[], Awaitable[bytes]], expected: bytes) -> No
         await asyncio.sleep(0.05)
 
 
+async def test_an_authority_that_is_trusted_no_more_ends_logins_and_open_connections_go_on(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    client = {"security_protocol": "SSL", "ssl_cafile": files["authority"], "ssl_certfile": files["alice"]}
+    config = ClientConfig(security=SecurityConfig(**client), bootstrap_timeout_ms=2_000)  # type: ignore[arg-type]
+    trusted = tmp_path / "keys" / "trusted.pem"
+    required = {
+        "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.ssl.ssl.truststore.location": str(trusted),
+    }
+    trusted.parent.mkdir()
+    trusted.write_text(AUTHORITY.pem)
+    async with one_broker(tmp_path, **required) as (_, port, _), Admin(f"127.0.0.1:{port}", config) as admin:
+        await admin.topics.list()
+
+        trusted.write_text(Authority("another").pem)
+
+        async def is_refused() -> bytes:
+            try:
+                async with Admin(f"127.0.0.1:{port}", config) as newcomer:
+                    await newcomer.topics.list()
+            except ClientError:
+                return b"refused"
+            return b"served"
+
+        await eventually(is_refused, b"refused")
+        await admin.topics.list()
+
+
 async def test_a_broken_certificate_is_refused_and_the_present_one_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,6 +80,14 @@ class Wire:
         assert self.handshake("PLAIN").error_code == 0
         return self.token(token, version)
 
+    def log_in_by_scram(self, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> int:
+        """Log in, for the first time or again; return the error code of the end."""
+        client = Scram(mechanism, user, password, "nonce")
+        assert self.handshake(mechanism).error_code == 0
+        proof = client.answer(self.token(client.first()).auth_bytes)
+        assert proof is not None
+        return self.token(proof).error_code
+
     def is_closed(self) -> bool:
         try:
             return self._socket.recv(1) == b""
@@ -113,8 +121,4 @@ def upsertion_of(
 def logs_in(port: int, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> bool:
     """Return whether a user may log in by SCRAM."""
     with Wire(port) as wire:
-        client = Scram(mechanism, user, password, "nonce")
-        wire.handshake(mechanism)
-        proof = client.answer(wire.token(client.first()).auth_bytes)
-        assert proof is not None
-        return wire.token(proof).error_code == 0
+        return wire.log_in_by_scram(user, password, mechanism) == 0
