@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from contextvars import ContextVar
@@ -105,3 +106,21 @@ async def test_a_call_that_is_given_up_when_its_function_has_just_ended_loses_no
         while pool.lost_threads:  # noqa: ASYNC110 - on a slow machine the thread is lost first
             await asyncio.sleep(0.01)
     pool.close()
+
+
+async def test_a_call_that_is_given_up_before_its_thread_got_the_processor_never_begins() -> None:
+    pool, called = ThreadPool("charge", max_threads=1), list[str]()
+    await pool.run(lambda: None)  # the thread is there, and waits for a job
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # no other thread runs until this one waits
+    try:
+        call = pool.run(lambda: called.append("late"))
+        call.send(None)
+        with pytest.raises(asyncio.CancelledError):
+            call.throw(asyncio.CancelledError())
+    finally:
+        sys.setswitchinterval(interval_s)
+
+    assert pool.lost_threads == 0
+    await pool.run(lambda: called.append("next"))
+    assert called == ["next"]

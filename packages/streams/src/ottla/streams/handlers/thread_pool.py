@@ -55,7 +55,7 @@ class ThreadPool:
                 with environment().waiting_outside():
                     await job.ended
             except asyncio.CancelledError:
-                if job.has_ended:  # between its end and this task's turn
+                if job.has_ended or job.claim():  # between its end and this task's turn, or before its begin
                     self._idle.append(thread)
                 else:
                     self._lose(thread, job)
@@ -91,13 +91,24 @@ class _Job:
         self.ended = ended
         self.has_ended = False
         self.on_late_end: Callable[[], None] = _nothing
+        self._begin = threading.Lock()
         self._context = copy_context()
         self._call = call
         self._value: Any = None
         self._error: BaseException | None = None
 
+    def claim(self) -> bool:
+        """Return true to the first that asks: the thread, or a caller that gives the call up before it began.
+
+        On a busy machine a thread may get the processor long after its job. By then its partition may have
+        another owner, which handles the same records.
+        """
+        return self._begin.acquire(blocking=False)
+
     def run(self) -> None:
-        """Call the function; on the thread."""
+        """Call the function, unless the call was given up; on the thread."""
+        if not self.claim():
+            return
         try:
             self._value = self._context.run(self._call)
         except BaseException as error:
