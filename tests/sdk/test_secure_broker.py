@@ -238,3 +238,56 @@ def test_a_broker_with_a_restart_keeps_its_users(tmp_path: Path) -> None:
                 pass
 
         asyncio.run(log_in())
+
+
+PROGRAM = """
+from ottla.streams import App
+
+app = App("billing", "127.0.0.1:1", auto_offset_reset="earliest")
+
+@app.handle("access-logs")
+async def charge(line: bytes):
+    print("handles", flush=True)
+"""
+
+
+@pytest.mark.ottla_secure_broker(
+    users={"app": "a secret"},
+    acls=[
+        *(("app", operation, "topic", "access-logs") for operation in ("WRITE", "CREATE", "READ")),
+        ("app", "READ", "group", "billing"),
+    ],
+)
+def test_a_sample_is_sent_and_a_streams_app_runs_by_a_profile(
+    ottla_secure_broker: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTTLA_PROFILES", str(tmp_path / "profiles.toml"))
+    monkeypatch.setenv("SECRET", "a secret")
+    added = CliRunner().invoke(
+        main,
+        [
+            "profile", "add", "local", "-b", ottla_secure_broker.bootstrap_servers, "--security-protocol",
+            "SASL_SSL", "--ssl-cafile", str(ottla_secure_broker.cafile), "--sasl-mechanism", "SCRAM-SHA-512",
+            "--username", "app", "--password-env", "SECRET",
+        ],
+    )  # fmt: skip
+    assert added.exit_code == 0, added.output
+
+    sent = ottla("pipeline", "sample", "logs", "--count", "100")
+    assert sent.exit_code == 0, sent.output
+    (tmp_path / "app.py").write_text(PROGRAM)
+    command = [sys.executable, "-c", "from ottla.client.cli import main; main()", "streams", "run", "app.py"]
+    with subprocess.Popen(
+        [*command, "--profile", "local"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            found = process.stdout.readline()
+        finally:
+            process.terminate()
+            said = process.communicate(timeout=60)[1]
+    assert found == "handles\n", said

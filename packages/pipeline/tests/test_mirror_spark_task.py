@@ -34,7 +34,7 @@ class _Touch:
 
 def test_what_all_tasks_copied_is_kept_for_the_driver(tmp_path: Path) -> None:
     counts = StateFile(tmp_path / "places" / "copied.json")
-    options = {"task": EMPTY.to_option(), "counts": str(counts.path)}
+    options = {"secret.task": EMPTY.to_option(), "counts": str(counts.path)}
     writer = pickle.loads(pickle.dumps(CopyWriter(options)))  # as Spark passes it to its workers
     for messages, copied in (([Copied(3), Copied(0), Copied(4)], 7), ([], 0)):
         writer.commit(messages)
@@ -67,7 +67,7 @@ def test_an_option_runs_no_code(tmp_path: Path) -> None:
     text = base64.b64encode(pickle.dumps(_Touch(made))).decode()
 
     with suppress(OptionError):
-        CopyWriter({"task": text, "counts": str(tmp_path / "counts")})
+        CopyWriter({"secret.task": text, "counts": str(tmp_path / "counts")})
 
     assert not made.exists()
 
@@ -75,5 +75,5 @@ def test_an_option_runs_no_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"clusters": {}}, {"known": []}, {"next_offset": None}])
 def test_another_option_is_refused(change: dict[str, object]) -> None:
     found = json.loads(EMPTY.to_option()) | change
-    with pytest.raises(OptionError, match="option 'task' is not the task of a mirror"):
+    with pytest.raises(OptionError, match=r"option 'secret\.task' is not the task of a mirror"):
         Task.from_option(json.dumps(found))

@@ -12,6 +12,7 @@ import pytest
 
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
+from ottla.client.security import SecurityConfig
 from ottla.client.settings import SettingError
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
@@ -22,6 +23,11 @@ from ottla.streams.dedupe.store import Scope
 from ottla.streams.errors import HandlerFailed
 
 Fresh = Callable[[str], str]
+LOGIN: dict[str, Any] = {
+    "sasl_mechanism": "PLAIN",
+    "sasl_username": "josef",
+    "sasl_password": "of the profile",
+}
 
 
 @dataclass
@@ -249,3 +255,21 @@ async def test_mistakes_are_told_where_they_are_made() -> None:
         App("billing", transactional_id="x")
     with pytest.raises(SettingError, match="exactly-once needs commit_metadata_max_bytes"):
         App("billing", processing_guarantee="exactly-once", commit_metadata_max_bytes=0)
+
+
+def test_a_login_of_the_command_line_replaces_all_of_the_programs() -> None:
+    app = App(
+        "billing", "there:1", security_protocol="SASL_SSL", ssl_check_hostname=False,
+        sasl_plain_username="program", sasl_plain_password="of the program", retries=3,
+    )  # fmt: skip
+
+    @app.handle("orders", sasl_mechanism="SCRAM-SHA-256", max_concurrency=7)
+    async def charge(order: Order) -> None: ...
+
+    app.override(security=SecurityConfig(security_protocol="SASL_PLAINTEXT", **LOGIN), client_id="me")
+
+    (config,) = app.configs().values()
+    for client in (config.consumer.client, config.producer.client):
+        assert (client.bootstrap_servers, client.client_id) == ("there:1", "me")
+        assert client.security == SecurityConfig(security_protocol="SASL_PLAINTEXT", **LOGIN)
+    assert (config.retries, config.max_concurrency) == (3, 7)

@@ -134,6 +134,12 @@ class Profile:
     path: Path
     settings: Mapping[str, str | int | float | bool | SecretSource]
 
+    @property
+    def servers(self) -> str | None:
+        """The brokers, or None if the profile names none."""
+        found = self.settings.get("bootstrap_servers", self.settings.get("bootstrap.servers"))
+        return None if found is None else str(found)
+
     def resolved(self) -> dict[str, Any]:
         """Return the settings with their secrets, under the names that the file has. Raises ProfileError."""
         found: dict[str, Any] = {}
@@ -153,12 +159,14 @@ class Profile:
 
     def check(self) -> None:
         """Check all settings but the secrets, which are not read. Raises SettingError."""
-        self._checked(
-            {
-                key: _stand_in(key) if isinstance(value, SecretSource) else self._with_folder(key, value)
-                for key, value in self.settings.items()
-            }
-        )
+        self._checked(self.without_secrets())
+
+    def without_secrets(self) -> dict[str, Any]:
+        """Return the settings with something in place of each secret, for checks that must not read them."""
+        return {
+            key: _stand_in(key) if isinstance(value, SecretSource) else self._with_folder(key, value)
+            for key, value in self.settings.items()
+        }
 
     def _checked(self, settings: Mapping[str, Any]) -> ClientConfig:
         try:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import bootstrap_option, show, show_json
+from ottla.client.commands import (
+    chosen_profile,
+    cluster_options,
+    load_config,
+    profile_option,
+    show,
+    show_json,
+)
 
 if TYPE_CHECKING:
     from ottla.pipeline.jobs.declaration import Job
@@ -32,6 +39,9 @@ def pipeline() -> None:
       ottla pipeline check logs.toml
       ottla pipeline run logs.toml --once
       ottla pipeline status logs.toml
+
+    The commands that read declarations take --profile: it has the brokers and the login of a cluster that
+    names no profile of its own.
     """
 
 
@@ -39,8 +49,15 @@ def pipeline() -> None:
 @click.argument("file", type=FILE)
 @click.option("--once", is_flag=True, help="Process the records that exist now, then stop.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@profile_option
 def run(file: Path, once: bool, quiet: bool) -> None:
-    """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all records are read."""
+    """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all records are read.
+
+    \b
+    Examples:
+      ottla pipeline run logs.toml
+      ottla pipeline run logs.toml --once --profile production
+    """
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.progress_display import ProgressDisplay
     from ottla.pipeline.jobs.run import FINISH_S, Run, stop_on_signals
@@ -61,16 +78,22 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 
 @pipeline.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
+@profile_option
 def check(files: tuple[Path, ...]) -> None:
-    """Check declarations and report all mistakes with their lines. Uses no broker and no Spark."""
+    """Check declarations and report all mistakes with their lines. Uses no broker, no Spark and no secret.
+
+    \b
+    Examples:
+      ottla pipeline check logs.toml
+      ottla pipeline check pipelines/*.toml --profile production
+    """
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.declaration_errors import DeclarationError
-    from ottla.pipeline.jobs.declaration_files import read_job
 
     wrong = 0
     for file in files:
         try:
-            job = read_job(file)
+            job = _read_job(file)
         except PipelineError as error:
             wrong += len(error.located) if isinstance(error, DeclarationError) else 1
             click.echo(str(error))
@@ -84,6 +107,7 @@ def check(files: tuple[Path, ...]) -> None:
 @pipeline.command("list")
 @click.argument("places", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@profile_option
 def list_(places: tuple[Path, ...], as_json: bool) -> None:
     """List the kinds of pipelines, or those that files and folders declare.
 
@@ -105,8 +129,15 @@ def list_(places: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("file", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl+C.")
+@profile_option
 def status(file: Path, as_json: bool, watch: bool) -> None:
-    """Show the progress of a pipeline: rows/s, lag, late rows, batch times."""
+    """Show the progress of a pipeline: rows/s, lag, late rows, batch times.
+
+    \b
+    Examples:
+      ottla pipeline status logs.toml
+      ottla pipeline status logs.toml --watch
+    """
     from ottla.pipeline.errors import PipelineError
 
     job = _read(file)
@@ -125,22 +156,36 @@ def status(file: Path, as_json: bool, watch: bool) -> None:
 @pipeline.command()
 @click.argument("kind")
 @click.option("--declaration", is_flag=True, help="Print a declaration to start from, and send nothing.")
-@bootstrap_option
 @click.option("--topic", help="The topic to fill; the default is the topic of the declaration.")
 @click.option(
     "--count", type=click.IntRange(1), default=1_000, show_default=True, help=("The number of records.")
 )
-def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | None, count: int) -> None:
-    """Fill a topic with sample data for a kind of pipeline, or print its declaration."""
+@cluster_options
+def sample(
+    kind: str,
+    declaration: bool,
+    topic: str | None,
+    count: int,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Fill a topic with sample data for a kind of pipeline, or print its declaration.
+
+    \b
+    Examples:
+      ottla pipeline sample logs
+      ottla pipeline sample logs --declaration > logs.toml
+      ottla pipeline sample logs --count 100000 --profile production
+    """
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.declaration_files import UnknownKind
     from ottla.pipeline.jobs.samples import sample_declaration, send_sample
 
     try:
         if declaration:
-            click.echo(sample_declaration(kind, bootstrap_server), nl=False)
+            click.echo(sample_declaration(kind, *_connection(bootstrap_server)), nl=False)
             return
-        said = send_sample(kind, bootstrap_server, topic, count)
+        said = send_sample(kind, bootstrap_server, topic, count, load_config(properties))
     except UnknownKind as error:
         raise click.UsageError(str(error)) from None
     except PipelineError as error:
@@ -148,13 +193,36 @@ def sample(kind: str, declaration: bool, bootstrap_server: str, topic: str | Non
     click.echo(said)
 
 
+def _connection(bootstrap_server: str) -> tuple[str | None, str | None]:
+    """Return the brokers for a declaration, unless the chosen profile names them, and that profile."""
+    profile, _ = chosen_profile()
+    if profile is None:
+        return bootstrap_server, None
+    return (None if bootstrap_server == profile.servers else bootstrap_server), profile.name
+
+
+def _read_job(file: Path) -> Job:
+    """Read a declaration; its clusters without a profile get that of the command. Raises PipelineError."""
+    from ottla.pipeline.jobs.declaration import ChosenProfile, ClusterTable, connected_by
+    from ottla.pipeline.jobs.declaration_files import read_job
+
+    profile, by_user = chosen_profile()
+    with connected_by(None if profile is None else ChosenProfile(profile.name, by_user)):
+        job = read_job(file)
+    clusters = [value for _, value in job if isinstance(value, ClusterTable)]
+    if profile is not None and by_user and len(clusters) > 1:
+        raise click.UsageError(
+            f"{job.name} connects to several clusters: write profile = ... into the table of each"
+        )
+    return job
+
+
 def _read(file: Path) -> Job:
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.declaration_errors import DeclarationError
-    from ottla.pipeline.jobs.declaration_files import read_job
 
     try:
-        return read_job(file)
+        return _read_job(file)
     except DeclarationError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(WRONG) from None
@@ -201,12 +269,12 @@ def _row(file: Path) -> tuple[object, ...] | None:
     """Return the row to list for a file; None for a file of a folder that is not a declaration."""
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.declaration_errors import DeclarationError
-    from ottla.pipeline.jobs.declaration_files import declares, read_job
+    from ottla.pipeline.jobs.declaration_files import declares
 
     try:
         if not declares(file):
             return None
-        job = read_job(file)
+        job = _read_job(file)
         return job.name, job.kind, _status(job)["state"], str(file)
     except DeclarationError as error:
         return file.stem, None, f"invalid: line {error.located[0].line}", str(file)

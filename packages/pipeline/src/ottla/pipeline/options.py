@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_origin
 
 from ottla.client.config_definition import Check, Setting, SettingError, define, setting
+from ottla.client.profiles import Profile, read_profile
 from ottla.client.settings import aliases, owner_of, settings_of
 from ottla.pipeline.errors import OptionError
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PASSED_ON = "kafka."
+PROFILE = "profile"
+"""The option that names a profile; only the process that plans a query reads its secrets."""
 
 Only = Literal["", "batch", "stream"]
 
@@ -98,7 +101,7 @@ def client_settings(
     Options are often shared by reads and writes, so settings of another client are left out with a note, as
     Java's clients do it.
     """
-    settings = passed_on(given)
+    settings = over_profile(_profile_of(given), passed_on(given))
     required("kafka.bootstrap.servers", settings.get("bootstrap.servers"), "127.0.0.1:9092")
     for name, instead in taken.items():
         if name in settings and instead is not None:
@@ -115,6 +118,53 @@ def _is_of_another(name: str, config: type[Any]) -> bool:
     if owner is not None:
         log.warning("option kafka.%s has no effect here: it is a setting of the %s", name, owner)
     return owner is not None
+
+
+def over_profile(name: str | None, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings, and below them those of a profile with its secrets. Raises OptionError."""
+    if name is None:
+        return dict(settings)
+    try:
+        return _over(_profile(name).resolved(), settings)
+    except SettingError as error:
+        raise OptionError(f"option {PROFILE!r}: {error}") from None
+
+
+def checkable(given: Mapping[str, str]) -> dict[str, str]:
+    """Return options with the settings of their profile, and something in place of its secrets.
+
+    For checks, which must not read secrets. Raises OptionError.
+    """
+    name = _profile_of(given)
+    if name is None:
+        return dict(given)
+    settings = _over(_profile(name).without_secrets(), passed_on(given))
+    others = {
+        key: text
+        for key, text in given.items()
+        if key.lower() != PROFILE and not key.lower().startswith(_PASSED_ON)
+    }
+    return others | {f"{_PASSED_ON}{key}": text for key, text in settings.items()}
+
+
+def _profile_of(given: Mapping[str, str]) -> str | None:
+    return next((text for key, text in given.items() if key.lower() == PROFILE), None)
+
+
+def _profile(name: str) -> Profile:
+    try:
+        return read_profile(name)
+    except SettingError as error:
+        raise OptionError(f"option {PROFILE!r}: {error}") from None
+
+
+def _over(profile: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, str]:
+    own = {key.replace(".", "_") for key in settings}
+    found = {key.replace("_", "."): value for key, value in profile.items()}
+    below = {key: value for key, value in found.items() if key.replace(".", "_") not in own}
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in below.items()
+    } | dict(settings)
 
 
 def passed_on(given: Mapping[str, str]) -> dict[str, str]:

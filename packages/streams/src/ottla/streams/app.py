@@ -15,7 +15,8 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 from ottla.client.page_server import PageAccess, PagesRefused, page_access
-from ottla.client.settings import SettingError
+from ottla.client.security import SecurityConfig
+from ottla.client.settings import SettingError, aliases, settings_of
 from ottla.streams.assembly import (
     STREAMS,
     AppError,
@@ -154,7 +155,8 @@ class App(Topology):
         """Set what wins over all that is declared, as a command line does. Raises SettingError and AppError.
 
         `dedupe` replaces that of handlers by their names, None takes it away: so that a test has a file of
-        its own, `app.override(dedupe={"charge": Dedupe(SqliteStore(tmp_path / "marks.db"))})`.
+        its own, `app.override(dedupe={"charge": Dedupe(SqliteStore(tmp_path / "marks.db"))})`. `security`, a
+        SecurityConfig, replaces all declared settings of logins and TLS.
         """
         if status is not None:
             self.status_address = status
@@ -188,8 +190,10 @@ class App(Topology):
         return [*self._declared, DeclaredHandler(STREAMS, plan, plan.topics)]
 
     def _config(self, settings: Mapping[str, Any]) -> StreamsConfig:
-        given = {"group_id": self.name, **self._settings, **settings, **self._overrides}
-        config = StreamsConfig.of(**given)
+        declared = {"group_id": self.name, **self._settings, **settings}
+        if "security" in self._overrides:
+            declared = {name: value for name, value in declared.items() if not _is_of_login(name)}
+        config = StreamsConfig.of(**{**declared, **self._overrides})
         check(config)
         return config
 
@@ -359,6 +363,11 @@ def parse_address(text: str) -> tuple[str, int]:
     if not port.isdigit() or int(port) > 65_535:
         raise SettingError(f"status must be host:port, such as 127.0.0.1:{DEFAULT_PORT}, not {text!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _is_of_login(name: str) -> bool:
+    """Return whether a setting, under any of its names, is one of SecurityConfig."""
+    return name in settings_of(SecurityConfig) or name in aliases(SecurityConfig)
 
 
 def _checked_hook(hook: Any) -> Any:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.client.commands import chosen_profile, profile_option, servers_of_profile
+
 if TYPE_CHECKING:
     from ottla.streams.app import App
 
@@ -26,6 +28,7 @@ def streams() -> None:
     Examples:
       ottla streams run app.py
       ottla streams run billing.app:app --bootstrap-server broker:9092 --status 127.0.0.1:9465
+      ottla streams run billing.app:app --profile production
       ottla streams run app.py --reload
       ottla streams top
       ottla streams top 127.0.0.1:9465 --once --json
@@ -36,8 +39,10 @@ def streams() -> None:
 @click.argument("program", metavar="FILE.py[:NAME] | MODULE[:NAME]")
 @click.option(
     "--bootstrap-server", "-b", metavar="HOST:PORT", envvar="OTTLA_BOOTSTRAP_SERVER", show_envvar=True,
+    callback=servers_of_profile,
     help="A broker of the cluster, or several separated by commas; wins over the program's.",
 )  # fmt: skip
+@profile_option
 @click.option(
     "--status", metavar="HOST:PORT",
     help=f"Serve /health, /metrics and /status on this address, such as {DEFAULT_STATUS}, for probes, "
@@ -88,12 +93,14 @@ def run(
     The program is a file or a module that is imported; NAME is the variable of its App, and is only needed
     if there are several. Handlers that run have drain_timeout_ms (30 s) to end after the first signal; a
     second signal ends the program at once. Nothing is lost then: what was not committed is handled again.
+    A profile's login takes the place of the program's.
 
     \b
     Examples:
       ottla streams run app.py
       ottla streams run app.py:billing --log-level debug
       ottla streams run shop.streams --status 127.0.0.1:9465
+      ottla streams run shop.streams --profile production
     """
     from ottla.streams.app import App
     from ottla.streams.operating.log_lines import set_up_logging
@@ -104,14 +111,33 @@ def run(
         return
     set_up_logging(log_level, as_json=json_logs)
     app = _loaded(program)
-    settings: dict[str, Any] = {} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}
     try:
+        settings = _settings_of_profile()
+        if bootstrap_server is not None:
+            settings["bootstrap_servers"] = bootstrap_server
         login = StatusLogin(certificate=status_certificate, token_file=status_token_file, is_open=status_open)
         is_given = status_certificate or status_token_file or status_open
         app.override(status=status, status_login=login if is_given else None, **settings)
         App.run(app, loop=loop)
     except _mistakes() as error:
         raise click.ClickException(str(error)) from None
+
+
+def _settings_of_profile() -> dict[str, Any]:
+    """Return the login of the chosen profile, and what else it sets. Raises SettingError."""
+    from dataclasses import fields
+
+    from ottla.client.config import ClientConfig
+
+    profile, _ = chosen_profile()
+    if profile is None:
+        return {}
+    config, default = profile.config(), ClientConfig()
+    found = {field.name: getattr(config, field.name) for field in fields(config)}
+    del found["bootstrap_servers"]  # an option of its own, with the ranks of both
+    return {
+        name: value for name, value in found.items() if name == "security" or value != getattr(default, name)
+    }
 
 
 @streams.command(short_help="Show the rates, lag and oldest keys of an app that runs with --status.")

@@ -39,23 +39,23 @@ def _choose_profile(ctx: click.Context, parameter: click.Parameter, name: str | 
     ctx.meta[_PROFILE] = profile, ctx.get_parameter_source(parameter.name or "") == _GIVEN_BY_USER
 
 
-def _chosen_profile(ctx: click.Context | None) -> tuple[Profile | None, bool]:
-    """Return the profile of a command, and whether the command line names it."""
+def chosen_profile(ctx: click.Context | None = None) -> tuple[Profile | None, bool]:
+    """Return the profile of a command, the running one by default, and whether the command line names it."""
+    context = ctx or click.get_current_context(silent=True)
     found: tuple[Profile | None, bool] = (
-        (None, False) if ctx is None else ctx.meta.get(_PROFILE, (None, False))
+        (None, False) if context is None else context.meta.get(_PROFILE, (None, False))
     )
     return found
 
 
-def _servers_of_profile(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
+def servers_of_profile(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
     """Return the brokers of the profile unless the user names others, which is the stronger wish."""
-    profile, by_user = _chosen_profile(ctx)
+    profile, by_user = chosen_profile(ctx)
     source = ctx.get_parameter_source(parameter.name or "")
     weaker = click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP
     if profile is None or source == _GIVEN_BY_USER or not (by_user or source in weaker):
         return given
-    servers = profile.settings.get("bootstrap_servers", profile.settings.get("bootstrap.servers", given))
-    return str(servers)
+    return given if profile.servers is None else profile.servers
 
 
 profile_option: Final = click.option(
@@ -77,25 +77,25 @@ bootstrap_option: Final = click.option(
     default=DEFAULT_BOOTSTRAP,
     show_default=True,
     show_envvar=True,
-    callback=_servers_of_profile,
+    callback=servers_of_profile,
     help="A broker of the cluster, or several separated by commas.",
 )
 
 
+def login_options(command: F) -> F:
+    """Add the options of a command that finds the brokers elsewhere, and logs in there."""
+    properties = click.option(
+        "--command-config",
+        "properties",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A properties file with security and timeouts (security.protocol, sasl.username, ...).",
+    )
+    return profile_option(properties(command))
+
+
 def cluster_options(command: F) -> F:
     """Add the options of a command that connects to a cluster."""
-    for option in (
-        click.option(
-            "--command-config",
-            "properties",
-            type=click.Path(exists=True, dir_okay=False),
-            help="A properties file with security and timeouts (security.protocol, sasl.username, ...).",
-        ),
-        profile_option,
-        bootstrap_option,
-    ):
-        command = option(command)
-    return command
+    return bootstrap_option(login_options(command))
 
 
 def secret_options(noun: str, prefix: str) -> Callable[[F], F]:
@@ -195,7 +195,7 @@ def _config(properties: str | None) -> ClientConfig:
     from ottla.client.config import ClientConfig
     from ottla.client.settings import from_properties
 
-    profile, by_user = _chosen_profile(click.get_current_context(silent=True))
+    profile, by_user = chosen_profile()
     if profile is not None and properties is not None and by_user:
         raise click.UsageError("give --profile or --command-config, not both")
     try:

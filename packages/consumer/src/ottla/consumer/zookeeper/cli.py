@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from ottla.client.commands import json_option, load_config, run, show
+from ottla.client.commands import json_option, load_config, login_options, run, show
 
 if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
@@ -61,7 +61,13 @@ def zookeeper_config_option(command: F) -> F:
 @json_option
 @zookeeper_option
 def list_groups(as_json: bool, hosts: str) -> None:
-    """List the groups and their number of members."""
+    """List the groups and their number of members.
+
+    \b
+    Examples:
+      ottla zookeeper-group list
+      ottla zookeeper-group list --zookeeper localhost:2181/kafka --json
+    """
     from ottla.consumer.zookeeper import group_admin
 
     async def use(session: Session) -> list[tuple[str, int]]:
@@ -75,12 +81,7 @@ def list_groups(as_json: bool, hosts: str) -> None:
 @click.argument("name")
 @click.option("--topic", "topics", multiple=True, help="Only this topic. Default: all that the group reads.")
 @click.option("--broker-info", is_flag=True, help="Add the addresses of the brokers.")
-@click.option(
-    "--command-config",
-    "properties",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A properties file with security settings and timeouts for the brokers.",
-)
+@login_options
 @json_option
 @zookeeper_option
 def describe(
@@ -92,6 +93,7 @@ def describe(
     Examples:
       ottla zookeeper-group describe billing --zookeeper localhost:2181/kafka
       ottla zookeeper-group describe billing --topic orders --broker-info
+      ottla zookeeper-group describe billing --profile production
     """
     config = load_config(properties)
 
@@ -147,7 +149,12 @@ async def progress(
 @click.argument("name")
 @zookeeper_option
 def verify(name: str, hosts: str) -> None:
-    """Check that every partition a group reads is owned by a member; fail if not."""
+    """Check that every partition a group reads is owned by a member; fail if not.
+
+    \b
+    Examples:
+      ottla zookeeper-group verify billing --zookeeper localhost:2181/kafka
+    """
     from ottla.consumer.zookeeper import group_admin
 
     wrong = with_session(hosts, lambda session: group_admin.verify(session, name))
@@ -163,7 +170,12 @@ def verify(name: str, hosts: str) -> None:
 @click.option("--output-file", type=click.File("w"), default="-", help="Default: standard output.")
 @zookeeper_option
 def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> None:
-    """Write offsets from ZooKeeper, one line each: /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET."""
+    """Write offsets from ZooKeeper, one line each: /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET.
+
+    \b
+    Examples:
+      ottla zookeeper-group export-offsets --group billing --output-file offsets.txt
+    """
     from ottla.consumer.zookeeper import group_admin
 
     async def use(session: Session) -> group_admin.GroupOffsets:
@@ -177,7 +189,12 @@ def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> 
 @click.argument("input_file", type=click.File())
 @zookeeper_option
 def import_offsets(input_file: IO[str], hosts: str) -> None:
-    """Set offsets in ZooKeeper from the output of `export-offsets`. Stop the groups before."""
+    """Set offsets in ZooKeeper from the output of `export-offsets`. Stop the groups before.
+
+    \b
+    Examples:
+      ottla zookeeper-group import-offsets offsets.txt
+    """
     from ottla.consumer.zookeeper import group_admin
 
     try:
@@ -196,15 +213,16 @@ def import_offsets(input_file: IO[str], hosts: str) -> None:
 
 @zookeeper_group.command(name="move-to-kafka")
 @click.argument("name")
-@click.option(
-    "--command-config",
-    "properties",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A properties file with security settings and timeouts for the brokers.",
-)
+@login_options
 @zookeeper_option
 def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
-    """Commit a group's offsets to Kafka, for consumers with groups there. Stop its members before."""
+    """Commit a group's offsets to Kafka, for consumers with groups there. Stop its members before.
+
+    \b
+    Examples:
+      ottla zookeeper-group move-to-kafka billing --zookeeper localhost:2181/kafka
+      ottla zookeeper-group move-to-kafka billing --profile production
+    """
     from ottla.consumer.zookeeper import group_admin
 
     config = load_config(properties)

@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import parse_bootstrap_servers
 from ottla.client.errors import ClientError
+from ottla.client.profiles import read_profile
+from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError, PipelineError, one_line
 from ottla.pipeline.jobs.declaration_errors import Mistake
+from ottla.pipeline.options import PROFILE, checkable, over_profile, passed_on
 from ottla.producer import ProducerConfig
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import why_illegal_topic_name
@@ -83,6 +86,26 @@ def relative_to(folder: Path) -> Iterator[None]:
         yield
     finally:
         _base.reset(token)
+
+
+class ChosenProfile(NamedTuple):
+    """The profile of a command; unless `preferred` it serves only where no brokers are named."""
+
+    name: str
+    preferred: bool
+
+
+_chosen: ContextVar[ChosenProfile | None] = ContextVar("chosen", default=None)
+
+
+@contextmanager
+def connected_by(chosen: ChosenProfile | None) -> Iterator[None]:
+    """Within this context, clusters of declarations without a profile of their own get the chosen one."""
+    token = _chosen.set(chosen)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
 
 
 CONNECTION = ("security.", "sasl.", "ssl.")
@@ -161,10 +184,50 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, strict=True)
 
 
-class Topics(Table):
+class ClusterTable(Table):
+    """A cluster, by its brokers or by a profile."""
+
+    bootstrap_servers: Servers | None = Field(default=None, examples=["127.0.0.1:9092"])
+    """Brokers of the cluster. The default are those of the profile."""
+    profile: str | None = Field(default=None, min_length=1, examples=["production"])
+    """The profile with the brokers and the login, as `ottla profile add` makes it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_chosen_profile(cls, given: Any) -> Any:
+        chosen = _chosen.get()
+        if chosen is None or not isinstance(given, Mapping) or "profile" in given:
+            return given
+        if chosen.preferred:
+            given = {name: value for name, value in given.items() if name != "bootstrap_servers"}
+        return given if "bootstrap_servers" in given else {**given, "profile": chosen.name}
+
+    @property
+    def servers(self) -> str | None:
+        """The brokers that the table or its profile names; None if neither does."""
+        if self.bootstrap_servers is not None or self.profile is None:
+            return self.bootstrap_servers
+        try:
+            return read_profile(self.profile).servers
+        except SettingError:
+            return None
+
+    def inspect_cluster(self) -> Iterator[Mistake]:
+        """Yield a profile that cannot be used, and missing brokers."""
+        if self.profile is not None:
+            try:
+                read_profile(self.profile).check()
+            except SettingError as error:
+                yield Mistake(("profile",), str(error))
+                return
+        if self.servers is None:
+            missing = "is missing" if self.profile is None else f"is missing in profile {self.profile!r}, too"
+            yield Mistake(("bootstrap_servers",), f'{missing}: bootstrap_servers = "127.0.0.1:9092"')
+
+
+class Topics(ClusterTable):
     """The topics that a pipeline reads."""
 
-    bootstrap_servers: Servers
     topics: TopicNames = Field(default_factory=list, examples=[["orders"]])
     pattern: str | None = Field(None, min_length=1)
     """Instead of names: a regular expression that has to match whole names."""
@@ -176,6 +239,9 @@ class Topics(Table):
 
     def inspect(self) -> Iterator[Mistake]:
         """Yield the mistakes that the data source would reject; paths are within this table."""
+        if wrong := list(self.inspect_cluster()):
+            yield from wrong
+            return
         if bool(self.topics) == (self.pattern is not None):
             yield Mistake(("topics",), 'needs topics = ["orders"] or a pattern, but not both')
             return
@@ -200,7 +266,7 @@ class Topics(Table):
         from ottla.pipeline.source.config import SourceConfig
 
         try:
-            SourceConfig.of(self.stream_options(), streaming=True).consumer_config()
+            SourceConfig.of(checkable(self.stream_options()), streaming=True).consumer_config()
         except ValueError as error:
             return str(error)
         return None
@@ -233,14 +299,20 @@ class Topics(Table):
         named = {"subscribe": ",".join(self.topics)}
         # The data source matches its pattern anywhere in a name, like Spark's own.
         what = named if self.topics else {"subscribePattern": whole_name_pattern(self.pattern or "")}
-        own = {"kafka.bootstrap.servers": self.bootstrap_servers, "startingOffsets": self.starting_offsets}
+        own = {"startingOffsets": self.starting_offsets}
+        if self.bootstrap_servers is not None:
+            own["kafka.bootstrap.servers"] = self.bootstrap_servers
+        if self.profile is not None:
+            own[PROFILE] = self.profile
         return own | what | {name: option_text(value) for name, value in self.options.items()}
 
     def properties(self) -> dict[str, str]:
-        """Return Kafka's settings for one of our clients, including `bootstrap.servers`."""
+        """Return Kafka's settings for one of our clients, and `profile` for those below them."""
         options = {name.lower(): value for name, value in self.batch_options().items()}
         return {
-            name.removeprefix("kafka."): text for name, text in options.items() if name.startswith("kafka.")
+            name.removeprefix("kafka."): text
+            for name, text in options.items()
+            if name.startswith("kafka.") or name == PROFILE
         }
 
     def stream(self, spark: SparkSession, more: Mapping[str, str] | None = None) -> DataFrame:
@@ -285,24 +357,22 @@ class Job(Table):
         raise NotImplementedError
 
 
-class Target(Table):
-    """A cluster."""
+class Target(ClusterTable):
+    """A cluster that a pipeline writes to."""
 
-    bootstrap_servers: Servers
     options: Settings = Field(default_factory=dict)
     """Settings of the client, under Kafka's names with the prefix `kafka.`."""
 
     def properties(self) -> dict[str, str]:
-        """Return Kafka's settings for a client."""
+        """Return Kafka's settings for a client, and `profile` for those below them."""
         given = {name.lower().removeprefix("kafka."): _text(value) for name, value in self.options.items()}
-        return {"bootstrap.servers": self.bootstrap_servers} | given
+        named = {"bootstrap.servers": self.bootstrap_servers, PROFILE: self.profile}
+        return {name: text for name, text in named.items() if text is not None} | given
 
     def producer_config(self) -> ProducerConfig:
         """Return the settings of a producer. Raises OptionError."""
-        try:
-            return ProducerConfig.from_properties(self.properties())
-        except ValueError as error:
-            raise OptionError(str(error)) from None
+        settings = self.properties()
+        return _producer_config(over_profile(settings.pop(PROFILE, None), settings))
 
     def inspect(self) -> Iterator[Mistake]:
         """Yield the mistakes that a producer would reject; paths are within this table."""
@@ -310,10 +380,23 @@ class Target(Table):
             if not name.lower().startswith("kafka."):
                 yield Mistake(("options", name), f"must begin with kafka.: kafka.{name}")
                 return
+        if wrong := list(self.inspect_cluster()):
+            yield from wrong
+            return
+        options = {
+            (name if name == PROFILE else f"kafka.{name}"): text for name, text in self.properties().items()
+        }
         try:
-            self.producer_config()
+            _producer_config(passed_on(checkable(options)))
         except OptionError as error:
             yield Mistake(("options",), str(error))
+
+
+def _producer_config(settings: Mapping[str, str]) -> ProducerConfig:
+    try:
+        return ProducerConfig.from_properties(settings)
+    except ValueError as error:
+        raise OptionError(str(error)) from None
 
 
 @contextmanager

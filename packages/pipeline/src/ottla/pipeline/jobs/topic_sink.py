@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
-from ottla.pipeline.errors import PipelineError
+from ottla.pipeline.errors import OptionError, PipelineError
 from ottla.pipeline.jobs.declaration import (
     CONNECTION,
     Mistake,
@@ -20,6 +20,7 @@ from ottla.pipeline.jobs.declaration import (
 )
 from ottla.pipeline.jobs.value_parsing import REASON, Parse
 from ottla.pipeline.lazy import functions
+from ottla.pipeline.options import PROFILE, checkable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 RECORD: Final = ("key", "value", "headers", "topic", "partition", "offset")
 """The columns of a record that a dead letter is made of."""
+_SERVERS: Final = "kafka.bootstrap.servers"
 
 
 class TopicSink(Table):
@@ -36,6 +38,8 @@ class TopicSink(Table):
 
     bootstrap_servers: Servers | None = None
     """The default is the cluster that the pipeline reads from, with the same security settings."""
+    profile: str | None = Field(default=None, min_length=1)
+    """The profile with other brokers and their login."""
     topic: TopicName = Field(examples=["alerts"], min_length=1)
     delivery: Literal["at-least-once", "dedupe", "exactly-once"] = "dedupe"
     """After a crash records may be repeated, with headers that identify them; exactly-once needs
@@ -50,21 +54,25 @@ class TopicSink(Table):
         """
         from ottla.pipeline.sink.config import SinkConfig
 
-        yield from self._inspect_way(source)
         if any(source.inspect()):
             # Mistakes in inherited settings are reported for the source; report only those of this table.
-            source = source.model_copy(update={"options": {}})
+            servers = source.servers or "127.0.0.1:9092"
+            update: dict[str, Any] = {"options": {}, "profile": None, "bootstrap_servers": servers}
+            source = source.model_copy(update=update)
         try:
-            SinkConfig.of(self.sink_options(source))
+            options = checkable(self.sink_options(source))
+        except OptionError as error:
+            yield Mistake(("profile",), str(error))
+            return
+        yield from self._inspect_way(source, options.get(_SERVERS))
+        try:
+            SinkConfig.of(options)
         except ValueError as error:
             yield Mistake(("options",), str(error))
 
-    def _inspect_way(self, source: Topics) -> Iterator[Mistake]:
+    def _inspect_way(self, source: Topics, servers: str | None) -> Iterator[Mistake]:
         """Yield a mistake if the source reads this topic: its records would circulate without end."""
-        same_brokers = (
-            self.sink_options(source)["kafka.bootstrap.servers"] == source.properties()["bootstrap.servers"]
-        )
-        if same_brokers and source.reads(self.topic):
+        if servers == checkable(source.batch_options()).get(_SERVERS) and source.reads(self.topic):
             said = (
                 f"{self.topic!r} is read by [source]: its records would be read and written again without end"
             )
@@ -74,16 +82,18 @@ class TopicSink(Table):
         """Whether the brokers' transactions prevent repeated records."""
         from ottla.pipeline.sink.config import SinkConfig
 
-        return SinkConfig.of(self.sink_options(source)).delivery == "exactly-once"
+        return SinkConfig.of(checkable(self.sink_options(source))).delivery == "exactly-once"
 
     def sink_options(self, source: Topics) -> dict[str, str]:
         """Return the options for `write` and `writeStream` in a pipeline with this source."""
         said = {"topic": self.topic, "delivery": self.delivery}
         if self.bootstrap_servers is not None:
-            said["kafka.bootstrap.servers"] = self.bootstrap_servers
+            said[_SERVERS] = self.bootstrap_servers
+        if self.profile is not None:
+            said[PROFILE] = self.profile
         given = {name.lower(): option_text(value) for name, value in self.options.items()}
         own = said | given
-        return own if "kafka.bootstrap.servers" in own else _connection(source) | own
+        return own if _SERVERS in own or PROFILE in own else _connection(source) | own
 
     def write(self, batch: DataFrame, source: Topics, write_id: str) -> None:
         """Write the rows of a stream's batch; `write_id` distinguishes several writes of a batch."""
@@ -94,9 +104,9 @@ class TopicSink(Table):
 def _connection(source: Topics) -> dict[str, str]:
     """Return the options that say how to connect to the brokers of a source."""
     return {
-        f"kafka.{name}": value
+        name if name == PROFILE else f"kafka.{name}": value
         for name, value in source.properties().items()
-        if name == "bootstrap.servers" or name.startswith(CONNECTION)
+        if name in ("bootstrap.servers", PROFILE) or name.startswith(CONNECTION)
     }
 
 

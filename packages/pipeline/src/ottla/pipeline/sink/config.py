@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from ottla.client.settings import SettingError
@@ -75,8 +75,13 @@ class SinkConfig:
     )
     query_name: str | None = option("queryName", None, "Spark's own: the name of a query", only="stream")
     path: str | None = option("path", None, "set by `save(...)`; has no effect")
+    profile: str | None = option(
+        "profile", None,
+        "the profile with the brokers and the login, as `ottla profile add` makes it; options `kafka.*` win "
+        "over it. Spark's driver reads it, and the secrets stand in no plan",
+    )  # fmt: skip
 
-    producer: Mapping[str, str]
+    producer: Mapping[str, str] = field(repr=False)
     """Kafka's settings, by their dotted names."""
 
     without_effect: ClassVar[Mapping[str, str]] = {

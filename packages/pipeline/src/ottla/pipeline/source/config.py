@@ -135,8 +135,13 @@ class SourceConfig(ReadOptions):
     )
     group_id_prefix: str | None = option("groupIdPrefix", None, "accepted without effect: no group is joined")
     path: str | None = option("path", None, "set by `load(...)`; has no effect")
+    profile: str | None = option(
+        "profile", None,
+        "the profile with the brokers and the login, as `ottla profile add` makes it; options `kafka.*` win "
+        "over it. Spark's driver reads it, and the secrets stand in no plan",
+    )  # fmt: skip
 
-    consumer: Mapping[str, str]
+    consumer: Mapping[str, str] = field(repr=False)
     """Kafka's settings, by their dotted names."""
     streaming: bool
     wanted: TopicSelection = field(init=False)

@@ -104,7 +104,7 @@ class MirrorDeclaration(Job):
             )
 
     def _inspect_itself(self) -> Iterator[Mistake]:
-        same = self.source.bootstrap_servers == self.target.bootstrap_servers
+        same = self.source.servers == self.target.servers
         names = [name for name in self.source.topics if self.clusters().copy_name(name) == name]
         if same and (names or (self.source.pattern and self.rename == "{topic}")):
             yield Mistake(

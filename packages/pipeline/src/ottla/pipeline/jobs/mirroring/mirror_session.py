@@ -207,7 +207,7 @@ async def open_session(mirror: MirrorDeclaration) -> AsyncIterator[MirrorSession
 
 async def _chosen(mirror: MirrorDeclaration) -> ClusterPair:
     """Return the cluster pair, with transactions if they are wanted and available; fences earlier runs."""
-    clusters = mirror.clusters()
+    clusters = mirror.clusters().with_profiles()
     if mirror.delivery == "dedupe":
         return clusters
     wanted = replace(clusters, transactional=True)

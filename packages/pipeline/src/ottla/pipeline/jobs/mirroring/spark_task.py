@@ -30,6 +30,10 @@ T = TypeVar("T")
 
 _NO_MORE = object()
 
+_TASK = "secret.task"
+"""The option with the task. Its name keeps the value, which may hold passwords, out of Spark's plans and
+event logs (`spark.redaction.regex`)."""
+
 
 async def iterate_in_thread(things: Iterable[T]) -> AsyncIterator[T]:
     """Yield items; the event loop continues during the wait, because connections need it."""
@@ -58,11 +62,11 @@ class Task:
         """Undo `to_option`. Raises OptionError for anything else."""
         try:
             found = json.loads(text)
-            clusters = ClusterPair.from_json(found["clusters"])
+            clusters = ClusterPair.from_json(found["clusters"]).with_profiles()
             known = OffsetMapping.from_spans_json(found["known"])
             return Task(clusters, known, int(found["next_offset"]))
         except (ValueError, TypeError, KeyError) as error:
-            raise OptionError(f"option 'task' is not the task of a mirror: {error!r}") from None
+            raise OptionError(f"option {_TASK!r} is not the task of a mirror: {error!r}") from None
 
     async def copy(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Copy rows; return how many the copies did not have yet. Raises what `RecordCopier` raises."""
@@ -120,7 +124,7 @@ class CopyWriter(DataSourceArrowWriter):
     """Runs a task for the rows of each partition, and stores the number of copied records in a file."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._task: Task = Task.from_option(options["task"])
+        self._task: Task = Task.from_option(options[_TASK])
         self._counts = StateFile(Path(options["counts"]))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Copied:
@@ -136,7 +140,7 @@ class CopyWriter(DataSourceArrowWriter):
 def write_copies(task: Task, batch: DataFrame, counts: StateFile) -> int:
     """Copy a stream's batch; return how many records were new. The number is passed through the file."""
     batch.sparkSession.dataSource.register(Copies)
-    writer = batch.write.format(Copies.name()).option("task", task.to_option())
+    writer = batch.write.format(Copies.name()).option(_TASK, task.to_option())
     writer = writer.option("counts", str(counts.path))
     writer.mode("append").save()
     return int(counts.read()["copied"])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration_files import UnknownKind
 from ottla.producer import ProducerRecord
+
+if TYPE_CHECKING:
+    from ottla.client.config import ClientConfig
 
 
 def sample_kinds() -> list[str]:
@@ -21,16 +25,23 @@ PRINTED = "127.0.0.1:9092"
 """The broker in the declarations of samples."""
 
 
-def sample_declaration(kind: str, bootstrap: str = PRINTED) -> str:
-    """Return a declaration as text. Raises UnknownKind."""
+def sample_declaration(kind: str, bootstrap: str | None = PRINTED, profile: str | None = None) -> str:
+    """Return a declaration as text, with brokers, a profile or both. Raises UnknownKind."""
     if kind not in sample_kinds():
         raise UnknownKind(kind, sample_kinds())
     text = files(__package__).joinpath(f"{kind}.toml").read_text(encoding="utf-8")
-    return text.replace(PRINTED, bootstrap)
+    named = {"bootstrap_servers": bootstrap, "profile": profile}
+    lines = [f'{name} = "{value}"' for name, value in named.items() if value is not None]
+    return text.replace(f'bootstrap_servers = "{PRINTED}"', "\n".join(lines))
 
 
-def send_sample(kind: str, bootstrap: str, topic: str | None, count: int) -> str:
-    """Fill a topic and return a summary. Raises UnknownKind, PipelineError for errors of the broker."""
+def send_sample(
+    kind: str, bootstrap: str, topic: str | None, count: int, client: ClientConfig | None = None
+) -> str:
+    """Fill a topic and return a summary. Raises UnknownKind, PipelineError for errors of the broker.
+
+    `client` has the login.
+    """
     from ottla.client.errors import ClientError
     from ottla.protocol.errors import KafkaError
 
@@ -43,16 +54,17 @@ def send_sample(kind: str, bootstrap: str, topic: str | None, count: int) -> str
     sample = SAMPLES[kind]
     topic = topic or sample.topic
     try:
-        _send(bootstrap, sample.records(topic, count))
+        _send(bootstrap, client, sample.records(topic, count))
     except (ClientError, KafkaError) as error:
         raise PipelineError(" ".join(str(error).split())) from None
     return sample.summary.format(count=count, topic=topic, bad=count // sample.bad_every)
 
 
-def _send(bootstrap: str, records: Iterable[ProducerRecord]) -> None:
+def _send(bootstrap: str, client: ClientConfig | None, records: Iterable[ProducerRecord]) -> None:
+    from ottla.client.config import ClientConfig
     from ottla.producer import SyncProducer
 
-    with SyncProducer(bootstrap_servers=bootstrap) as producer:
+    with SyncProducer(bootstrap_servers=bootstrap, client=client or ClientConfig()) as producer:
         sent = [
             producer.send(
                 record.topic,
