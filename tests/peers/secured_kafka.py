@@ -1,13 +1,16 @@
-"""Apache Kafka with a listener for each security protocol: TLS, mutual TLS, SASL, and both."""
+"""Brokers with a listener for each security protocol: TLS, mutual TLS, SASL, and both."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.apache_kafka import ApacheKafka, Listener, run_tool
+from ottla.admin import Admin
+from ottla.broker.testing import BrokerProcess
+from peers.apache_kafka import ApacheKafka, Listener, listener_settings, run_tool
 from peers.certificates import Authority
 from peers.kraft_kafka import KraftKafka
 from peers.processes import free_port
@@ -51,7 +54,7 @@ class SecuredKafka:
 
 @contextmanager
 def secured_kafka(folder: Path, kind: str) -> Iterator[SecuredKafka]:
-    """Run kafka-3.9 or kafka-4.1 with all listeners; each mechanism has the credentials of `USER`.
+    """Run ottla, kafka-3.9 or kafka-4.4 with all listeners; each mechanism has the credentials of `USER`.
 
     It has an authorizer, for which `USER` and clients without a login are super users.
     """
@@ -61,14 +64,18 @@ def secured_kafka(folder: Path, kind: str) -> Iterator[SecuredKafka]:
     listeners = {name: Listener(protocol, free_port()) for name, protocol in _PROTOCOLS.items()}
     settings = {"offsets.topic.num.partitions": "4", **_tls(folder, authority), **_sasl(), **_access(kind)}
     with _runner(kind, folder / "broker", settings, listeners) as broker:
-        if kind == "kafka-3.9":
+        if kind == "ottla":
+            asyncio.run(_set_passwords(broker.bootstrap_servers))
+        elif kind == "kafka-3.9":
             _let_in(broker.bootstrap_servers)
         yield SecuredKafka(kind, listeners, authority.cafile, other.cafile, *client, broker.bootstrap_servers)
 
 
 def _runner(
     kind: str, folder: Path, settings: dict[str, str], listeners: dict[str, Listener]
-) -> ApacheKafka | KraftKafka:
+) -> BrokerProcess | ApacheKafka | KraftKafka:
+    if kind == "ottla":
+        return _ottla(folder, settings, listeners)
     if kind == "kafka-3.9":
         return ApacheKafka(folder, settings, heap="384m", listeners=listeners)
     users = [f"{name}=[name={USER},password={PASSWORD}]" for name in _SCRAM]
@@ -76,11 +83,30 @@ def _runner(
     return KraftKafka(folder, settings, heap="384m", listeners=listeners, format_arguments=arguments)
 
 
+def _ottla(folder: Path, settings: dict[str, str], listeners: dict[str, Listener]) -> BrokerProcess:
+    # Tokens without a signature are taken where the broker is told so, and Kafka takes them unasked.
+    unsigned = {
+        key: value.replace(" required ", ' required unsecuredValidatorPrincipalClaimName="sub" ')
+        for key, value in settings.items()
+        if key.endswith("oauthbearer.sasl.jaas.config")
+    }
+    plain = Listener("PLAINTEXT", free_port())
+    broker = BrokerProcess(folder, settings | unsigned | listener_settings({"PLAINTEXT": plain, **listeners}))
+    broker.port = plain.port
+    return broker
+
+
+async def _set_passwords(bootstrap_servers: str) -> None:
+    async with Admin(bootstrap_servers) as admin:
+        await admin.users.set_password(USER, PASSWORD, "SCRAM-SHA-256")
+        await admin.users.set_password(USER, PASSWORD, "SCRAM-SHA-512")
+
+
 def _access(kind: str) -> dict[str, str]:
     on_zookeeper = "kafka.security.authorizer.AclAuthorizer"
     on_quorum = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     return {
-        "authorizer.class.name": on_zookeeper if kind == "kafka-3.9" else on_quorum,
+        "authorizer.class.name": on_quorum if kind == "kafka-4.4" else on_zookeeper,
         "super.users": f"User:ANONYMOUS;User:{USER};User:CN=client",
         "delegation.token.secret.key": "a key for tests",
     }

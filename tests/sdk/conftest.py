@@ -17,7 +17,7 @@ from peers.apache_kafka import ApacheKafka
 from peers.kraft_kafka import KraftKafka
 from peers.maven import missing_tools
 
-KINDS = ("ottla", "kafka-3.9", "kafka-4.1")
+KINDS = ("ottla", "kafka-3.9", "kafka-4.4")
 
 _OURS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "8"}
 _KAFKA = {
@@ -34,7 +34,7 @@ class Cluster:
     """A running cluster of one broker."""
 
     kind: str
-    """ottla, kafka-3.9 or kafka-4.1."""
+    """ottla, kafka-3.9 or kafka-4.4."""
     bootstrap_servers: str
     running: Any
     """The runner of the broker, for tests that look into it."""

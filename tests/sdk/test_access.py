@@ -1,4 +1,4 @@
-"""Access to Apache Kafka, managed by our admin client and commands, and how our clients meet its limits."""
+"""Access to brokers, managed by our admin client and commands, and how our clients meet its limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ottla.protocol.errors import (
 )
 from peers.certificates import missing_openssl
 from peers.maven import missing_tools
-from peers.secured_kafka import PASSWORD, SESSION_MS, STRANGER, USER, SecuredKafka, secured_kafka
+from peers.secured_kafka import PASSWORD, STRANGER, USER, SecuredKafka, secured_kafka
 from sdk.conftest import chosen_kinds
 
 PRINCIPAL = f"User:{STRANGER}"
@@ -43,13 +43,12 @@ LOGIN: dict[str, Any] = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kafka" in metafunc.fixturenames:
-        kinds = [kind for kind in chosen_kinds(metafunc.config) if kind != "ottla"]
-        metafunc.parametrize("kafka", kinds, indirect=True, scope="module")
+        metafunc.parametrize("kafka", chosen_kinds(metafunc.config), indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
 def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    if missing := missing_tools() or missing_openssl():
+    if missing := (request.param != "ottla" and missing_tools()) or missing_openssl():
         pytest.skip(missing)
     with secured_kafka(tmp_path_factory.mktemp("access"), request.param) as running:
         yield running
@@ -278,42 +277,6 @@ async def test_a_delegation_token_is_a_login_until_it_ends(
     assert facts["password"] not in listed.output
     assert (renewed.exit_code, expired.exit_code) == (0, 0), renewed.output + expired.output
     await _until_refused(log_in)
-
-
-async def test_records_that_are_in_flight_during_a_new_login_arrive_once_and_in_order(
-    kafka: SecuredKafka, admin: Admin, fresh: Callable[[str], str]
-) -> None:
-    topic = fresh("stream")
-    await admin.topics.create(topic)
-    login = LOGIN | {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": USER}
-    servers, found = kafka.at("SESSION"), list[bytes]()
-    ends_s = time.monotonic() + 3 * SESSION_MS / 1_000
-
-    async def produce(producer: Producer) -> int:
-        sent = 0
-        while time.monotonic() < ends_s:
-            for _ in range(50):
-                await producer.send(topic, b"%d" % sent)
-                sent += 1
-            await asyncio.sleep(0.005)  # the rate of the stream
-        await producer.send(topic, b"end")
-        return sent
-
-    async with (
-        asyncio.timeout(120),
-        Producer(servers, linger_ms=1, **login) as producer,
-        Consumer(
-            topic, bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest", **login
-        ) as consumer,
-        asyncio.TaskGroup() as tasks,
-    ):
-        producing = tasks.create_task(produce(producer))
-        async for record in consumer:
-            if record.value == b"end":
-                break
-            found.append(record.value or b"")
-    assert found == [b"%d" % number for number in range(producing.result())]
-    assert len(found) > 1_000
 
 
 def test_threads_log_in_and_a_refused_login_ends_them_at_once(
