@@ -58,6 +58,8 @@ PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
     "zstandard",
 )  # fmt: skip
+# Logins by Kerberos. There is no wheel for Linux: without the library's headers, their tests skip themselves.
+KERBEROS = ("gssapi",) if shutil.which("krb5-config") and shutil.which("cc") else ()
 # Stream processing by other hands, in an environment of its own: faust wants an older click, and Quix Streams
 # an older confluent-kafka, than constraints.txt has.
 STREAM_PEERS = (
@@ -144,7 +146,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests that need nothing but PyPI, on all cores; arguments after `--` go to pytest."""
-    _install(session, *TESTING, *PEERS)
+    _install(session, *TESTING, *PEERS, *KERBEROS)
     wanted = session.posargs or [*ON_ALL_CORES, "-m", "not java and not slow", *_folders(*TEST_FOLDERS)]
     session.run("pytest", *wanted)
 
@@ -188,7 +190,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def interop(session: nox.Session) -> None:
     """Hold the broker against unmodified clients and Apache Kafka; Java and Maven for what says so."""
-    _install(session, *TESTING, *PEERS)
+    _install(session, *TESTING, *PEERS, *KERBEROS)
     folders = ("tests/interop", "tests/sdk", "tests/clients")
     wanted = session.posargs or [*ON_ALL_CORES_BY_FILE, "--clusters=all", *folders, *_java_tests()]
     session.run("pytest", *wanted)
@@ -407,7 +409,7 @@ def constraints(session: nox.Session) -> None:
     session.install("uv")
     wanted = Path(session.create_tmp()) / "wanted.txt"
     tools = ("build", "rich", "towncrier")
-    groups = (BUILD_TOOLS, LINTERS, TYPING, TESTING, PEERS, DOCUMENTING, DRAWING, tools)
+    groups = (BUILD_TOOLS, LINTERS, TYPING, TESTING, PEERS, ("gssapi",), DOCUMENTING, DRAWING, tools)
     lines = {line for group in groups for line in group} | set(_third_party(PACKAGES))
     wanted.write_text("\n".join(sorted(lines)) + "\n")
     session.run(

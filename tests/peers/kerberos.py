@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,14 +15,14 @@ from typing import Self
 from peers.processes import Process, free_port
 
 REALM = "OTTLA.TEST"
-_TOOLS = ("krb5kdc", "kdb5_util", "kadmin.local")
+_TOOLS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "kvno")
 
 
 def missing_kerberos() -> str | None:
     """Return a message if the key distribution centre is missing, otherwise None."""
     paths = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
     lacking = [tool for tool in _TOOLS if shutil.which(tool, path=paths) is None]
-    return "needs MIT Kerberos (Debian: krb5-kdc krb5-admin-server)" if lacking else None
+    return "needs MIT Kerberos (Debian: krb5-kdc krb5-admin-server krb5-user)" if lacking else None
 
 
 class KerberosRealm:
@@ -42,12 +45,37 @@ class KerberosRealm:
             "JDK_JAVA_OPTIONS": f"-Djava.security.krb5.conf={self.configuration}",
         }
 
-    def keytab(self, principal: str) -> Path:
-        """Add a principal, and return a file with its key."""
-        path = self._folder / f"{principal.replace('/', '-')}.keytab"
+    def keytab(self, principal: str, name: str = "") -> Path:
+        """Add a principal, and return a file with its key; one that is there gets another key."""
+        path = self._folder / f"{name or principal.replace('/', '-')}.keytab"
         self._run("kadmin.local", "-r", REALM, "-q", f"addprinc -randkey {principal}")
         self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {path} {principal}")
         return path
+
+    def ticket_cache(self, principal: str, keytab: Path, service: str, seconds_ahead: int) -> Path:
+        """Return a cache with a ticket for a service, whose reader takes its clock for slow by so much."""
+        path = self._folder / f"{principal}-{seconds_ahead}.tickets"
+        self._run("kinit", "-c", str(path), "-k", "-t", str(keytab), principal)
+        self._run("kvno", "-c", str(path), service)
+        content = bytearray(path.read_bytes())
+        # Version 4 of the format has one field in its header: the seconds by which the clocks differ.
+        assert content[:8] == bytes.fromhex("0504000c00010008")
+        content[8:12] = struct.pack(">i", seconds_ahead)
+        path.write_bytes(content)
+        return path
+
+    @contextmanager
+    def of_this_process(self) -> Iterator[Self]:
+        """Make this process use the realm: Kerberos has no other way to be configured."""
+        before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            yield self
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
 
     def __enter__(self) -> Self:
         self._configure()

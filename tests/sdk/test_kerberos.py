@@ -1,4 +1,4 @@
-"""Our clients log in by Kerberos, at Apache Kafka, with keytabs of a realm that the test runs."""
+"""Our clients log in by Kerberos, at Ottla and Apache Kafka, with keytabs of a realm that the test runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.testing import BrokerThread
 from ottla.client.errors import AuthenticationFailed
 from ottla.consumer import Consumer
 from ottla.producer import Producer
@@ -25,19 +26,15 @@ pytest.importorskip("gssapi")
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kafka" in metafunc.fixturenames:
-        kinds = [kind for kind in chosen_kinds(metafunc.config) if kind != "ottla"]
-        metafunc.parametrize("kafka", kinds, indirect=True, scope="module")
+        metafunc.parametrize("kafka", chosen_kinds(metafunc.config), indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerberosRealm]:
-    if missing := missing_tools() or missing_kerberos():
+    if missing := missing_kerberos():
         pytest.skip(missing)
-    with KerberosRealm(tmp_path_factory.mktemp("realm")) as realm:
-        with pytest.MonkeyPatch.context() as context:
-            for name, value in realm.environment.items():  # Kerberos has no other way to be configured
-                context.setenv(name, value)
-            yield realm
+    with KerberosRealm(tmp_path_factory.mktemp("realm")) as realm, realm.of_this_process():
+        yield realm
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +42,8 @@ def kafka(
     request: pytest.FixtureRequest, realm: KerberosRealm, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """The address of a listener with GSSAPI, whose logins last 3 s."""
+    if request.param != "ottla" and (missing := missing_tools()):
+        pytest.skip(missing)
     keytab = realm.keytab("kafka/localhost")
     jaas = (
         "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
@@ -57,6 +56,15 @@ def kafka(
         "sasl.kerberos.service.name": "kafka",
         "offsets.topic.num.partitions": "1",
     }
+    if request.param == "ottla":
+        settings |= {
+            "listeners": "LOGIN://127.0.0.1:0",
+            "listener.security.protocol.map": "LOGIN:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "LOGIN",
+        }
+        with BrokerThread(tmp_path_factory.mktemp("kerberos"), settings) as broker:
+            yield broker.bootstrap_servers
+        return
     listeners = {"LOGIN": Listener("SASL_PLAINTEXT", free_port())}
     runner = ApacheKafka if request.param == "kafka-3.9" else KraftKafka
     folder = tmp_path_factory.mktemp("kerberos")

@@ -129,7 +129,7 @@ def test_unknown_and_ignored_keys_warn_by_name() -> None:
         ),
         (
             {"listeners": "SASL_PLAINTEXT://:9093", "inter.broker.listener.name": "SASL_PLAINTEXT"},
-            "sasl.enabled.mechanisms must be a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, not",
+            "listener.name.sasl_plaintext.gssapi.sasl.jaas.config must be set: GSSAPI takes its keytab",
         ),
         ({"ssl.engine.factory.class": "org.x.Y"}, "ssl.engine.factory.class must be empty: Java classes"),
         ({"ssl.keystore.type": "BKS"}, "ssl.keystore.type must be one of JKS, PKCS12, PEM, not 'BKS'"),

@@ -40,7 +40,7 @@ NOT_THERE = "this protection is not there yet"
             "only TLS, logins and connection limits differ by listener (in lower case)",
         ),
         ("zookeeper.set.acl", "false", None),
-        ("sasl.kerberos.service.name", "", NOT_THERE),
+        ("security.providers", "", NOT_THERE),
     ],
 )
 def test_a_key_without_effect_is_named_in_a_warning(key: str, value: str, reason: str | None) -> None:
@@ -61,7 +61,7 @@ def test_an_unknown_key_of_a_file_is_named_with_the_nearest_one() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"sasl.kerberos.service.name": "kafka"},
+        {"security.providers": "org.example.Provider"},
         {"alter.config.policy.class.name": "org.example.Policy"},
     ],
 )

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from ottla.broker.config import BrokerConfig, ConfigError, broker_config_from
+from ottla.broker.security.principal_mapping import NoRuleApplies, parse_rules, principal_name
 from ottla.broker.security.tls.certificates import MalformedCertificate, names_of
 from ottla.broker.security.tls.contexts import ListenerTls, check_names, read_stores, server_context
-from ottla.broker.security.tls.principal_mapping import NoRuleApplies, parse_rules, principal_name
 from ottla.broker.security.tls.stores import read_key_store, read_trust_store
 from ottla.broker.security.tls.testing import Authority, common_name
 

@@ -308,7 +308,7 @@ def is_ended(wire: Wire) -> bool:
     [
         (
             {"sasl.enabled.mechanisms": "PLAIN,CRAM-MD5"},
-            "sasl.enabled.mechanisms must be a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+            "must be a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI, not 'PLAIN, CRAM",
         ),
         (
             {"sasl.mechanism.inter.broker.protocol": "GSSAPI"},

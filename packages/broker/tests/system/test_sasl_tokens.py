@@ -162,7 +162,10 @@ def test_a_token_without_a_signature_is_accepted_only_where_the_jaas_line_says_s
     [
         ({}, "sasl.oauthbearer.jwks.endpoint.url must be set for OAUTHBEARER"),
         ({**UNSECURED, "sasl.oauthbearer.jwks.endpoint.url": "file:///x"}, "must have no option"),
-        ({**UNSECURED, "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}, "must have a username"),
+        (
+            {**UNSECURED, "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"},
+            "sasl.oauthbearer.token.endpoint.url must be set, with clientId and clientSecret in ",
+        ),
     ],
 )
 def test_a_wrong_setting_refuses_the_start(settings: dict[str, str], problem: str) -> None:

@@ -76,7 +76,9 @@ class Kerberos:
         # A cache of its own: the tickets of a keytab are not those of the person at this terminal.
         store = None
         if self._keytab is not None:
-            store = {"client_keytab": self._keytab, "ccache": f"MEMORY:ottla-{os.getpid()}-{self._keytab}"}
+            # One for each principal: a keytab may have the keys of several.
+            cache = f"MEMORY:ottla-{os.getpid()}-{self._principal or ''}-{self._keytab}"
+            store = {"client_keytab": self._keytab, "ccache": cache}
         return gssapi.Credentials(name=name, usage="initiate", store=store)
 
     def _answered(self, challenge: bytes) -> bytes:

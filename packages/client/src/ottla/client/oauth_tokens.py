@@ -14,14 +14,15 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote_plus, urlencode, urlsplit
 
 from ottla.client.environment import now_ms
 from ottla.client.errors import AuthenticationFailed, ClientError
 from ottla.client.settings import SettingError
 
 if TYPE_CHECKING:
-    import ssl
+    from http.client import HTTPResponse
+    from urllib.request import OpenerDirector, Request
 
 FRESH_SHARE: Final = 0.8
 _TIMEOUT_S: Final = 10.0
@@ -43,6 +44,10 @@ class TokenSource(NamedTuple):
     client_secret: str | None = None
     scope: str | None = None
     cafile: str | None = None
+    connect_timeout_s: float = _TIMEOUT_S
+    read_timeout_s: float = _TIMEOUT_S
+    quotes_credentials: bool = False
+    """Whether id and secret are URL-encoded before they are joined, as RFC 6749 has it."""
 
     def check(self) -> None:
         """Raise SettingError if no token can come from here."""
@@ -99,7 +104,7 @@ class TokenCache:
             if before is not None and now_ms() < before.fresh_until_ms:
                 return before.text
             try:
-                kept.token = _fetched(source)
+                kept.token = fetch_token(source)
             except TokenUnavailable:
                 if before is None or now_ms() >= before.ends_ms:
                     raise
@@ -111,7 +116,8 @@ TOKENS: Final = TokenCache()
 """The tokens of this process."""
 
 
-def _fetched(source: TokenSource) -> Token:
+def fetch_token(source: TokenSource) -> Token:
+    """Ask for a token; it blocks. Raises AuthenticationFailed or TokenUnavailable."""
     parts = urlsplit(source.url)
     if parts.scheme == "file":
         return _from_file(Path(parts.path))
@@ -153,14 +159,13 @@ def _claimed_end_s(text: str) -> float:
 def _ask(source: TokenSource) -> dict[str, Any]:
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
+    from urllib.request import Request
 
-    secret = base64.b64encode(f"{source.client_id}:{source.client_secret}".encode()).decode()
     form = {"grant_type": "client_credentials"} | ({"scope": source.scope} if source.scope else {})
-    headers = {"Authorization": f"Basic {secret}", "Accept": "application/json"}
+    headers = {"Authorization": f"Basic {_credentials(source)}", "Accept": "application/json"}
     request = Request(source.url, urlencode(form).encode(), headers)
     try:
-        with urlopen(request, timeout=_TIMEOUT_S, context=_context(source)) as answer:
+        with _opener(source).open(request, timeout=source.connect_timeout_s) as answer:
             body = answer.read(_MAX_ANSWER_BYTES)
     except HTTPError as error:
         with error:
@@ -179,16 +184,45 @@ def _ask(source: TokenSource) -> dict[str, Any]:
     return found
 
 
-def _context(source: TokenSource) -> ssl.SSLContext | None:
-    """Trust the system's authorities, and those that the connections to brokers trust."""
-    if urlsplit(source.url).scheme != "https":
-        return None
-    import ssl
+def _credentials(source: TokenSource) -> str:
+    names = [source.client_id or "", source.client_secret or ""]
+    if source.quotes_credentials:
+        names = [quote_plus(name) for name in names]
+    return base64.b64encode(":".join(names).encode()).decode()
 
-    context = ssl.create_default_context()
-    if source.cafile is not None:
-        context.load_verify_locations(source.cafile)
-    return context
+
+def _opener(source: TokenSource) -> OpenerDirector:
+    """Return what opens URLs: connections have one bound until they are open, and another one behind it.
+
+    They trust the system's authorities, and those that the connections to brokers trust.
+    """
+    import ssl
+    from functools import partial
+    from http.client import HTTPConnection, HTTPSConnection
+    from urllib.request import HTTPHandler, HTTPSHandler, build_opener
+
+    class Plain(HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            self.sock.settimeout(source.read_timeout_s)
+
+    class Encrypted(HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            self.sock.settimeout(source.read_timeout_s)
+
+    class Http(HTTPHandler):
+        def http_open(self, request: Request) -> HTTPResponse:
+            return self.do_open(Plain, request)
+
+    class Https(HTTPSHandler):
+        def https_open(self, request: Request) -> HTTPResponse:
+            context = ssl.create_default_context()
+            if source.cafile is not None:
+                context.load_verify_locations(source.cafile)
+            return self.do_open(partial(Encrypted, context=context), request)
+
+    return build_opener(Http, Https)
 
 
 def _reason(body: bytes) -> str:

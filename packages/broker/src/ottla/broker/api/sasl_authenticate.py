@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.requests.context import RequestContext
+from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.broker.security.sasl.login import LoginState
+from ottla.broker.security.sasl.mechanisms import LoginInterrupted
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
 
@@ -25,25 +26,30 @@ class Needs(Protocol):
 
 async def handle(
     services: Needs, request: SaslAuthenticateRequest, context: RequestContext
-) -> SaslAuthenticateResponse:
+) -> SaslAuthenticateResponse | None:
     """Answer a token; with the last one the session gets its principal."""
     login = context.session.login
     if login is None:
         return _refusal(
             ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate request received after successful authentication"
         )
+    is_raw = login.takes_raw_tokens
     try:
-        answer = login.take(
-            bytes(request.auth_bytes),
-            may_log_in_again=context.api_version > 0 and not login.takes_raw_tokens,
-        )
+        work = login.begin(bytes(request.auth_bytes))
+        evaluation = await login.rules.run(work) if login.blocks else work()
+        answer = login.finish(evaluation, may_log_in_again=context.api_version > 0 and not is_raw)
+    except LoginInterrupted as error:
+        await end_login(login, context)
+        raise CloseConnection from error
     except KafkaError as error:
         if login.state is LoginState.REFUSED:
             await end_login(login, context)
         return _refusal(error.code, str(error))
     if answer.principal is not None:
         _admit(context, login, answer)
-    return SaslAuthenticateResponse(auth_bytes=answer.token, session_lifetime_ms=answer.lifetime_ms)
+    if answer.token is None and is_raw:
+        return None
+    return SaslAuthenticateResponse(auth_bytes=answer.token or b"", session_lifetime_ms=answer.lifetime_ms)
 
 
 def _refusal(code: int, message: str) -> SaslAuthenticateResponse:

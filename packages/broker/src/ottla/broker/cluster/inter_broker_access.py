@@ -252,29 +252,37 @@ class InterBrokerAccess:
                 self._addresses = self._addresses._replace(are_complete=False)
 
 
-def principal_of_brokers(config: BrokerConfig, tls: ListenerTls | None) -> Principal:
+def principal_of_brokers(
+    config: BrokerConfig, tls: ListenerTls | None, own_name: Callable[[], str | None]
+) -> Principal:
     """Return the principal as which brokers of this configuration connect to each other.
 
-    `tls` is that of their listener. Raises `NoRuleApplies` where a certificate gives none.
+    `tls` is that of their listener, and `own_name` returns the name that a ticket or a token proves. Raises
+    `NoRuleApplies` where a certificate or a name of Kerberos gives none.
     """
     listeners = {listener.name: listener for listener in config.parsed_listeners}
     listener = listeners.get(config.interbroker_listener)
     if listener is not None and has_logins(listener):
-        return Principal("User", broker_login(config, listener).options["username"])
+        return Principal("User", own_name() or broker_login(config, listener).options["username"])
     return ANONYMOUS if tls is None else tls.own_principal()
 
 
-def check_brokers_may_act(config: BrokerConfig, authorizer: AclAuthorizer, tls: ListenerTls | None) -> None:
+def check_brokers_may_act(
+    config: BrokerConfig,
+    authorizer: AclAuthorizer,
+    tls: ListenerTls | None,
+    own_name: Callable[[], str | None] = lambda: None,
+) -> None:
     """Check that brokers may perform CLUSTER_ACTION at each other. Raises `StartupRefused`.
 
-    A broker that is a cluster of its own needs no permission. `tls` is that of the brokers' listener.
+    A broker that is a cluster of its own needs no permission. See `principal_of_brokers` for `own_name`.
     """
     if config.zookeeper_connect is None:
         return
-    from ottla.broker.security.tls.principal_mapping import NoRuleApplies
+    from ottla.broker.security.principal_mapping import NoRuleApplies
 
     try:
-        principal = principal_of_brokers(config, tls)
+        principal = principal_of_brokers(config, tls, own_name)
     except NoRuleApplies as error:
         raise StartupRefused(f"authorizer.class.name: brokers have no principal: {error}") from None
     if not authorizer.may_act_as_broker(principal):

@@ -114,7 +114,10 @@ class Dispatcher(Generic[S]):
         other request owns its bytes. A long request is read by `answer`: its context says `is_long`.
         """
         if session.state is not SessionState.AUTHENTICATED:
-            if session.login is not None and session.login.takes_raw_tokens:
+            login = session.login
+            if login is not None and frame and login.begins_with_token(frame[0]):
+                login.begin_with_token()
+            if login is not None and login.takes_raw_tokens:
                 return self._take_raw_token(frame, session, received_ms)
             self._check_login(frame, session)
         api_key, version, correlation_id = _HEAD.unpack_from(frame)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ottla.broker.config.listeners import advertised_host
-from ottla.broker.config.logins import broker_login, has_logins
+from ottla.broker.config.logins import broker_login, has_logins, kerberos_login
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import BrokerNotAvailable, ErrorCode
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.security.sasl.broker_tokens import BrokerToken
     from ottla.client.connection import Connection
     from ottla.protocol.schema import Message
 
@@ -101,18 +102,39 @@ def open_connection(
     return Connection(ClientAddress(*address), config, source_host=source_host)
 
 
-def security_of(config: BrokerConfig, name: str) -> dict[str, str]:
-    """Return the settings of a client by which this broker logs in at a listener of others."""
+def security_of(config: BrokerConfig, name: str) -> dict[str, Any]:
+    """Return the settings of a client by which this broker logs in at a listener of others.
+
+    Those of OAUTHBEARER lack the token, which is another one after a time.
+    """
     listeners = {listener.name: listener for listener in config.parsed_listeners}
     listener = listeners.get(name)
     if listener is None or not has_logins(listener):
         return {}
-    login = broker_login(config, listener)
-    return {
+    options = broker_login(config, listener).options
+    common: dict[str, Any] = {
         "security_protocol": listener.security_protocol,
         "sasl_mechanism": config.sasl_mechanism_inter_broker_protocol,
-        "sasl_username": login.options["username"],
-        "sasl_password": login.options["password"],
+    }
+    if config.sasl_mechanism_inter_broker_protocol == "GSSAPI":
+        kerberos = kerberos_login(config, listener)
+        return common | {
+            "sasl_kerberos_service_name": kerberos.service_name,
+            "sasl_kerberos_principal": kerberos.principal,
+            "sasl_kerberos_keytab": kerberos.keytab,
+        }
+    if config.sasl_mechanism_inter_broker_protocol == "OAUTHBEARER":
+        return common | {"sasl_oauth_extensions": _extensions(options)}
+    return common | {"sasl_username": options["username"], "sasl_password": options["password"]}
+
+
+def _extensions(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the extensions that a JAAS line has, under the names of both handlers of Kafka."""
+    return {
+        name.removeprefix(prefix): value
+        for prefix in ("extension_", "unsecuredLoginExtension_")
+        for name, value in options.items()
+        if name.startswith(prefix)
     }
 
 
@@ -243,11 +265,16 @@ class Peers:
         }
         self._controller_listener = config.controller_listener
         self._tls = tls
+        self._tokens: Mapping[str, BrokerToken] = {}
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
         """Connect from where this broker is advertised now: from the next request on."""
         self._source_host = source_host_of(config)
+
+    def use_tokens(self, tokens: Mapping[str, BrokerToken]) -> None:
+        """Log in with tokens, by listener, which replace themselves before they end."""
+        self._tokens = tokens
 
     def broker(
         self, broker_id: int, purpose: str, timeout_ms: int, receive_buffer_bytes: int = SYSTEM_BUFFER
@@ -287,6 +314,8 @@ class Peers:
     def _security_for(self, listener: str) -> Mapping[str, Any]:
         """Return a client's settings of security for a listener, with the certificates of now."""
         login, tls = self._security.get(listener, NO_SECURITY), self._tls(listener)
+        if (token := self._tokens.get(listener)) is not None:
+            login = {**login, "sasl_oauth_token_provider": token.token}
         return login if tls is None else {"security_protocol": "SSL", **login, "ssl_context": tls}
 
     def _controller_address(self) -> Address:

@@ -5,6 +5,7 @@
 | `io` | `num.io.threads` | flushes, deletions, truncations, reads that miss the page cache, checkpoints |
 | `records` | `RECORD_THREADS` | compressed or old batches of clients, opened and checked |
 | `long-records` | one | batches of clients that take long to compress with their topic's codec and level |
+| `logins` | `LOGIN_THREADS` | logins by Kerberos, and the tokens by which this broker logs in at others |
 | `log-cleaner` | `log.cleaner.threads`, at most `MOST_CLEANER_THREADS` | compaction |
 | `log-recovery` | `num.recovery.threads.per.data.dir` of each directory | logs after a crash, at start |
 | `log-closing` | the same number | snapshots and indexes of closed logs, at the end |
@@ -26,6 +27,7 @@ from threading import Event
 from typing import Final, ParamSpec, TypeVar
 
 RECORD_THREADS: Final = 2
+LOGIN_THREADS: Final = 2
 MOST_CLEANER_THREADS: Final = 64
 
 P = ParamSpec("P")
@@ -77,6 +79,25 @@ class RecordThreads:
         """Take no more work; work that waits is dropped."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._long.shutdown(wait=False, cancel_futures=True)
+
+
+class LoginThreads:
+    """The threads of logins that may block: the Kerberos library reads keytabs and locks its replay cache.
+
+    They are few, and no other work is on them: clients without a login reach them, and a flood of logins must
+    not keep a disk's work waiting.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(LOGIN_THREADS, "logins")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns on one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def close(self) -> None:
+        """Take no more work; work that waits is dropped."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class CleanerThreads:

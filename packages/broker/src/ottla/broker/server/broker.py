@@ -310,6 +310,8 @@ class Broker:
             from ottla.broker.server.listener_logins import BrokerLogins
 
             logins = await BrokerLogins.open(self.config, services, self._control, self.metrics)
+            self.parts.peers.use_tokens(logins.tokens)
+            self._stack.callback(logins.close)
         await configs.load()
         self._start_tls(services)
         if services.delegation_tokens is not None:
@@ -317,7 +319,8 @@ class Broker:
         if services.acls is not None:
             await retrying(services.acls.load)
             tls = self.tls.of(self.config.interbroker_listener)
-            check_brokers_may_act(self.config, services.acls.authorizer, tls)
+            own_name = logins.own_name if logins else lambda: None
+            check_brokers_may_act(self.config, services.acls.authorizer, tls, own_name)
         return logins
 
     def _forget_partitions(self) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from ottla.broker.security.sasl.broker_tokens import Backoff, retried
 from ottla.broker.security.sasl.oauthbearer import ALGORITHMS, SigningKey
 
 _log = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ _BY_TYPE: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("OKP", "Ed25519"): ("EdDSA",),
 }
 
+_NO_RETRY: Final = Backoff(0, 0)
+
 KeysById = Mapping[str | None, SigningKey]
 
 
@@ -35,15 +39,30 @@ class BadJwks(ValueError):
     """A JWKS document cannot be had or read."""
 
 
-def fetch_jwks(url: str) -> bytes:
-    """Read a document; it blocks. Raises `BadJwks`."""
-    if urlsplit(url).scheme not in SCHEMES:
+class JwksUnavailable(BadJwks):
+    """A server did not give a document; it may do so later."""
+
+
+def fetch_jwks(url: str, cafile: str | None = None) -> bytes:
+    """Read a document; it blocks. Raises `BadJwks`.
+
+    `cafile` has authorities to trust, beside those of the system.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES:
         raise BadJwks(f"the URL must begin with one of {', '.join(SCHEMES)}")
+    request = Request(url, headers={"Accept": "application/json"})
     try:
-        with urlopen(Request(url, headers={"Accept": "application/json"}), timeout=FETCH_WITHIN_S) as answer:
+        context = None
+        if scheme == "https":
+            context = ssl.create_default_context()
+            if cafile is not None:
+                context.load_verify_locations(cafile)
+        with urlopen(request, timeout=FETCH_WITHIN_S, context=context) as answer:
             document: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
     except (OSError, URLError, ValueError) as error:
-        raise BadJwks(f"it cannot be read: {error}") from None
+        kind = BadJwks if scheme == "file" else JwksUnavailable
+        raise kind(f"it cannot be read: {error}") from None
     if len(document) > MAX_DOCUMENT_BYTES:
         raise BadJwks(f"it has over {MAX_DOCUMENT_BYTES} bytes")
     return document
@@ -82,10 +101,18 @@ def _key_of(entry: Mapping[str, Any]) -> SigningKey | None:
 class JwksKeys:
     """The keys of one document. They are read at the start, every `refresh_s`, and when one is missing."""
 
-    def __init__(self, url: str, refresh_s: float, fetch: Callable[[str], bytes] = fetch_jwks) -> None:
+    def __init__(
+        self,
+        url: str,
+        refresh_s: float,
+        fetch: Callable[[str], bytes] = fetch_jwks,
+        backoff: Backoff = _NO_RETRY,
+    ) -> None:
+        """`backoff` says how a server is asked again that does not answer."""
         self._url = url
         self._refresh_s = refresh_s
         self._fetch = fetch
+        self._backoff = backoff
         self._keys: KeysById = {}
         self._is_missing = asyncio.Event()
 
@@ -99,7 +126,12 @@ class JwksKeys:
     async def load(self) -> None:
         """Read the document on a thread. Raises `BadJwks`; the keys of before stay."""
         loop = asyncio.get_running_loop()
-        self._keys = await loop.run_in_executor(None, lambda: keys_in(self._fetch(self._url)))
+        self._keys = await retried(
+            lambda: loop.run_in_executor(None, lambda: keys_in(self._fetch(self._url))),
+            self._backoff,
+            lambda: loop.time() * 1000,
+            JwksUnavailable,
+        )
 
     async def refresh(self) -> None:
         """Read the document again and again until cancelled."""

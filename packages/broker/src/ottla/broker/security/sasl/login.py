@@ -12,19 +12,22 @@ Requests out of this order close the connection, or are answered ILLEGAL_SASL_ST
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.principal import Principal
 from ottla.broker.security.sasl.mechanisms import (
+    Evaluation,
     Identity,
+    LoginInterrupted,
     MakeMechanism,
-    MalformedToken,
     ServerMechanism,
     TokenRefused,
+    evaluate,
 )
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import (
@@ -36,6 +39,16 @@ from ottla.protocol.errors import (
 
 MIN_REAUTH_INTERVAL_MS: Final = 1_000
 """Logins of one connection that begin faster after each other are refused, as in Kafka."""
+_KERBEROS: Final = "GSSAPI"
+_KERBEROS_BEGINS: Final = 0x60
+"""The first byte of a context's first token (RFC 2743); no request of Kafka begins with it."""
+
+Work = Callable[[], Evaluation]
+
+
+async def at_once(work: Work) -> Evaluation:
+    """Run work that does not block."""
+    return work()
 
 
 class LoginState(Enum):
@@ -62,6 +75,10 @@ class ListenerLogins:
     counts: LoginCounts
     warnings: LimitedWarnings
     """Where refused logins are logged."""
+    run: Callable[[Work], Awaitable[Evaluation]] = at_once
+    """Runs the work of mechanisms that may block, on a thread."""
+    blocking: frozenset[str] = frozenset()
+    """The mechanisms that may block."""
 
 
 class LoginCounts:
@@ -79,9 +96,9 @@ class LoginCounts:
 
 @frozen
 class Answer:
-    """The answer to a token; `principal` is set when the login is complete."""
+    """The answer to a token, None for no answer; `principal` is set when the login is complete."""
 
-    token: bytes
+    token: bytes | None
     principal: Principal | None = None
     identity: Identity | None = None
     lifetime_ms: int = 0
@@ -107,6 +124,7 @@ class Login:
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
         self._mechanism: ServerMechanism | None = None
+        self._is_evaluating = False
         self._principal: Principal | None = None
         self.identity: Identity | None = None
         """The identity of the last login that succeeded."""
@@ -162,17 +180,38 @@ class Login:
                 f"of mechanism '{self.mechanism_name}'"
             )
 
+    def begins_with_token(self, first_byte: int) -> bool:
+        """Return whether a frame is a token of Kerberos, as clients of Kafka 0.9.0 begin with."""
+        return (
+            first_byte == _KERBEROS_BEGINS
+            and self.state is LoginState.HANDSHAKE
+            and _KERBEROS in self.rules.mechanisms
+        )
+
+    def begin_with_token(self) -> None:
+        """Begin a login by Kerberos, whose tokens have no header."""
+        self.handshake(_KERBEROS, 0)
+
     # ---- tokens
 
+    @property
+    def blocks(self) -> bool:
+        """Whether the work that `begin` returns may block."""
+        return self.mechanism_name in self.rules.blocking
+
     def take(self, token: bytes, *, may_log_in_again: bool = True) -> Answer:
-        """Answer a token; clients with the first version of SaslAuthenticate cannot log in again.
+        """Answer a token of a mechanism that does not block: `begin` and `finish` at once."""
+        return self.finish(self.begin(token)(), may_log_in_again=may_log_in_again)
+
+    def begin(self, token: bytes) -> Work:
+        """Return the work that evaluates a token, which may be done on a thread; `finish` takes the outcome.
 
         Raises SaslAuthenticationFailed with the words for the client, after which the connection closes, and
         IllegalSaslState, after which it does so unless the session is logged in.
         """
         if self.state is LoginState.AUTHENTICATED:
             raise IllegalSaslState("SaslAuthenticate request received after successful authentication")
-        if self.state is not LoginState.TOKENS or self._mechanism is None:
+        if self.state is not LoginState.TOKENS or self._mechanism is None or self._is_evaluating:
             raise self._refused(IllegalSaslState("SaslAuthenticate before the handshake"))
         if self._changed_mechanism is not None:
             raise self._refused(SaslAuthenticationFailed(self._changed_mechanism))
@@ -181,16 +220,32 @@ class Login:
                 SaslAuthenticationFailed(self._invalid_credentials()),
                 f"a token of {len(token)} bytes, more than sasl.server.max.receive.size",
             )
-        try:
-            answer = self._mechanism.evaluate(token)
-        except TokenRefused as error:
-            raise self._refused(error, error.reason) from None
-        except SaslAuthenticationFailed as error:
-            raise self._refused(error) from None
-        except MalformedToken as error:
-            raise self._refused(SaslAuthenticationFailed(self._invalid_credentials()), str(error)) from None
-        identity = self._mechanism.identity
-        return Answer(answer) if identity is None else self._accept(answer, identity, may_log_in_again)
+        self._is_evaluating = True
+        return partial(evaluate, self._mechanism, token)
+
+    def finish(self, evaluation: Evaluation, *, may_log_in_again: bool) -> Answer:
+        """Return the answer to a token; clients of the first SaslAuthenticate cannot log in again.
+
+        Raises as `begin` does, and `LoginInterrupted`.
+        """
+        self._is_evaluating = False
+        error, identity = evaluation.error, evaluation.identity
+        if error is not None:
+            raise self._failed(error)
+        if identity is None:
+            return Answer(evaluation.answer)
+        return self._accept(evaluation.answer, identity, may_log_in_again)
+
+    def _failed(self, error: Exception) -> Exception:
+        """Return the error for the client, with the reason for the log."""
+        if isinstance(error, LoginInterrupted):
+            self._refused(SaslAuthenticationFailed(), str(error))
+            return error
+        if isinstance(error, TokenRefused):
+            return self._refused(error, error.reason)
+        if isinstance(error, SaslAuthenticationFailed):
+            return self._refused(error)
+        return self._refused(SaslAuthenticationFailed(self._invalid_credentials()), str(error))
 
     def _invalid_credentials(self) -> str:
         step = "re-authentication" if self.is_again else "authentication"
@@ -199,7 +254,7 @@ class Login:
             f"with SASL mechanism {self.mechanism_name}"
         )
 
-    def _accept(self, answer: bytes, identity: Identity, may_log_in_again: bool) -> Answer:
+    def _accept(self, answer: bytes | None, identity: Identity, may_log_in_again: bool) -> Answer:
         principal, before = Principal("User", identity.name), self._principal
         if before is not None and principal != before:
             message = f"Cannot change principals during re-authentication from {before.type}.{before.name}"

@@ -21,6 +21,13 @@ class MalformedToken(Exception):
     """
 
 
+class LoginInterrupted(Exception):
+    """A login failed for a reason that passes: the connection closes without an answer, as in Kafka.
+
+    A client takes a refusal for final, and a closed connection for one to open again.
+    """
+
+
 class TokenRefused(SaslAuthenticationFailed):
     """A refusal with words for the client, and the reason for the log of the broker."""
 
@@ -45,12 +52,30 @@ class ServerMechanism(Protocol):
     identity: Identity | None
     """Set when the login is complete."""
 
-    def evaluate(self, token: bytes) -> bytes:
-        """Return the answer to a token.
+    def evaluate(self, token: bytes) -> bytes | None:
+        """Return the answer to a token; None for no answer, which tokens with a header cannot express.
 
-        Raises SaslAuthenticationFailed with a message for the client, or `MalformedToken`.
+        Raises SaslAuthenticationFailed with a message for the client, `MalformedToken` or `LoginInterrupted`.
         """
         ...
+
+
+@frozen
+class Evaluation:
+    """The outcome of one token: the answer or the error, and the name once it is proved."""
+
+    answer: bytes | None
+    identity: Identity | None = None
+    error: Exception | None = None
+
+
+def evaluate(mechanism: ServerMechanism, token: bytes) -> Evaluation:
+    """Evaluate a token; the errors of a mechanism become part of the outcome."""
+    try:
+        answer = mechanism.evaluate(token)
+    except (SaslAuthenticationFailed, MalformedToken, LoginInterrupted) as error:
+        return Evaluation(None, error=error)
+    return Evaluation(answer, mechanism.identity)
 
 
 MakeMechanism = Callable[[], ServerMechanism]

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.security.principal import ANONYMOUS, Principal
+from ottla.broker.security.principal_mapping import Rule, parse_rules, principal_name
 from ottla.broker.security.tls.certificates import CertificateNames, MalformedCertificate, names_of
-from ottla.broker.security.tls.principal_mapping import Rule, parse_rules, principal_name
 from ottla.broker.security.tls.stores import KeyStore, TrustStore, read_key_store, read_trust_store
 from ottla.client.config_definition import ConfigError, SettingError
 from ottla.client.security import restrict
