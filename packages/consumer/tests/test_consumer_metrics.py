@@ -17,6 +17,7 @@ def test_answers_commits_and_rebalances_are_counted() -> None:
     seen = metrics.snapshot()
     assert (seen["records_consumed_total"], seen["bytes_consumed_total"], seen["fetch_total"]) == (6, 600, 2)
     assert (seen["fetch_latency_avg"], seen["fetch_latency_max"]) == (20.0, 30.0)
+    assert (seen["fetch_throttle_time_avg"], seen["fetch_throttle_time_max"]) == (0.5, 1.0)
     assert (seen["fetch_size_avg"], seen["records_per_request_avg"]) == (300, 3)
     assert (seen["commit_latency_avg"], seen["rebalance_latency_max"]) == (4.0, 7.0)
     assert seen["topic_records_consumed_total"] == {"t": 5, "u": 1}

@@ -22,6 +22,7 @@ def test_batches_and_responses_are_counted() -> None:
     assert (seen["byte_total"], seen["batch_size_max"], seen["batch_size_avg"]) == (2_400, 1_000, 800)
     assert seen["records_per_request_avg"] == 11
     assert (seen["request_latency_avg"], seen["request_latency_max"]) == (5.0, 8.0)
+    assert (seen["produce_throttle_time_avg"], seen["produce_throttle_time_max"]) == (2.5, 5.0)
     assert seen["record_queue_time_max"] == 6.0
     assert seen["topic_record_send_total"] == {"t": 20, "u": 2}
     assert (seen["buffer_total_bytes"], seen["buffer_available_bytes"], seen["requests_in_flight"]) == (

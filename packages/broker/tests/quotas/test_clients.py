@@ -444,6 +444,18 @@ def test_a_fetch_beyond_the_quota_is_not_counted() -> None:
     assert quotas.most_fetch_bytes == 1_000
 
 
+def test_a_fetch_larger_than_the_quota_ever_allows_is_granted_to_a_client_that_owes_nothing() -> None:
+    time = Time()
+    quotas = SessionQuotas(time.now_ms, fetch=byte_bucket(100))
+
+    assert quotas.throttle_fetch(5_000) == 0, "one batch, and fetches are of whole batches"
+    assert quotas.throttle_fetch(5_000) > 0
+    time.sleep(49_000)
+    assert quotas.throttle_fetch(5_000) > 0
+    time.sleep(1_000)
+    assert quotas.throttle_fetch(5_000) == 0
+
+
 def test_a_session_without_quotas_is_charged_nothing() -> None:
     quotas = SessionQuotas(Time().now_ms)
 

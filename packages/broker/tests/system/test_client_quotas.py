@@ -196,13 +196,30 @@ def test_a_fetch_that_waited_is_throttled_when_its_records_come(broker: BrokerTh
         client, producer = await Client("app").connect(broker), await Client("p").connect(broker)
         assert await client.fetch() == (len(RECORDS), 0)
         client.send(ApiKey.FETCH, 12, fetch_of(1, 30_000))
-        await set_quota(broker, {CLIENT_ID: "app"}, consumer_byte_rate=100)
+        await set_quota(broker, {CLIENT_ID: "app"}, consumer_byte_rate=12_000)
+        other = await Client("app").connect(broker)
+        assert (await other.fetch())[0] == len(RECORDS), "they share the quota"
 
         await producer.produce()
         response = await client.receive(ApiKey.FETCH, 12, FetchResponse)
 
         assert response.throttle_time_ms > 0
         assert not response.responses
+
+    play(run)
+
+
+def test_a_batch_beyond_the_quota_is_fetched_and_the_next_fetch_waits(broker: BrokerThread) -> None:
+    async def run() -> None:
+        await make_topic(broker, records=1)
+        await set_quota(broker, {CLIENT_ID: "app"}, consumer_byte_rate=5_000)
+        client = await Client("app").connect(broker)
+
+        assert await client.fetch() == (len(RECORDS), 0), "Kafka throttles it for ever"
+        size, throttle_ms = await client.fetch()
+        assert size == 0
+        assert throttle_ms > 1_000
+        assert (await client.fetch())[0] in (0, len(RECORDS))
 
     play(run)
 

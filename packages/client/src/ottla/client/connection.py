@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from ottla.client.api_versions import BEFORE_API_VERSIONS, VersionRange, choose_version
+from ottla.client.api_versions import BEFORE_API_VERSIONS, VersionRange, choose_version, must_wait
 from ottla.client.authentication import authenticate, certificate_problem, renewal_s
 from ottla.client.config import Address, ClientConfig
 from ottla.client.environment import chance
@@ -72,8 +72,10 @@ class Connection:
         self._wire: WireProtocol | None = None
         self._slots = asyncio.Semaphore(self.config.max_in_flight_requests_per_connection)
         self._correlation_id = 0
-        self._login = asyncio.Lock()
+        self._may_send = asyncio.Lock()
+        """Held while requests wait for the end of a throttle or for a login: they go on in their order."""
         self._renew_at_s: float | None = None
+        self._throttled_until_s: float | None = None
         self._chosen: dict[int, int] = {}
 
     @property
@@ -127,7 +129,23 @@ class Connection:
         kind = type(request)
         version = choose_version(kind, self.versions, min_version=min_version, max_version=max_version)
         frame = await self._exchange(request, version, timeout_s)
-        return self.decode(frame, kind.API_KEY, response_type, version)
+        response = self.decode(frame, kind.API_KEY, response_type, version)
+        self.throttle(kind.API_KEY, version, getattr(response, "throttle_time_ms", 0))
+        return response
+
+    def throttle(self, api_key: int, version: int, throttle_time_ms: int) -> None:
+        """Send no request for the throttle time of a response that was just received (KIP-219)."""
+        if throttle_time_ms > 0 and must_wait(api_key, version):
+            until_s = asyncio.get_running_loop().time() + throttle_time_ms / 1_000
+            self._throttled_until_s = max(self._throttled_until_s or 0.0, until_s)
+
+    async def end_of_throttle(self) -> None:
+        """Wait until requests may be sent again, or the connection has ended: `send` waits for it, too.
+
+        A caller that waits before it makes its request decides late what is in it. Several callers go on in
+        their order.
+        """
+        await self._wait_for_turn()
 
     def version_for(self, kind: type[Message]) -> int:
         """Return the version in which a request is sent. Raises UnsupportedByBroker."""
@@ -143,7 +161,7 @@ class Connection:
         limits its own. `reply` gets the response, or RequestTimeout after `request_timeout_ms`, as in `send`.
         """
         wire = self._wire
-        if wire is None or wire.failure is not None or not wire.is_writable or self._is_login_due():
+        if wire is None or wire.failure is not None or not wire.is_writable or self._must_wait():
             return False
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts = encode(self._correlation_id)
@@ -154,7 +172,7 @@ class Connection:
     async def send_unanswered(self, request: Message, *, max_version: int | None = None) -> None:
         """Send a request that has no response: Produce with acks=0."""
         version = choose_version(type(request), self.versions, max_version=max_version)
-        await self._stay_logged_in()
+        await self._wait_for_turn()
         wire = self._open_wire()
         wire.write(self._frame(request, version))
         try:
@@ -227,30 +245,44 @@ class Connection:
         now_s = asyncio.get_running_loop().time()
         self._renew_at_s = now_s + renewal_s(lifetime_ms, chance()) if lifetime_ms > 0 else None
 
-    def _is_login_due(self) -> bool:
-        """Whether `_stay_logged_in` would wait."""
-        if self._renew_at_s is None:
+    def _must_wait(self) -> bool:
+        """Whether `_wait_for_turn` would wait."""
+        if self._renew_at_s is None and self._throttled_until_s is None:
             return False
-        return self._login.locked() or asyncio.get_running_loop().time() >= self._renew_at_s
+        now_s = asyncio.get_running_loop().time()
+        is_login_due = self._renew_at_s is not None and now_s >= self._renew_at_s
+        return self._may_send.locked() or is_login_due or now_s < (self._throttled_until_s or 0.0)
+
+    async def _wait_for_turn(self) -> None:
+        """Wait for the end of a throttle, and authenticate again before the login ends (KIP-368).
+
+        No other request may be sent meanwhile. Callers await nothing between the return of this method and
+        the write of a request.
+        """
+        if self._renew_at_s is None and self._throttled_until_s is None:
+            return
+        async with self._may_send:
+            await self._wait_for_throttle()
+            await self._stay_logged_in()
+
+    async def _wait_for_throttle(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        while (wire := self._wire) is not None and wire.failure is None:
+            if (left_s := (self._throttled_until_s or 0.0) - now_s()) <= 0:
+                break
+            await wire.wait_closed(left_s)
 
     async def _stay_logged_in(self) -> None:
-        """Authenticate again before the login ends (KIP-368); no other request may be sent meanwhile.
-
-        Callers await nothing between the return of this method and the write of a request.
-        """
-        if self._renew_at_s is None:
+        if self._renew_at_s is None or asyncio.get_running_loop().time() < self._renew_at_s:
             return
-        async with self._login:
-            if asyncio.get_running_loop().time() < self._renew_at_s:
-                return
-            try:
-                await self._log_in()
-            except BaseException as error:
-                if self._wire is not None:  # half a login: the broker accepts no other request
-                    self._wire.fail(
-                        error if isinstance(error, AuthenticationFailed) else ConnectionClosed(*self.address)
-                    )
-                raise
+        try:
+            await self._log_in()
+        except BaseException as error:
+            if self._wire is not None:  # half a login: the broker accepts no other request
+                self._wire.fail(
+                    error if isinstance(error, AuthenticationFailed) else ConnectionClosed(*self.address)
+                )
+            raise
 
     async def _agree_on_versions(self) -> None:
         response = await self._first_versions()
@@ -299,7 +331,7 @@ class Connection:
 
     async def _exchange(self, request: Message, version: int, timeout_s: float | None) -> memoryview:
         async with self._slots:
-            await self._stay_logged_in()
+            await self._wait_for_turn()
             return await self._ask(request, version, timeout_s)
 
     async def _ask(self, request: Message, version: int, timeout_s: float | None) -> memoryview:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Protocol, cast
 
 from ottla.client.authentication import certificate_problem
@@ -176,11 +177,13 @@ class WireProtocol(asyncio.BufferedProtocol):
     async def close(self) -> None:
         """End the connection and wait until the transport is closed."""
         self.abort()
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+        await self.wait_closed(CLOSE_TIMEOUT_S)  # the transport is aborted: nothing else is left to wait for
+
+    async def wait_closed(self, within_s: float) -> None:
+        """Return when the transport is closed, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
                 await asyncio.shield(self._closed)
-        except TimeoutError:
-            return  # the transport is aborted: nothing is left to wait for
 
     def _check_due(self) -> None:
         """Fail if the oldest reply is late; watch the next one otherwise."""

@@ -33,6 +33,7 @@ class ConsumerMetrics(Metrics):
     derived: ClassVar = {
         "fetch_size_avg": "Average bytes of a response.",
         "fetch_latency_avg": "Average milliseconds from fetch to response; brokers wait for data.",
+        "fetch_throttle_time_avg": "Average milliseconds that brokers throttled a fetch for a quota.",
         "records_per_request_avg": "Average records of a response.",
         "commit_latency_avg": "Average milliseconds of a commit.",
         "rebalance_latency_avg": "Average milliseconds of a rebalance.",
@@ -46,6 +47,7 @@ class ConsumerMetrics(Metrics):
     fetch_latency_total_ms: float = total("Milliseconds from fetch to response, of all fetches.")
     fetch_latency_max: float = gauge("Milliseconds from fetch to response, of the slowest.")
     fetch_throttle_time_total_ms: float = total("Milliseconds that brokers throttled fetches for quotas.")
+    fetch_throttle_time_max: float = gauge("Milliseconds of the longest throttle of a fetch.")
     commit_total: int = counter("Commits that succeeded.")
     commit_error_total: int = counter("Commits that failed.")
     commit_latency_total_ms: float = total("Milliseconds of all commits.")
@@ -74,6 +76,8 @@ class ConsumerMetrics(Metrics):
         self.fetch_total += 1
         self.fetch_latency_total_ms += latency_ms
         self.fetch_throttle_time_total_ms += throttle_ms
+        if throttle_ms > self.fetch_throttle_time_max:
+            self.fetch_throttle_time_max = throttle_ms
         if latency_ms > self.fetch_latency_max:
             self.fetch_latency_max = latency_ms
 
@@ -100,6 +104,11 @@ class ConsumerMetrics(Metrics):
     def fetch_latency_avg(self) -> float:
         """Average milliseconds from fetch to response."""
         return average(self.fetch_latency_total_ms, self.fetch_total)
+
+    @property
+    def fetch_throttle_time_avg(self) -> float:
+        """Average milliseconds that brokers throttled a fetch for a quota."""
+        return average(self.fetch_throttle_time_total_ms, self.fetch_total)
 
     @property
     def records_per_request_avg(self) -> float:

@@ -34,6 +34,7 @@ class ProducerMetrics(Metrics):
         "records_per_request_avg": "Records of a request, on average.",
         "record_queue_time_avg": "Milliseconds a batch waited before it was sent, on average.",
         "request_latency_avg": "Milliseconds from request to response, on average.",
+        "produce_throttle_time_avg": "Milliseconds a broker throttled a request for a quota, on average.",
         "buffer_total_bytes": "Bytes of records that may wait, `buffer_memory`.",
         "buffer_available_bytes": "Bytes of records that still fit into the buffer.",
         "requests_in_flight": "Requests without a response yet.",
@@ -52,6 +53,7 @@ class ProducerMetrics(Metrics):
     record_queue_time_total_ms: float = total("Milliseconds batches waited before they were sent, in all.")
     record_queue_time_max: float = gauge("Milliseconds the batch waited that waited the longest.")
     produce_throttle_time_total_ms: float = total("Milliseconds that brokers asked to wait, for quotas.")
+    produce_throttle_time_max: float = gauge("Milliseconds of the longest throttle time.")
     bufferpool_wait_time_total_ms: float = total("Milliseconds that `send` waited for buffer space.")
     buffer_exhausted_total: int = counter("Records that were rejected because the buffer was full.")
     flush_time_total_ms: float = total("Milliseconds that `flush` waited.")
@@ -90,6 +92,8 @@ class ProducerMetrics(Metrics):
         self.response_total += 1
         self.request_latency_total_ms += latency_ms
         self.produce_throttle_time_total_ms += throttle_ms
+        if throttle_ms > self.produce_throttle_time_max:
+            self.produce_throttle_time_max = throttle_ms
         if latency_ms > self.request_latency_max:
             self.request_latency_max = latency_ms
 
@@ -124,6 +128,11 @@ class ProducerMetrics(Metrics):
     def request_latency_avg(self) -> float:
         """Milliseconds from request to response, on average."""
         return average(self.request_latency_total_ms, self.response_total)
+
+    @property
+    def produce_throttle_time_avg(self) -> float:
+        """Milliseconds a broker throttled a request for a quota, on average."""
+        return average(self.produce_throttle_time_total_ms, self.response_total)
 
     @property
     def buffer_available_bytes(self) -> int:

@@ -39,7 +39,7 @@ cdef class QuotaBucket:
     cdef object __weakref__
     cdef double limit
     cdef readonly double longest_ms
-    cdef double burst_ms        # what a client that was idle may use at once
+    cdef double burst_ms        # the time whose worth a client that was idle may use at once
     cdef double debt_ms         # the most that is remembered of what was used beyond the quota
     cdef double busy_since_ms   # a client that was idle began to use it
     cdef double used            # since then
@@ -49,6 +49,7 @@ cdef class QuotaBucket:
     cpdef double record(self, double value, double now_ms) except *
     cpdef double excess_ms(self, double now_ms) except *
     cdef int count(self, double value, double now_ms) except -1
+    cdef double burst(self) noexcept
     cdef double granted_ms(self, double now_ms) noexcept
     cpdef double wait_ms(self, double now_ms) except *
     cpdef int32_t charge(self, double value, double now_ms) except -1

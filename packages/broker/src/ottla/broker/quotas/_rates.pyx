@@ -149,10 +149,14 @@ cdef class QuotaBucket:
 
     cdef int count(self, double value, double now_ms) except -1:
         cdef double granted = self.limit * (now_ms - self.busy_since_ms) / 1000
-        if self.used <= 0 or granted - self.used >= self.limit * self.burst_ms / 1000:
+        if self.used <= 0 or granted - self.used >= self.burst():
             self.busy_since_ms, self.used, granted = now_ms, 0, 0
         self.used = fmin(self.used + value, granted + self.limit * self.debt_ms / 1000)
         return self.rate.put(value, now_ms)
+
+    cdef double burst(self) noexcept:
+        """Return what a client that was idle may use at once."""
+        return self.limit * self.burst_ms / 1000
 
     cdef double granted_ms(self, double now_ms) noexcept:
         """Return the time whose worth a client may have used by now."""
@@ -245,6 +249,10 @@ cdef class SessionQuotas:
         if self.fetch is None:
             return 0
         now_ms = self.now_ms()
+        if size > self.fetch.burst() and self.fetch.wait_ms(now_ms) <= 0:
+            # A batch that is never within the quota: a client that owes nothing gets it, and then owes it.
+            self.fetch.count(size, now_ms)
+            return 0
         throttle_ms = self.fetch.charge(size, now_ms)
         if throttle_ms > 0:
             self.fetch.count(-size, now_ms)
@@ -257,4 +265,4 @@ cdef class SessionQuotas:
     def most_fetch_bytes(self):
         if self.fetch is None:
             return INT64_MAX
-        return <int64_t> fmin(self.fetch.limit * self.fetch.burst_ms / 1000, 1e18)
+        return <int64_t> fmin(self.fetch.burst(), 1e18)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 from uuid import UUID
 
@@ -192,9 +193,18 @@ class Fetcher:
             if response.error_code != ErrorCode.NONE:
                 self._refused(node, response.error_code, states)
             await self._responses.read(node, response, points)
+            await self._end_of_throttle(node)
         finally:
             self._outstanding.discard(node)
             self._wake.set()
+
+    async def _end_of_throttle(self, node: int) -> None:
+        """Wait until the broker may be asked again; the next fetch is made of the positions at that time."""
+        known = self._cluster.nodes.get(node)
+        connection = None if known is None else self._pool.opened(known.address)
+        if connection is not None:
+            with suppress(ClientError):  # of a login that was due: the next fetch meets it
+                await connection.end_of_throttle()
 
     async def _send(self, node: int, session: FetchSession, states: list[PartitionState]) -> FetchResponse:
         known = self._cluster.nodes.get(node)

@@ -1,9 +1,9 @@
 """Produce requests and their responses: without a task where nothing needs to be waited for.
 
 A request to a leader with an open connection is encoded natively and written at once, and its response ends
-its batches where the event loop delivers it. A request that has to wait, for a connection or a login, gets a
-task, and so do batches that are to be split. While a leader's request waits, later ones to it wait behind it:
-batches of a partition are sent in the order of their sequences.
+its batches where the event loop delivers it. A request that has to wait, for a connection, a login or the end
+of a throttle, gets a task, and so do batches that are to be split. While a leader's request waits, later ones
+to it wait behind it: batches of a partition are sent in the order of their sequences.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ class ProduceExchange:
         latency_ms = self._now_ms() - request.began_ms
         if (found := offsets_of(frame, request.version)) is not None:
             throttle_time_ms, offsets = found
+            request.connection.throttle(ApiKey.PRODUCE, request.version, throttle_time_ms)
             self._metrics.answered(latency_ms, throttle_time_ms)
             self._completion.written(request.batches, offsets)
             return
@@ -145,6 +146,7 @@ class ProduceExchange:
         except ClientError as error:
             self._completion.all_failed(request.batches, error)
             return
+        request.connection.throttle(ApiKey.PRODUCE, request.version, response.throttle_time_ms)
         self._metrics.answered(latency_ms, response.throttle_time_ms)
         rest = self._completion.answered(request.batches, responses_by_partition(response))
         if rest is not None:
@@ -162,6 +164,7 @@ class ProduceExchange:
     async def _deliver(self, leader: int, batches: Sequence[Batch]) -> None:
         try:
             connection = await self._cluster.connection_to_leader(leader)
+            await connection.end_of_throttle()
         except (ClientError, KafkaError) as error:
             self._completion.all_failed(batches, error)
         else:
@@ -173,7 +176,7 @@ class ProduceExchange:
 
     async def _exchange(self, connection: Connection, batches: Sequence[Batch]) -> None:
         if not batches:
-            return  # they expired before there was a connection
+            return  # they expired before they could be sent
         try:
             responses = await self._send(connection, batches)
         except (ClientError, KafkaError) as error:
