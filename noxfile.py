@@ -41,6 +41,7 @@ PACKAGES = (
     "consumer",
     "streams",
     "pipeline",
+    "console",
 )
 COMPILED = ("protocol", "broker", "producer", "consumer", "streams")
 
@@ -51,7 +52,7 @@ TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
     "uvloop", "google-re2",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
-    "deltalake", "pandas", "fastapi", "uvicorn", "redis", "watchfiles", "cryptography", "pyjwt",
+    "deltalake", "pandas", "fastapi", "uvicorn", "httpx", "redis", "watchfiles", "cryptography", "pyjwt",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (

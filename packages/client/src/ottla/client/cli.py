@@ -28,6 +28,7 @@ PACKAGES = {
     "broker": "ottla-broker",
     "cluster": "ottla-admin",
     "config": "ottla-admin",
+    "console": "ottla-console",
     "consume": "ottla-consumer",
     "group": "ottla-admin",
     "leader": "ottla-admin",

@@ -1,0 +1,76 @@
+"""The application: routes, guards, and the clusters that it keeps connected while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypedDict
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from ottla.client.environment import monotonic_s
+from ottla.console.clusters.connections import ShownClusters
+from ottla.console.pages import respond
+from ottla.console.pages.clusters import all_clusters
+from ottla.console.pages.groups import group, groups
+from ottla.console.pages.overview import overview
+from ottla.console.pages.topics import topic, topics
+from ottla.console.settings import ConsoleSettings
+from ottla.console.web.guards import Guards
+from ottla.console.web.rendering import Renderer
+
+
+class Shared(TypedDict):
+    """What the requests of a running application share."""
+
+    clusters: ShownClusters
+
+
+def application(settings: ConsoleSettings) -> Starlette:
+    """Return the application; it connects to a cluster when a page first shows it."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[Shared]:
+        async with ShownClusters(settings.clusters, monotonic_s) as clusters:
+            yield {"clusters": clusters}
+
+    app = Starlette(
+        routes=[
+            Route("/", all_clusters),
+            Route("/health", health),
+            Route("/c/{cluster}/", overview),
+            Route("/c/{cluster}/topics", topics),
+            Route("/c/{cluster}/topics/{topic}", topic),
+            Route("/c/{cluster}/groups", groups),
+            Route("/c/{cluster}/group", group),
+            Mount("/static", StaticFiles(packages=[("ottla.console", "static")]), name="static"),
+        ],
+        middleware=[Middleware(Guards, names=settings.names)],
+        exception_handlers={HTTPException: refused, Exception: failed},
+        lifespan=lifespan,
+    )
+    app.state.renderer = Renderer()
+    return app
+
+
+async def health(_: Request) -> Response:
+    """Answer as long as the console serves."""
+    return PlainTextResponse("ok\n")
+
+
+def refused(request: Request, error: Exception) -> Response:
+    """Return the page of an error that the user can do something about."""
+    assert isinstance(error, HTTPException)
+    return respond(request, "refused", status=error.status_code, title="Not found", reason=error.detail)
+
+
+def failed(request: Request, _: Exception) -> Response:
+    """Return the page of a fault of the console; its details stand in the log."""
+    reason = "the console failed; its log says why"
+    return respond(request, "refused", status=500, title="Failed", reason=reason)

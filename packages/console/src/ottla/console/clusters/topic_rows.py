@@ -1,0 +1,89 @@
+"""Topics of a cluster as rows: searched, sorted, and cut into pages. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.admin import ClusterState
+
+UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic: partitions, replicas of each, partitions that lack some or have no leader, bytes on all disks.
+
+    `size_bytes` counts every replica, and is -1 where no broker describes its log directories.
+    """
+
+    name: str
+    partitions: int
+    replication_factor: int
+    under_replicated: int
+    leaderless: int
+    size_bytes: int
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether brokers keep their own state in it."""
+        return self.name.startswith("__")
+
+
+def topic_rows(state: ClusterState) -> list[TopicRow]:
+    """Return a row for each topic of a cluster, by name."""
+    sizes = _sizes(state)
+    partitions = defaultdict(list)
+    for partition in state.partitions:
+        partitions[partition.partition.topic].append(partition)
+    return [
+        TopicRow(
+            name,
+            len(found),
+            max((len(partition.replicas) for partition in found), default=0),
+            sum(set(partition.isr) != set(partition.replicas) for partition in found),
+            sum(partition.leader is None for partition in found),
+            UNKNOWN if sizes is None else sizes.get(name, 0),
+        )
+        for name, found in sorted(partitions.items())
+    ]
+
+
+def _sizes(state: ClusterState) -> Mapping[str, int] | None:
+    if not state.log_dirs:
+        return None
+    sizes: dict[str, int] = defaultdict(int)
+    for log_dir in state.log_dirs:
+        for replica in log_dir.replicas:
+            sizes[replica.partition.topic] += replica.size_bytes
+    return sizes
+
+
+_ORDERS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
+    "name": lambda row: row.name,
+    "partitions": lambda row: row.partitions,
+    "replicas": lambda row: row.replication_factor,
+    "size": lambda row: row.size_bytes,
+    "health": lambda row: (row.leaderless, row.under_replicated),
+}
+TOPIC_ORDERS: Final = tuple(_ORDERS)
+
+
+def chosen_topics(
+    rows: list[TopicRow],
+    *,
+    text: str = "",
+    order: str = "name",
+    descending: bool = False,
+    internal: bool = False,
+) -> list[TopicRow]:
+    """Return the topics whose name contains every word of a text, in the order asked for."""
+    words = text.lower().split()
+    chosen = [
+        row
+        for row in rows
+        if (internal or not row.is_internal) and all(word in row.name.lower() for word in words)
+    ]
+    return sorted(chosen, key=_ORDERS.get(order, _ORDERS["name"]), reverse=descending)

@@ -1,0 +1,49 @@
+"""The pages, one module each, and what a handler needs: the console of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.console.clusters.connections import ShownCluster, ShownClusters
+from ottla.console.clusters.samples import NoSample
+from ottla.console.web.rendering import Renderer
+
+ClusterPage = Callable[[Request, ShownCluster], Awaitable[Response]]
+
+
+def clusters_of(request: Request) -> ShownClusters:
+    """Return the clusters of the console."""
+    found: ShownClusters = request.state.clusters
+    return found
+
+
+def respond(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a page made of a template."""
+    renderer: Renderer = request.app.state.renderer
+    return renderer.respond(request, template, status=status, **values)
+
+
+def of_cluster(page: ClusterPage) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler of a page of one cluster, which its path names.
+
+    While nothing of the cluster is known, the page says why.
+    """
+
+    async def handle(request: Request) -> Response:
+        name = request.path_params["cluster"]
+        if (cluster := clusters_of(request).get(name)) is None:
+            raise HTTPException(404, f"there is no cluster {name!r}")
+        try:
+            return await page(request, cluster)
+        except NoSample as error:
+            return respond(
+                request, "unreachable", status=503, title=cluster.name, cluster=cluster, reason=str(error)
+            )
+
+    handle.__name__ = page.__name__
+    return handle

@@ -1,0 +1,54 @@
+"""The first page: all clusters, and whether each is well."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from ottla.admin import ClusterState, Problem, problems
+from ottla.console.clusters.connections import ShownCluster
+from ottla.console.clusters.samples import NoSample, Sample
+from ottla.console.pages import clusters_of, respond
+
+SOON_S = 1.0
+"""How long the page waits for clusters that it does not know yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCard:
+    """A cluster on the first page; without a sample, `failure` says why."""
+
+    cluster: ShownCluster
+    sample: Sample[ClusterState] | None
+    problems: tuple[Problem, ...]
+    failure: str = ""
+
+    @property
+    def topics(self) -> int:
+        """Topics that are not internal."""
+        assert self.sample is not None
+        names = {health.partition.topic for health in self.sample.value.partitions}
+        return sum(not name.startswith("__") for name in names)
+
+
+async def all_clusters(request: Request) -> Response:
+    """Show the clusters; with one cluster only, that one."""
+    shown = list(clusters_of(request))
+    if len(shown) == 1:
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/c/{shown[0].name}/")
+    cards = await asyncio.gather(*map(_card, shown))
+    return respond(request, "clusters", title="Clusters", cards=cards)
+
+
+async def _card(cluster: ShownCluster) -> ClusterCard:
+    try:
+        async with asyncio.timeout(SOON_S):
+            sample = await cluster.state()
+    except NoSample as error:
+        return ClusterCard(cluster, None, (), str(error))
+    except TimeoutError:
+        return ClusterCard(cluster, None, (), "no answer yet")
+    return ClusterCard(cluster, sample, tuple(problems(sample.value)))

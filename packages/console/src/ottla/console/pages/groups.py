@@ -1,0 +1,85 @@
+"""The groups of a cluster with their lag, and the page of one: members, partitions, offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.admin import GroupListing, MemberDescription
+from ottla.admin.groups import GroupProgress
+from ottla.console.clusters.connections import ShownCluster
+from ottla.console.clusters.group_rows import GroupRow, chosen_groups, group_row, total_lag
+from ottla.console.clusters.samples import NoSample
+from ottla.console.pages import of_cluster, respond
+from ottla.console.web.tables import Page, page_of, table_view
+
+GROUP_ROWS: Final = 50
+SOON_S: Final = 2.0
+"""How long the list waits for the lag of its groups; those that come later are there at the next look."""
+
+
+@of_cluster
+async def groups(request: Request, cluster: ShownCluster) -> Response:
+    """Show the groups of a cluster; the lag of those on the page."""
+    view = table_view(request.query_params, more=("state",))
+    state = dict(view.more).get("state", "")
+    sample = await cluster.groups()
+    listed = page_of(chosen_groups(sample.value, text=view.text, state=state), view.page, GROUP_ROWS)
+    rows = await asyncio.gather(*(_row(cluster, listing) for listing in listed.rows))
+    return respond(
+        request,
+        "groups",
+        title=f"Groups · {cluster.name}",
+        cluster=cluster,
+        sample=sample,
+        view=view,
+        state=state,
+        states=sorted({group.state for group in sample.value if group.state}),
+        page=Page(rows, listed.total, listed.number, listed.last),
+    )
+
+
+async def _row(cluster: ShownCluster, listing: GroupListing) -> GroupRow:
+    try:
+        async with asyncio.timeout(SOON_S):
+            progress = await cluster.progress(listing.name)
+    except NoSample as error:
+        return group_row(listing, None, str(error))
+    except TimeoutError:
+        return group_row(listing, None, "its coordinator has not answered yet")
+    return group_row(listing, progress.value, progress.failure)
+
+
+@of_cluster
+async def group(request: Request, cluster: ShownCluster) -> Response:
+    """Show one group. Its name stands in the query: names of groups may have any character."""
+    name = request.query_params.get("name", "")
+    if not name:
+        raise HTTPException(404, "the address names no group")
+    sample = await cluster.progress(name)
+    progress = sample.value
+    return respond(
+        request,
+        "group",
+        title=f"{name} · {cluster.name}",
+        cluster=cluster,
+        sample=sample,
+        group=progress.description,
+        progress=progress,
+        lag=total_lag(progress),
+        owned=_owned(progress),
+    )
+
+
+def _owned(progress: GroupProgress) -> dict[MemberDescription, int]:
+    """Return the lag of the partitions of each member."""
+    lags: dict[str, int] = defaultdict(int)
+    for partition in progress.partitions:
+        if partition.owner is not None and partition.lag is not None:
+            lags[partition.owner.id] += max(partition.lag, 0)
+    return {member: lags[member.id] for member in progress.description.members}

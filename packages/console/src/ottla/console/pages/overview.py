@@ -1,0 +1,35 @@
+"""The page of a cluster: its problems, brokers, log directories, and the picture of its replicas."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.admin import problems
+from ottla.console.clusters.connections import ShownCluster
+from ottla.console.clusters.replica_grid import BrokerLoad, broker_loads, replica_grid
+from ottla.console.pages import of_cluster, respond
+
+MOST_PROBLEMS = 50
+
+
+@of_cluster
+async def overview(request: Request, cluster: ShownCluster) -> Response:
+    """Show a cluster."""
+    sample = await cluster.state()
+    state = sample.value
+    found = problems(state)
+    loads = broker_loads(state.partitions)
+    return respond(
+        request,
+        "overview",
+        title=cluster.name,
+        cluster=cluster,
+        sample=sample,
+        state=state,
+        problems=found[:MOST_PROBLEMS],
+        more_problems=max(0, len(found) - MOST_PROBLEMS),
+        loads={broker.id: loads.get(broker.id, BrokerLoad()) for broker in state.brokers},
+        topics=len({health.partition.topic for health in state.partitions}),
+        grid=replica_grid(state),
+    )

@@ -1,0 +1,41 @@
+"""The console as a process: one socket, uvicorn, and an end within a bounded time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+
+from ottla.console.app import application
+from ottla.console.settings import ConsoleRefused, ConsoleSettings
+
+MOST_CONNECTIONS: Final = 4_096
+STOP_S: Final = 3
+"""How long requests may go on after the end of the console was asked for."""
+
+
+def serve(settings: ConsoleSettings, started: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `started` gets the address once it listens. Raises ConsoleRefused."""
+    with _listening(settings) as listening:
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        started(f"http://{host}:{listening.getsockname()[1]}/")
+        config = uvicorn.Config(
+            application(settings), log_level="warning", access_log=False, server_header=False,
+            limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=STOP_S, lifespan="on",
+        )  # fmt: skip
+        uvicorn.Server(config).run([listening])
+
+
+def _listening(settings: ConsoleSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        where = f"{settings.host}:{settings.port}"
+        raise ConsoleRefused(f"{where} cannot be served: {error.strerror}; --listen names another") from None
+    return listening

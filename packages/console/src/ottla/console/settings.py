@@ -1,0 +1,85 @@
+"""Settings of the console: its clusters, its address, and the names that browsers may use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ottla.client.config import ClientConfig
+from ottla.client.page_server import is_loopback
+from ottla.client.profiles import Profile, ProfileError, profiles_path, read_profile, read_profiles
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8180
+REQUEST_TIMEOUT_MS: Final = 5_000
+"""How long the console waits for a broker's answer; a page shows the state before it meanwhile."""
+LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+class ConsoleRefused(ValueError):
+    """The console cannot start as asked; the message is one line that says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A cluster that the console shows: its name, its brokers, and how to log in.
+
+    `config` reads the secrets of a profile, so it is called when the cluster is first used.
+    """
+
+    name: str
+    bootstrap_servers: str
+    config: Callable[[], ClientConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """What the console serves, and where.
+
+    `names` are the names of hosts by which browsers may ask for it: a request under another name is refused,
+    for it comes from a page of somebody else whose name leads here (DNS rebinding).
+    """
+
+    clusters: tuple[ClusterSettings, ...]
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    names: tuple[str, ...] = LOOPBACK_NAMES
+
+    def cluster(self, name: str) -> ClusterSettings | None:
+        """Return the settings of a cluster; None for an unknown name."""
+        return next((cluster for cluster in self.clusters if cluster.name == name), None)
+
+
+def clusters_of_profiles(names: Iterable[str], path: Path | None = None) -> tuple[ClusterSettings, ...]:
+    """Return the clusters of the named profiles, of all where none is named.
+
+    Raises ProfileError, ConsoleRefused.
+    """
+    file = path or profiles_path()
+    chosen = [read_profile(name, file) for name in names] or list(read_profiles(file).values())
+    if not chosen:
+        raise ConsoleRefused(
+            f"{file} has no profile: name a broker with --bootstrap-server HOST:PORT, "
+            "or add a profile with `ottla profile add`"
+        )
+    return tuple(_of_profile(profile) for profile in chosen)
+
+
+def _of_profile(profile: Profile) -> ClusterSettings:
+    servers = profile.settings.get("bootstrap_servers", profile.settings.get("bootstrap.servers"))
+    if not isinstance(servers, str):
+        raise ProfileError(f"profile {profile.name!r} of {profile.path} has no bootstrap_servers")
+    profile.check()
+    return ClusterSettings(profile.name, servers, profile.config)
+
+
+def checked_host(host: str) -> str:
+    """Return an address to listen on. Raises ConsoleRefused for one that other machines reach."""
+    if not is_loopback(host):
+        raise ConsoleRefused(
+            f"the console at {host} could be read from other machines, and it has no login: "
+            "use 127.0.0.1, and reach it through a tunnel (ssh -L)"
+        )
+    return host

@@ -1,0 +1,1 @@
+"""What all pages share: guards of requests, rendering, formats of numbers and times, and tables."""

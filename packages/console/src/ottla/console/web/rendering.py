@@ -1,0 +1,50 @@
+"""Pages from templates. A request of htmx gets the content alone, any other one the whole page."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.console import __version__
+from ottla.console.web import formats
+
+_HTML: Final = "text/html; charset=utf-8"
+
+
+def environment() -> jinja2.Environment:
+    """Return the templates. All values are escaped, and a name that is not given is an error."""
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("ottla.console", "templates"), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters |= {
+        "count": formats.count, "size": formats.size, "age": formats.age, "moment": formats.moment,
+        "printable": formats.printable,
+    }  # fmt: skip
+    found.globals["version"] = __version__
+    return found
+
+
+class Renderer:
+    """Renders templates, and answers 304 to a browser that has the same page already."""
+
+    def __init__(self, base_path: str = "") -> None:
+        self._environment = environment()
+        self._base_path = base_path
+
+    def respond(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """Return a page, or its content alone for htmx."""
+        is_content = request.headers.get("hx-request") == "true"
+        shown = {"base": self._base_path, "path": request.url.path, "cluster": None, **values}
+        name = f"{template}.html" if is_content else "layout.html"
+        body = self._environment.get_template(name).render(content=f"{template}.html", **shown).encode()
+        tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        # The content and the whole page have one address.
+        headers = {"etag": tag, "vary": "HX-Request", "cache-control": "no-cache"}
+        if status == 200 and request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(body, status, headers, media_type=_HTML)

@@ -1,0 +1,120 @@
+"""The pure views of a cluster's state: rows of topics, the picture of replicas, loads of brokers."""
+
+from __future__ import annotations
+
+from ottla.admin import Broker, ClusterState, GroupListing, LogDir, PartitionHealth, ReplicaOnDisk
+from ottla.admin.groups import GroupDescription, GroupProgress, PartitionProgress
+from ottla.console.clusters.group_rows import chosen_groups, group_row, total_lag
+from ottla.console.clusters.replica_grid import BrokerLoad, broker_loads, replica_grid
+from ottla.console.clusters.topic_rows import TopicRow, chosen_topics, topic_rows
+from ottla.protocol.topics import TopicPartition
+
+
+def health(topic: str, index: int, leader: int | None, replicas: str, isr: str) -> PartitionHealth:
+    return PartitionHealth(
+        TopicPartition(topic, index), leader, tuple(map(int, replicas)), tuple(map(int, isr))
+    )
+
+
+STATE = ClusterState(
+    "id",
+    1,
+    tuple(Broker(number, "host", 9092, None, number == 1) for number in (1, 2)),
+    (
+        health("__consumer_offsets", 0, 1, "12", "12"),
+        health("orders", 0, 1, "12", "12"),
+        health("orders", 1, 2, "23", "2"),
+        health("payments", 0, None, "3", "3"),
+    ),
+    log_dirs=(
+        LogDir(
+            1,
+            "/data",
+            (
+                ReplicaOnDisk(TopicPartition("orders", 0), 100, 0),
+                ReplicaOnDisk(TopicPartition("orders", 1), 50, 0),
+            ),
+        ),
+    ),
+)
+
+
+def test_a_topic_has_its_partitions_replicas_faults_and_size() -> None:
+    rows = {row.name: row for row in topic_rows(STATE)}
+
+    assert rows["orders"] == TopicRow("orders", 2, 2, 1, 0, 150)
+    assert rows["payments"] == TopicRow("payments", 1, 1, 0, 1, 0)
+    assert rows["__consumer_offsets"].is_internal
+
+
+def test_sizes_are_not_known_where_brokers_do_not_describe_their_directories() -> None:
+    bare = ClusterState("id", 1, STATE.brokers, STATE.partitions)
+
+    assert {row.size_bytes for row in topic_rows(bare)} == {-1}
+
+
+def test_topics_are_found_by_all_words_and_sorted_by_health() -> None:
+    rows = topic_rows(STATE)
+
+    assert [row.name for row in chosen_topics(rows)] == ["orders", "payments"]
+    assert chosen_topics(rows, internal=True)[0].name == "__consumer_offsets"
+    assert [row.name for row in chosen_topics(rows, text="OR der")] == ["orders"]
+    assert [row.name for row in chosen_topics(rows, order="health", descending=True)] == [
+        "payments",
+        "orders",
+    ]
+    assert [row.name for row in chosen_topics(rows, order="no such")] == ["orders", "payments"]
+
+
+def test_the_picture_begins_with_what_is_worst_and_has_the_brokers_that_are_away() -> None:
+    grid = replica_grid(STATE)
+
+    assert grid.brokers == (1, 2, 3)
+    assert [(row.name, row.roles) for row in grid.rows] == [
+        ("payments-0", ("", "", "away")),
+        ("orders-1", ("", "leader", "away")),
+        ("__consumer_offsets-0", ("leader", "follower", "")),
+        ("orders-0", ("leader", "follower", "")),
+    ]
+
+
+def test_a_picture_of_many_partitions_counts_those_that_it_leaves_out() -> None:
+    grid = replica_grid(STATE, most=1)
+
+    assert (len(grid.rows), grid.left_out) == (1, 3)
+    assert [row.name for row in replica_grid(STATE, topic="orders").rows] == ["orders-1", "orders-0"]
+
+
+def test_a_follower_outside_the_isr_lags() -> None:
+    state = ClusterState("id", 1, STATE.brokers, (health("orders", 0, 1, "12", "1"),))
+
+    assert replica_grid(state).rows[0].roles == ("leader", "lagging")
+    assert broker_loads(state.partitions) == {1: BrokerLoad(1, 1, 0), 2: BrokerLoad(0, 1, 1)}
+
+
+def progress(*lags: tuple[int | None, int | None]) -> GroupProgress:
+    partitions = tuple(
+        PartitionProgress(TopicPartition("orders", index), offset, end)
+        for index, (offset, end) in enumerate(lags)
+    )
+    return GroupProgress(GroupDescription("billing", "Stable", "consumer", "range", 1), partitions)
+
+
+def test_a_commit_beyond_the_end_does_not_make_up_for_the_lag_of_another_partition() -> None:
+    assert total_lag(progress((10, 30), (50, 40), (None, 7))) == 20
+    assert total_lag(progress((None, 7), (5, None))) is None
+
+
+def test_a_group_has_a_row_before_its_coordinator_has_answered() -> None:
+    listing = GroupListing("billing", "Stable", "consumer")
+
+    assert group_row(listing, None, "no answer").failure == "no answer"
+    row = group_row(listing, progress((10, 30), (None, 7)))
+    assert (row.lag, row.members, row.topics, row.unread) == (20, 0, ("orders",), 1)
+
+
+def test_groups_are_found_by_words_and_state() -> None:
+    groups = [GroupListing(name, state, "consumer") for name, state in (("b-1", "Empty"), ("a-1", "Stable"))]
+
+    assert [group.name for group in chosen_groups(groups)] == ["a-1", "b-1"]
+    assert [group.name for group in chosen_groups(groups, text="1", state="Empty")] == ["b-1"]
