@@ -9,16 +9,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
-from ottla.console.app import application
-from ottla.console.settings import ClusterSettings, ConsoleSettings
+from ottla.console.settings import ClusterSettings
+from ottla.console.testing import ORIGIN, serving
 from ottla.protocol.topics import TopicPartition
 
-ORIGIN = "http://127.0.0.1:8180"
 GROUP = "billing/<b>&\u202e 1"
 
 
@@ -36,37 +34,8 @@ async def console(broker: BrokerProcess) -> AsyncIterator[httpx.AsyncClient]:
         if "orders" not in known:
             await admin.topics.create("orders", partitions=3, configs={"retention.ms": "1234567"})
             await admin.groups.commit(GROUP, {TopicPartition("orders", 0): 0})
-    async with Serving(ClusterSettings("local", address, ClientConfig)) as client:
+    async with serving(ClusterSettings("local", address, ClientConfig)) as client:
         yield client
-
-
-class Serving:
-    """A console that serves clusters in this process, and a browser for it."""
-
-    def __init__(self, *clusters: ClusterSettings) -> None:
-        self._app = application(ConsoleSettings(clusters))
-
-    async def __aenter__(self) -> httpx.AsyncClient:
-        self._lifespan = self._app.router.lifespan_context(self._app)
-        state = await self._lifespan.__aenter__()
-        assert state is not None
-        transport = httpx.ASGITransport(_WithState(self._app, dict(state)))
-        self.client = httpx.AsyncClient(transport=transport, base_url=ORIGIN, timeout=60)
-        return self.client
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.client.aclose()
-        await self._lifespan.__aexit__(None, None, None)
-
-
-class _WithState:
-    """What a server does: each request gets the state of the lifespan."""
-
-    def __init__(self, app: ASGIApp, state: dict[str, object]) -> None:
-        self._app, self._state = app, state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, "state": dict(self._state)}, receive, send)
 
 
 async def page(console: httpx.AsyncClient, path: str) -> str:
@@ -175,7 +144,7 @@ async def test_a_change_that_another_site_asks_for_is_refused(
 
 
 async def test_a_cluster_without_a_broker_has_a_page_that_says_why(tmp_path: Path) -> None:
-    async with Serving(
+    async with serving(
         ClusterSettings("one", "127.0.0.1:1", ClientConfig),
         ClusterSettings("two", "127.0.0.1:2", ClientConfig),
     ) as console:
@@ -190,7 +159,7 @@ async def test_a_cluster_without_a_broker_has_a_page_that_says_why(tmp_path: Pat
 
 async def test_a_broker_that_went_away_leaves_the_last_state_on_the_page(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
-        async with Serving(ClusterSettings("local", f"127.0.0.1:{broker.port}", ClientConfig)) as console:
+        async with serving(ClusterSettings("local", f"127.0.0.1:{broker.port}", ClientConfig)) as console:
             await page(console, "/c/local/")
             broker.kill()
             for _ in range(200):

@@ -20,6 +20,7 @@ from ottla.console.pages import respond
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.groups import group, groups
 from ottla.console.pages.overview import overview
+from ottla.console.pages.records import record, records
 from ottla.console.pages.topics import topic, topics
 from ottla.console.settings import ConsoleSettings
 from ottla.console.web.guards import Guards
@@ -27,7 +28,7 @@ from ottla.console.web.rendering import Renderer
 
 
 class Shared(TypedDict):
-    """What the requests of a running application share."""
+    """The state that requests of a running application share."""
 
     clusters: ShownClusters
 
@@ -47,6 +48,8 @@ def application(settings: ConsoleSettings) -> Starlette:
             Route("/c/{cluster}/", overview),
             Route("/c/{cluster}/topics", topics),
             Route("/c/{cluster}/topics/{topic}", topic),
+            Route("/c/{cluster}/topics/{topic}/records", records),
+            Route("/c/{cluster}/topics/{topic}/record", record),
             Route("/c/{cluster}/groups", groups),
             Route("/c/{cluster}/group", group),
             Mount("/static", StaticFiles(packages=[("ottla.console", "static")]), name="static"),

@@ -36,7 +36,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """What the console serves, and where.
+    """The clusters that the console serves, and its address.
 
     `names` are the names of hosts by which browsers may ask for it: a request under another name is refused,
     for it comes from a page of somebody else whose name leads here (DNS rebinding).

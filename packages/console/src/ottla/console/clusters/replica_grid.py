@@ -34,7 +34,7 @@ class ReplicaGrid:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """What a broker carries: partitions that it leads, replicas, and those of them that lag."""
+    """The load of a broker: partitions that it leads, replicas, and those of them that lag."""
 
     leaders: int = 0
     replicas: int = 0

@@ -1,1 +1,1 @@
-"""What all pages share: guards of requests, rendering, formats of numbers and times, and tables."""
+"""Parts of all pages: guards of requests, rendering, formats of numbers and times, and tables."""

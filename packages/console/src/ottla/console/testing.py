@@ -1,0 +1,33 @@
+"""A console in the process of a test, and a client for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ottla.console.app import application
+from ottla.console.settings import ClusterSettings, ConsoleSettings
+
+ORIGIN = "http://127.0.0.1:8180"
+
+
+@asynccontextmanager
+async def serving(*clusters: ClusterSettings) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve a console for clusters, and return a client whose requests come from a page of it."""
+    app = application(ConsoleSettings(clusters))
+    async with app.router.lifespan_context(app) as state:
+        transport = httpx.ASGITransport(_with_state(app, dict(state or {})))
+        async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, timeout=60) as client:
+            yield client
+
+
+def _with_state(app: ASGIApp, state: dict[str, object]) -> ASGIApp:
+    """Give each request the state of the application, as a server does."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": dict(state)}, receive, send)
+
+    return serve
