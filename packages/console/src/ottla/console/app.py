@@ -17,11 +17,14 @@ from starlette.staticfiles import StaticFiles
 from ottla.client.environment import monotonic_s
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.pages import respond
+from ottla.console.pages.access import access
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.groups import group, groups
 from ottla.console.pages.overview import overview
 from ottla.console.pages.records import record, records
+from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.topics import topic, topics
+from ottla.console.pages.transactions import transactions
 from ottla.console.settings import ConsoleSettings
 from ottla.console.web.guards import Guards
 from ottla.console.web.rendering import Renderer
@@ -52,6 +55,9 @@ def application(settings: ConsoleSettings) -> Starlette:
             Route("/c/{cluster}/topics/{topic}/record", record),
             Route("/c/{cluster}/groups", groups),
             Route("/c/{cluster}/group", group),
+            Route("/c/{cluster}/transactions", transactions),
+            Route("/c/{cluster}/settings", settings_page),
+            Route("/c/{cluster}/access", access),
             Mount("/static", StaticFiles(packages=[("ottla.console", "static")]), name="static"),
         ],
         middleware=[Middleware(Guards, names=settings.names)],

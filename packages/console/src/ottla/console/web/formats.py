@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -63,3 +64,9 @@ def printable(text: str) -> str:
         letter if letter.isprintable() or letter in " \n\t" else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def entity(parts: Mapping[str, str | None]) -> str:
+    """Return the entity of a quota in words: `user anna, client-id <default>`."""
+    named = sorted(parts.items(), reverse=True)
+    return ", ".join(f"{kind} {'<default>' if name is None else name}" for kind, name in named)
