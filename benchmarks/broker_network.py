@@ -75,12 +75,20 @@ def compile_native(folder: Path) -> None:
 
 
 def load(
-    folder: Path, port: int, topic: str, case: Case, seconds: float, last: int, *, floor: bool
+    folder: Path,
+    port: int,
+    topic: str,
+    case: Case,
+    seconds: float,
+    last: int,
+    *,
+    floor: bool,
+    program: str = "load",
 ) -> list[float]:
     """Run the load generator; return its figures."""
     arguments = [case.api, topic, "0", case.size, case.connections, case.in_flight, seconds, last]
     done = subprocess.run(
-        [str(folder / "load"), "127.0.0.1", str(port), *map(str, arguments)],
+        [str(folder / program), "127.0.0.1", str(port), *map(str, arguments)],
         env={**os.environ, "OTTLA_FLOOR": "1"} if floor else None,
         capture_output=True, text=True, timeout=seconds + 180, check=False,
     )  # fmt: skip
@@ -143,11 +151,22 @@ def segment_of(folder: Path, contender: Contender, topic: str, case: Case, count
 
 
 def measure(
-    folder: Path, pid: int, port: int, topic: str, case: Case, seconds: float, last: int, **how: bool
+    folder: Path,
+    pid: int,
+    port: int,
+    topic: str,
+    case: Case,
+    seconds: float,
+    last: int,
+    *,
+    floor: bool,
+    program: str = "load",
 ) -> tuple[float, float, float]:
     """Load one broker; return CPU µs per request, requests a second, and p99 in µs."""
     before = cpu_of(pid)
-    requests, took, _, _, _, errors, _, p99 = load(folder, port, topic, case, seconds, last, **how)
+    requests, took, _, _, _, errors, _, p99 = load(
+        folder, port, topic, case, seconds, last, floor=floor, program=program
+    )
     if errors:
         raise RuntimeError(f"{case.name}: {errors:.0f} of {requests:.0f} answers were errors")
     return (cpu_of(pid) - before) / requests * 1e6, requests / took, p99

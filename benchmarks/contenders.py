@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +111,7 @@ def touch_free_memory(part: float = 0.6) -> None:
     )
 
 
-def show(title: str, rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:
+def show(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...]) -> None:
     """Print a table with aligned columns."""
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]

@@ -7,6 +7,7 @@
  * Produce sends version 7, one v2 batch of one record of VALUE_BYTES; fetch sends version 4 and asks for the
  * offsets 0..OFFSETS-1 in turn. Prints: requests seconds own_cpu_seconds bytes_in bytes_out errors p50_us p99_us.
  * OTTLA_FLOOR=1 skips the look into responses: the floor server does not speak Kafka.
+ * Compiled with -DTLS and -lssl -lcrypto it speaks TLS 1.3, and trusts every certificate.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -22,6 +23,10 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef TLS
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#endif
 
 static void put16(char *p, int v) { p[0] = v >> 8; p[1] = v; }
 static void put32(char *p, uint32_t v) { v = htonl(v); memcpy(p, &v, 4); }
@@ -138,6 +143,9 @@ static size_t make_fetch(char *p, size_t max_bytes) {
 
 struct connection {
     int fd, in_flight, armed;
+#ifdef TLS
+    SSL *tls;
+#endif
     char *out;
     size_t out_have, out_sent;
     char head[512];
@@ -145,6 +153,45 @@ struct connection {
     double sent_at[256];
     unsigned first, last;
 };
+
+#ifdef TLS
+static SSL_CTX *make_context(void) {
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(context, 1);             /* one system call for several records */
+    SSL_CTX_set_default_read_buffer_len(context, 128 << 10);
+    return context;
+}
+
+static void begin_tls(struct connection *c, SSL_CTX *context) {
+    c->tls = SSL_new(context);
+    SSL_set_fd(c->tls, c->fd);
+    if (SSL_connect(c->tls) != 1) { ERR_print_errors_fp(stderr); exit(1); }
+}
+
+static ssize_t tls_result(struct connection *c, int n) {
+    if (n > 0) return n;
+    int error = SSL_get_error(c->tls, n);
+    if (error == SSL_ERROR_ZERO_RETURN) return 0;
+    errno = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? EAGAIN : EPROTO;
+    return -1;
+}
+
+static ssize_t wire_send(struct connection *c, const char *data, size_t size) {
+    return tls_result(c, SSL_write(c->tls, data, (int)size));
+}
+
+static ssize_t wire_recv(struct connection *c, char *data, size_t size) {
+    return tls_result(c, SSL_read(c->tls, data, (int)size));
+}
+#else
+static ssize_t wire_send(struct connection *c, const char *data, size_t size) {
+    return send(c->fd, data, size, MSG_NOSIGNAL);
+}
+
+static ssize_t wire_recv(struct connection *c, char *data, size_t size) { return recv(c->fd, data, size, 0); }
+#endif
 
 static char *request;
 static size_t request_size, out_room;
@@ -199,7 +246,7 @@ static void fill(int ep, struct connection *c) {
             }
             if (!c->out_have) break;
         }
-        ssize_t n = send(c->fd, c->out + c->out_sent, c->out_have - c->out_sent, MSG_NOSIGNAL);
+        ssize_t n = wire_send(c, c->out + c->out_sent, c->out_have - c->out_sent);
         if (n < 0) {
             if (errno == EAGAIN) { arm(ep, c, 1); return; }
             perror("send");
@@ -214,7 +261,7 @@ static void fill(int ep, struct connection *c) {
 /* The first bytes of a response are kept for a look; the rest is received and dropped. */
 static void drain(struct connection *c) {
     for (;;) {
-        ssize_t n = recv(c->fd, sink, sizeof sink, 0);
+        ssize_t n = wire_recv(c, sink, sizeof sink);
         if (n == 0) { fprintf(stderr, "the broker closed the connection\n"); exit(1); }
         if (n < 0) {
             if (errno == EAGAIN) return;
@@ -237,7 +284,9 @@ static void drain(struct connection *c) {
             c->body_left -= take;
             if (!c->body_left) answered(c);
         }
+#ifndef TLS
         if ((size_t)n < sizeof sink) return;
+#endif
     }
 }
 
@@ -268,6 +317,9 @@ int main(int argc, char **argv) {
     out_room = request_size > (1 << 20) ? request_size : (1 << 20) + request_size;
     latencies = malloc(latency_room * sizeof *latencies);
     int ep = epoll_create1(0);
+#ifdef TLS
+    SSL_CTX *context = make_context();
+#endif
     struct connection *all = calloc(connections, sizeof *all);
     for (int i = 0; i < connections; i++) {
         struct connection *c = &all[i];
@@ -275,6 +327,9 @@ int main(int argc, char **argv) {
         c->fd = socket(AF_INET, SOCK_STREAM, 0);
         if (connect(c->fd, (struct sockaddr *)&address, sizeof address)) { perror("connect"); return 1; }
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+#ifdef TLS
+        begin_tls(c, context);
+#endif
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
         c->out = malloc(out_room);
         struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ottla.broker.config import BrokerConfig
+from ottla.broker.config import BrokerConfig, broker_config_from
 from ottla.broker.log.files.file_slices import Slice
 from ottla.broker.log.files.file_system import DiskFiles
 from ottla.broker.metrics import Metrics
@@ -30,6 +31,8 @@ from ottla.broker.network.testing import server_of
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.routes import Route, Routes
 from ottla.broker.runtime.loop_budget import LONG
+from ottla.broker.security.tls.contexts import ListenerTls
+from ottla.broker.security.tls.testing import Authority
 from ottla.protocol.api import ApiKey
 
 BOUND_S = 60
@@ -54,7 +57,23 @@ def expected(parts: list[bytes | Slice]) -> bytes:
     return b"".join(one if isinstance(one, bytes) else one.read() for one in parts)
 
 
-async def exchange(answers: list[list[bytes | Slice]], *, slow: bool, in_steps: bool = False) -> None:
+def tls() -> tuple[ListenerTls, ssl.SSLContext]:
+    """Return the TLS of a listener, and that of its clients."""
+    authority = Authority()
+    broker = authority.sign("broker")
+    config = broker_config_from(
+        {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": broker.chain_pem,
+            "ssl.keystore.key": broker.key_pem(),
+        }
+    )
+    return ListenerTls("SSL", config, is_of_brokers=False), ssl.create_default_context(cadata=authority.pem)
+
+
+async def exchange(
+    answers: list[list[bytes | Slice]], *, slow: bool, in_steps: bool = False, encrypted: bool = False
+) -> None:
     def handler(services: None, request: Any, context: RequestContext) -> Regions:
         context.turn.steps = LONG + 1 if in_steps else 0
         return Regions(answers[context.header.correlation_id])
@@ -62,8 +81,9 @@ async def exchange(answers: list[list[bytes | Slice]], *, slow: bool, in_steps: 
     config = BrokerConfig(socket_send_buffer_bytes=8192 if slow else -1)
     routes = Routes([Route(ApiKey.LIST_GROUPS, 0, 0, handler, borrows_buffer=not in_steps)])
     async with asyncio.timeout(BOUND_S), server_of(routes, config) as server:
-        host, port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(host, port, limit=4096)
+        of_listener, of_client = tls() if encrypted else (None, None)
+        host, port = await server.listen("IT", "127.0.0.1", 0, tls=of_listener)
+        reader, writer = await asyncio.open_connection(host, port, limit=4096, ssl=of_client)
         try:
             for number in range(len(answers)):
                 frame = struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, number, -1)
@@ -79,9 +99,10 @@ async def exchange(answers: list[list[bytes | Slice]], *, slow: bool, in_steps: 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("seed", range(2))
 def test_regions_arrive_whole_and_in_order(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], slow: bool, seed: int
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], slow: bool, seed: int, encrypted: bool
 ) -> None:
     rng = random.Random(seed)
     path = tmp_path / "regions"
@@ -98,13 +119,14 @@ def test_regions_arrive_whole_and_in_order(
     ]
 
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(exchange(answers, slow=slow))
+        runner.run(exchange(answers, slow=slow, encrypted=encrypted))
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
 def test_a_long_answer_arrives_whole_and_in_order(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], slow: bool
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], slow: bool, encrypted: bool
 ) -> None:
     path = tmp_path / "regions"
     path.write_bytes(random.Random(0).randbytes(10_000))
@@ -112,7 +134,7 @@ def test_a_long_answer_arrives_whole_and_in_order(
     long = [part for at in range(3_000) for part in (b"%d" % at, Slice(file, at, at % 100))]
 
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(exchange([long, [b"short"], long], slow=slow, in_steps=True))
+        runner.run(exchange([long, [b"short"], long], slow=slow, in_steps=True, encrypted=encrypted))
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -212,8 +234,9 @@ async def test_a_long_answer_is_sent_over_many_turns_of_the_loop(tmp_path: Path)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
 def test_a_file_that_ends_early_closes_the_connection(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], encrypted: bool
 ) -> None:
     path = tmp_path / "short"
     path.write_bytes(b"x" * 100)
@@ -223,7 +246,7 @@ def test_a_file_that_ends_early_closes_the_connection(
         asyncio.Runner(loop_factory=loop) as runner,
         pytest.raises((asyncio.IncompleteReadError, ConnectionError)),
     ):
-        runner.run(exchange([[b"head", Slice(file, 50, 100)]], slow=False))
+        runner.run(exchange([[b"head", Slice(file, 50, 100)]], slow=False, encrypted=encrypted))
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

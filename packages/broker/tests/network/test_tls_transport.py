@@ -24,7 +24,7 @@ from ottla.broker.quotas.handshakes import UnfinishedHandshakes
 from ottla.broker.security.tls.contexts import ListenerTls
 from ottla.broker.security.tls.testing import DAY, Authority, Certificate
 
-BOUND_S = 30
+BOUND_S = 120
 AUTHORITY = Authority()
 BROKER = AUTHORITY.sign("broker")
 ALICE = AUTHORITY.sign("alice")
@@ -123,6 +123,93 @@ async def test_requests_are_answered_in_pieces_of_one_byte(tmp_path: Path) -> No
             client.writer.write(bytes([byte]))
             await client.writer.drain()
         assert await client.numbers(1) == [7]
+
+
+class Encrypted:
+    """A client's end whose records go over the wire in any pieces."""
+
+    def __init__(
+        self, context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="127.0.0.1")
+        self.reader, self.writer = reader, writer
+
+    async def shake(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self.writer.write(self.outgoing.read())
+                self.incoming.write(await self.reader.read(65_536))
+            else:
+                break
+
+    def records(self, data: bytes) -> bytes:
+        """Encrypt; what is left of the handshake comes first."""
+        self.tls.write(data)
+        return self.outgoing.read()
+
+
+@on_both_loops
+async def test_records_are_read_in_pieces_of_any_size(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    async with listening() as there:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        there.writers.append(writer)
+        client = Encrypted(client_context(tmp_path), reader, writer)
+        await client.shake()
+        frames = [
+            heartbeat(number) + b"\0" * chance.choice((0, 3, 900, 16_400, 70_000)) for number in range(60)
+        ]
+        stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+        wire = b""
+        while stream:
+            size = chance.choice((1, 4, 200, 16_384))
+            wire, stream = wire + client.records(stream[:size]), stream[size:]
+        while wire:
+            size = chance.choice((1, 3, 6, 1_000, 16_406, 40_000, 200_000))
+            writer.write(wire[:size])
+            wire = wire[size:]
+            await asyncio.sleep(0.001)
+        answers = Client(reader, writer)
+        found: list[int] = []
+        while len(found) < len(frames):
+            client.incoming.write(await answers.reader.read(65_536))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                while True:
+                    (number,) = struct.unpack(">4xi", client.tls.read(10)[:8])
+                    found.append(number)
+        assert found == list(range(60))
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 20])
+@on_both_loops
+async def test_a_client_that_leaves_amid_a_record_is_closed(tmp_path: Path, size: int) -> None:
+    async with listening() as there:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        there.writers.append(writer)
+        client = Encrypted(client_context(tmp_path), reader, writer)
+        await client.shake()
+        writer.write(client.outgoing.read())
+        await until(there.server.connections.all)
+        writer.write(client.records(b"x" * 100)[:size])
+        writer.write_eof()
+        await until(lambda: not there.server.connections.all())
+
+
+@pytest.mark.parametrize("kind", [0x17, 0x16, 0x80])
+@on_both_loops
+async def test_a_record_that_is_too_long_is_refused_by_its_header(tmp_path: Path, kind: int) -> None:
+    async with listening() as there:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        there.writers.append(writer)
+        client = Encrypted(client_context(tmp_path), reader, writer)
+        await client.shake()
+        writer.write(client.outgoing.read() + bytes([kind, 3, 3, 0xFF, 0xFF]))
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        await until(lambda: not there.server.connections.all())
 
 
 @on_both_loops

@@ -218,15 +218,17 @@ class SecureBroker(BrokerThread):
 class BrokerProcess:
     """A broker in a separate process, which can be killed, paused and restarted.
 
-    `python` may be set to the interpreter of another environment: the next start is of the version in it.
+    With `listeners` among the settings it is reached at the first of them. `python` may be set to the
+    interpreter of another environment: the next start is of the version in it.
     """
 
     def __init__(self, data_dir: Path | str, settings: Mapping[str, str] | None = None) -> None:
         self.data_dir = Path(data_dir)
         self.host = "127.0.0.1"
-        self.port = 0
-        self.python = sys.executable
         self._settings = dict(settings or {})
+        first = self._settings.get("listeners", "").partition(",")[0]
+        self.port = int(first.rpartition(":")[2] or 0)
+        self.python = sys.executable
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

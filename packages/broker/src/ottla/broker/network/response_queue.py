@@ -20,7 +20,8 @@ MOST_PARTS_AT_ONCE: Final = 512
 """Parts of responses that are sent in one turn of the event loop: a system call each takes 2 µs and more."""
 MAX_UNSENT_BYTES: Final = 1 << 20
 """Bytes of responses at which they are written before the next request begins; one may be larger."""
-
+ENCRYPTED_AT_ONCE: Final = 131_072
+"""Bytes that are read and encrypted before the socket is asked whether it takes more: eight records."""
 
 _ONCE: Final = select.EPOLLOUT | select.EPOLLONESHOT
 
@@ -158,18 +159,41 @@ class ResponseQueue(UnsentParts):
         self._transport.write(data)
 
     def _write_regions(self) -> None:
-        """Write through a transport that encrypts, some parts in each turn of the loop."""
-        data: list[bytes] = []
-        size = 0
-        while self.parts and len(data) < MOST_PARTS_AT_ONCE and size < MAX_UNSENT_BYTES:
-            part = self.parts.popleft()
-            data.append(part if isinstance(part, bytes) else part.read())
-            size += len(data[-1])
-        self._transport.write(b"".join(data))
-        if self.parts:
-            self._go_on_soon()
-        else:
+        """Write through a transport that encrypts, as much as the socket takes, some parts in each turn."""
+        try:
+            for _ in range(MAX_UNSENT_BYTES // ENCRYPTED_AT_ONCE):
+                if not self.parts or self.transport_paused:
+                    break
+                self._transport.write(self._next_bytes())
+        except OSError:
+            self._transport.abort()
+            self.parts.clear()
+            return
+        if not self.parts:
             self.has_regions, self.queued_bytes = False, 0
+        elif not self.transport_paused:
+            self._go_on_soon()
+
+    def _next_bytes(self) -> bytes:
+        """Take the next parts, or as much of a region as is encrypted at once. Raises OSError."""
+        data: list[bytes] = []
+        room = ENCRYPTED_AT_ONCE
+        while self.parts and room > 0 and len(data) < MOST_PARTS_AT_ONCE:
+            part = self.parts[0]
+            if isinstance(part, bytes):
+                data.append(part)
+                self.parts.popleft()
+            else:
+                size = min(room, part.length - self._sent)
+                data.append(part.file.pread(size, part.position + self._sent))
+                if len(data[-1]) < size:
+                    raise OSError("the file ended before the region did")
+                self._sent += size
+                if self._sent == part.length:
+                    self._sent = 0
+                    self.parts.popleft()
+            room -= len(data[-1])
+        return data[0] if len(data) == 1 else b"".join(data)
 
     def _go_on_soon(self) -> None:
         self.waiting = True
