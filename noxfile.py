@@ -2,6 +2,8 @@
 
 Sessions install the packages of this tree together and editable. Only `build` and `lowest` make
 wheels, because they are about wheels.
+
+The module has over 500 lines because nox takes all sessions from one file.
 """
 
 from __future__ import annotations

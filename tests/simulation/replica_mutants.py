@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ottla.broker.api import list_offsets
 from ottla.broker.api.fetch import reading as fetch_read
 from ottla.broker.api.produce import delayed as delayed_produce
 from ottla.broker.cluster.configs import Configs
+from ottla.broker.cluster.notifications import Notifications
 from ottla.broker.cluster.zookeeper_session import SessionLease
 from ottla.broker.log.hosting.log_opening import LogOpener
 from ottla.broker.log.state.leader_epochs import LeaderEpochs
@@ -247,10 +249,10 @@ def settings_unknown_to_other_brokers() -> list[Patch]:
 def config_notifications_ignored() -> list[Patch]:
     """A broker does not follow changes of settings."""
 
-    async def follow(self: Configs) -> None:
-        await self._moved.wait()
+    async def follow(self: Notifications) -> None:
+        await asyncio.Event().wait()
 
-    return [(Configs, "follow", follow)]
+    return [(Notifications, "follow", follow)]
 
 
 @mutant(within=400)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from ottla.broker.cluster.acls import MOST_ATTEMPTS, NOTIFICATION_LIFE_MS, Acls, AclsBusy
+from ottla.broker.cluster.acls import MOST_ATTEMPTS, Acls, AclsBusy
+from ottla.broker.cluster.notifications import NOTIFICATION_LIFE_MS
 from ottla.broker.runtime.clock import SystemClock
 from ottla.broker.security.acls.authorizer import AclAuthorizer
 from ottla.broker.security.acls.bindings import Entry, Pattern, PatternType, PermissionType

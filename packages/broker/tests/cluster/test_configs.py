@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.cluster.configs import (
+from ottla.broker.cluster.broker_settings import (
     DEFAULT,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT_BROKER,
     DYNAMIC_TOPIC,
     STATIC_BROKER,
-    Configs,
     Entry,
 )
+from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig, LogConfig, broker_config_from
 from ottla.broker.runtime.environment import Environment
@@ -198,7 +198,7 @@ async def test_a_brokers_own_setting_wins_over_the_clusters(harness: Harness) ->
 
 
 async def test_read_only_settings_and_those_of_other_brokers_cannot_be_altered(harness: Harness) -> None:
-    with pytest.raises(InvalidRequest, match=r"dynamically: broker\.id"):
+    with pytest.raises(InvalidConfig, match=r"dynamically: broker\.id"):
         await harness.configs.alter_broker("1", lambda _: {"broker.id": "7"}, permit=anyone)
     with pytest.raises(InvalidRequest, match="Unexpected broker id, expected 1, but received 2"):
         await harness.configs.alter_broker("2", lambda _: {}, permit=anyone)
@@ -213,7 +213,8 @@ async def test_a_value_from_the_file_is_described_as_static(harness: Harness) ->
 
 async def test_settings_that_are_used_only_at_the_start_are_read_only(harness: Harness) -> None:
     assert harness.broker_entry("zookeeper.connect").read_only
-    assert harness.broker_entry("listeners").read_only
+    assert harness.broker_entry("socket.request.max.bytes").read_only
+    assert not harness.broker_entry("listeners").read_only
     assert not harness.broker_entry("max.connections.per.ip").read_only
     with pytest.raises(InvalidConfig, match=r"overrides must be a list of host:limit, not '10\.0\.0\.1'"):
         await harness.configs.alter_broker(
@@ -359,3 +360,110 @@ async def test_two_changes_at_once_are_both_kept(harness: Harness) -> None:
 
     own = {"flush.before.acknowledge": changes.pop("flush.before.acknowledge")}
     assert await stored(harness) == (changes, own)
+
+
+# ---- passwords
+
+JAAS = "listener.name.login.plain.sasl.jaas.config"
+LINE = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_anna="correct horse";'
+
+
+def of_broker(session: MemorySession, **secrets: str) -> Configs:
+    keys = {f"password.encoder.{name.replace('_', '.')}": text for name, text in secrets.items()}
+    return Configs(session, broker_config_from(keys), Environment(), 1)
+
+
+async def stored_of_broker(session: MemorySession) -> dict[str, str]:
+    data, _ = await session.get(paths.config_entity("brokers", "1"))
+    return dict(ConfigEntity.decode("brokers/1", data).config)
+
+
+def overrides_of(configs: Configs) -> dict[str, str]:
+    return dict(configs.broker.listener_overrides)
+
+
+async def test_a_password_is_encrypted_in_its_znode_and_has_no_value_in_descriptions(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    configs = of_broker(harness.session, secret="s1")
+
+    await configs.alter_broker("1", lambda _: {JAAS: LINE, "max.connections": "7"}, permit=anyone)
+
+    stored = await stored_of_broker(harness.session)
+    assert stored["max.connections"] == "7"
+    assert "cipherAlgorithm:AES/CBC/PKCS5Padding" in stored[JAAS]
+    assert overrides_of(configs) == {JAAS: LINE}
+    (entry,) = [entry for entry in configs.describe_broker("1") if entry.name == JAAS]
+    assert (entry.value, entry.sensitive, entry.source) == (None, True, DYNAMIC_BROKER)
+    assert "correct horse" not in repr(configs.describe_broker("1"))
+    assert "correct horse" not in caplog.text
+
+
+async def test_another_broker_of_the_id_reads_the_password(harness: Harness) -> None:
+    await of_broker(harness.session, secret="s1").alter_broker("1", lambda _: {JAAS: LINE}, permit=anyone)
+
+    later = of_broker(harness.session, secret="s1")
+    await later.load()
+
+    assert overrides_of(later) == {JAAS: LINE}
+
+
+async def test_a_password_that_stays_keeps_its_text(harness: Harness) -> None:
+    configs = of_broker(harness.session, secret="s1")
+    await configs.alter_broker("1", lambda _: {JAAS: LINE}, permit=anyone)
+    before = await stored_of_broker(harness.session)
+
+    await configs.alter_broker("1", lambda present: present | {"max.connections": "7"}, permit=anyone)
+
+    assert await stored_of_broker(harness.session) == before | {"max.connections": "7"}
+
+
+async def test_without_a_secret_a_password_is_refused_in_kafkas_words(harness: Harness) -> None:
+    configs = of_broker(harness.session)
+    await configs.alter_broker("1", lambda _: {JAAS: LINE}, permit=anyone, validate_only=True)  # as Kafka
+
+    with pytest.raises(InvalidConfig, match="Password encoder secret not configured"):
+        await configs.alter_broker("1", lambda _: {JAAS: LINE}, permit=anyone)
+    assert not await harness.session.exists(paths.config_entity("brokers", "1"))
+
+
+async def test_all_brokers_together_have_no_password(harness: Harness) -> None:
+    configs = of_broker(harness.session, secret="s1")
+
+    with pytest.raises(InvalidConfig, match="broker id must be specified"):
+        await configs.alter_broker("", lambda _: {JAAS: LINE}, permit=anyone)
+
+
+async def test_a_password_of_another_secret_is_ignored_by_name_and_stays_where_it_is(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    await of_broker(harness.session, secret="s1").alter_broker("1", lambda _: {JAAS: LINE}, permit=anyone)
+    before = await stored_of_broker(harness.session)
+    for other in (of_broker(harness.session, secret="s2"), of_broker(harness.session)):
+        await other.load()
+        assert overrides_of(other) == {}
+
+        await other.alter_broker("1", lambda present: present | {"max.connections": "7"}, permit=anyone)
+        assert await stored_of_broker(harness.session) == before | {"max.connections": "7"}
+        await other.alter_broker("1", lambda present: {JAAS: present[JAAS]}, permit=anyone)
+
+    named = [record.__dict__ for record in caplog.records if record.message == "dynamic password ignored"]
+    assert {record["key"] for record in named} == {JAAS}
+    assert any("this secret" in record["reason"] for record in named)
+    assert any("needs password.encoder.secret" in record["reason"] for record in named)
+
+
+async def test_passwords_of_the_old_secret_are_encrypted_again_at_the_start(harness: Harness) -> None:
+    await of_broker(harness.session, secret="s1").alter_broker("1", lambda _: {JAAS: LINE}, permit=anyone)
+    changed = of_broker(harness.session, secret="s2", old_secret="s1")
+
+    await changed.brokers.renew_passwords()
+    await changed.brokers.renew_passwords()  # there is nothing left to encrypt again
+    await changed.load()
+
+    assert overrides_of(changed) == {JAAS: LINE}
+    new_alone = of_broker(harness.session, secret="s2")
+    await new_alone.load()
+    assert overrides_of(new_alone) == {JAAS: LINE}
+    _, stat = await harness.session.get(paths.config_entity("brokers", "1"))
+    assert stat.version == 1

@@ -340,7 +340,7 @@ def test_no_secret_of_a_listener_stands_in_the_text_of_the_settings() -> None:
         ("sasl.jaas.config", "per-broker"),
         ("listener.name.a.sasl.jaas.config", "per-broker"),
         ("listener.name.a.plain.sasl.jaas.config", "per-broker"),
-        ("listener.name.a.sasl.server.max.receive.size", "read-only"),
+        ("listener.name.a.sasl.server.max.receive.size", "per-broker"),
         ("listener.name.A.sasl.jaas.config", None),
         ("listener.name.a.socket.listen.backlog.size", None),
         ("listener.name.a.plain.plain.sasl.jaas.config", None),

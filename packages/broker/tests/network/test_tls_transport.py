@@ -412,7 +412,7 @@ class Half:
     """A login that is not finished."""
 
     def __init__(self) -> None:
-        self.reason = ""
+        self.listener_name, self.reason = "SSL", ""
 
     def give_up(self, reason: str) -> None:
         self.reason = reason

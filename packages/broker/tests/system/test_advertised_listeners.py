@@ -25,7 +25,7 @@ from ottla.client.config import Address
 from ottla.client.connection import Connection
 from ottla.producer import Producer
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request_header
-from ottla.protocol.errors import ErrorCode, InvalidConfig, InvalidRequest
+from ottla.protocol.errors import ErrorCode, InvalidConfig
 from ottla.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -259,5 +259,5 @@ async def test_all_brokers_together_have_no_addresses(
     coordinator: EmbeddedCoordinator, tmp_path: Path
 ) -> None:
     async with broker_on(coordinator, tmp_path, 1) as one:
-        with pytest.raises(InvalidRequest, match=r"at default cluster level: advertised\.listeners"):
+        with pytest.raises(InvalidConfig, match=r"broker id must be specified: advertised\.listeners"):
             await advertise(one, "PLAINTEXT://localhost:9092", entity="")

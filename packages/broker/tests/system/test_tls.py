@@ -260,7 +260,7 @@ async def one_broker(tmp_path: Path, **more: str) -> AsyncIterator[tuple[Broker,
         **more,
     }
     async with asyncio.timeout(BOUND_S), Broker(load_broker_config(flags=settings).config) as broker:
-        yield broker, broker._addresses["SSL"][1], tmp_path / "keys" / "authority.pem"
+        yield broker, broker.listeners.port_of("SSL"), tmp_path / "keys" / "authority.pem"
 
 
 async def test_a_certificate_whose_file_changes_is_used_and_open_connections_go_on(tmp_path: Path) -> None:

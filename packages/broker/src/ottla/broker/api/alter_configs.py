@@ -19,7 +19,8 @@ from ottla.protocol.messages.configs import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.configs import Configs, Permit
+    from ottla.broker.cluster.broker_settings import Permit
+    from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.config import BrokerConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.cluster.configs import DEFAULT, Entry
+from ottla.broker.cluster.broker_settings import DEFAULT, Entry
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import DESCRIBE_CONFIGS, DESCRIBE_TOPIC_CONFIGS, Permission
 from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
@@ -10,6 +11,7 @@ from ottla.broker.security.principal import ANONYMOUS
 from ottla.protocol.errors import (
     DelegationTokenAuthDisabled,
     DelegationTokenRequestNotAllowed,
+    ErrorCode,
     InvalidRequest,
     KafkaError,
 )
@@ -32,15 +34,23 @@ async def handle(
     services: Needs, request: ExpireDelegationTokenRequest, context: RequestContext
 ) -> ExpireDelegationTokenResponse:
     """Respond with the token's end."""
+    period_ms, secret = request.expiry_time_period_ms, bytes(request.hmac)
+    error, expires_at_ms = await changed_expiry(
+        services, context, lambda tokens: tokens.expire(secret, str(context.principal), period_ms)
+    )
+    return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_at_ms)
+
+
+async def changed_expiry(
+    services: Needs, context: RequestContext, change: Callable[[DelegationTokens], Awaitable[int]]
+) -> tuple[int, int]:
+    """Change the expiry of a token; return the error code, and the expiry or -1."""
     try:
         tokens = tokens_for(services, context)
         with zookeeper_errors(InvalidRequest):
-            expires_at_ms = await tokens.expire(
-                bytes(request.hmac), str(context.principal), request.expiry_time_period_ms
-            )
+            return ErrorCode.NONE, await change(tokens)
     except KafkaError as error:
-        return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=-1)
-    return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires_at_ms)
+        return error.code, -1
 
 
 def tokens_for(services: Needs, context: RequestContext) -> DelegationTokens:

@@ -1,9 +1,7 @@
 """The cluster's ACLs: read from ZooKeeper, followed, and changed there, as Kafka's AclAuthorizer does it.
 
-A pattern's rules stand in one znode. A writer changes it together with a numbered notification. Every broker
-first watches the notifications, then reads all rules, then reads again the rules that a notification names: a
-notification is a hint, the rules are the truth. The authorizer decides by the rules in memory, so a broker
-without ZooKeeper decides by those that it read last.
+A pattern's rules stand in one znode, which a writer changes together with a notification. The authorizer
+decides by the rules in memory, so a broker without ZooKeeper decides by those that it read last.
 
 Rules that cannot be read, of another version or damaged, stop everybody but super users on the resources of
 their pattern: a denial may stand in them. Apache Kafka takes damaged ones for none, and refuses to start with
@@ -14,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from ottla.broker.cluster.notifications import Notifications, quietly
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.runtime.loop_budget import slices
 from ottla.broker.security.acls.bindings import Entry, Pattern, PatternType, PermissionType
@@ -28,12 +27,9 @@ from ottla.zookeeper.session import (
     BadVersion,
     Create,
     Delete,
-    EventType,
     NodeExists,
     NoNode,
     SetData,
-    WatchEvent,
-    ZooKeeperError,
 )
 from ottla.zookeeper.znodes.acls import (
     RESOURCE_TYPES,
@@ -52,10 +48,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Change = Callable[[frozenset[Entry]], frozenset[Entry]]
 
-NOTIFICATION_LIFE_MS: Final = 15 * 60_000
 RETRY_BACKOFF_S: Final = 0.1
 MOST_ATTEMPTS: Final = 11
 """Attempts to change the rules of one pattern while others change them, too."""
@@ -66,47 +60,6 @@ class AclsBusy(Exception):
     """The rules of a pattern were changed by others in each of many attempts."""
 
 
-class Notifications:
-    """The numbered notifications below one znode: each is read once, and removed past its life."""
-
-    def __init__(self, session: Session, folder: str, clock: Clock) -> None:
-        self._session = session
-        self._folder = folder
-        self._clock = clock
-        self._created_ms: dict[str, int] = {}
-        """The notifications that were read and still exist."""
-
-    async def skip(self, watch: Callable[[WatchEvent], None]) -> None:
-        """Watch for new ones, and take those that are there for read."""
-        names = await self._session.children(self._folder, watch)
-        now_ms = self._clock.now_ms()
-        self._created_ms = {name: self._created_ms.get(name, now_ms) for name in names}
-
-    async def read_new(self, watch: Callable[[WatchEvent], None]) -> list[tuple[str, bytes]]:
-        """Watch again, and return path and data of the new ones."""
-        names = await self._session.children(self._folder, watch)
-        found: list[tuple[str, bytes]] = []
-        for some in slices([name for name in names if name not in self._created_ms]):
-            found += [read for read in await asyncio.gather(*map(self._read, some)) if read is not None]
-        self._created_ms = {name: at for name, at in self._created_ms.items() if name in set(names)}
-        await self._remove_old()
-        return found
-
-    async def _read(self, name: str) -> tuple[str, bytes] | None:
-        path = f"{self._folder}/{name}"
-        try:
-            data, stat = await self._session.get(path)
-        except NoNode:
-            return None
-        self._created_ms[name] = stat.ctime_ms
-        return path, data
-
-    async def _remove_old(self) -> None:
-        end_ms = self._clock.now_ms() - NOTIFICATION_LIFE_MS
-        for name in [name for name, at_ms in self._created_ms.items() if at_ms < end_ms]:
-            await _quietly(self._session.delete(f"{self._folder}/{name}"), NoNode)
-
-
 class Acls:
     """The ACLs of the cluster. `on_change` is called after each change of what the authorizer decides by."""
 
@@ -114,48 +67,34 @@ class Acls:
         self.authorizer = authorizer
         self.on_change: list[Callable[[], None]] = []
         self._session = session
-        folders = (paths.acl_changes(is_prefixed=False), paths.acl_changes(is_prefixed=True))
-        self._notifications = [Notifications(session, folder, clock) for folder in folders]
-        self._moved = asyncio.Event()
-        self._reload = False
+        self._notifications = Notifications(
+            session,
+            clock,
+            (paths.acl_changes(is_prefixed=False), paths.acl_changes(is_prefixed=True)),
+            read_all=self._read_stored,
+            read_named=self._read_named,
+            about="ACLs",
+        )
+        self.load = self._notifications.load
+        """Reads all rules. Raises ZooKeeperError."""
+        self.follow = self._notifications.follow
+        """Applies changes until cancelled."""
         self._is_announced = False
         self._unknown_types: set[str] = set()
 
     # ---- following ZooKeeper
 
-    async def load(self) -> None:
-        """Watch for notifications, then read all rules. Raises ZooKeeperError."""
-        self._reload = False
+    async def _read_stored(self) -> None:
         await _make_paths(self._session)
-        for notifications in self._notifications:
-            await notifications.skip(self._notified)
         await self._read_all([*await self._stored_patterns(), *self.authorizer.rules.patterns()])
 
-    async def follow(self) -> None:
-        """Apply changes until cancelled. After a lost connection all rules are read again."""
-        while True:
-            await self._moved.wait()
-            self._moved.clear()
-            try:
-                await (self.load() if self._reload else self._read_notified())
-            except ZooKeeperError as error:
-                _log.warning("changes of ACLs not read", extra={"reason": str(error)})
-                self._reload = True
-                await asyncio.sleep(RETRY_BACKOFF_S)
-                self._moved.set()
-
-    def _notified(self, event: WatchEvent) -> None:
-        self._reload |= event.type is EventType.NONE
-        self._moved.set()
-
-    async def _read_notified(self) -> None:
+    async def _read_named(self, notifications: Iterable[tuple[str, bytes]]) -> None:
         patterns: list[Pattern] = []
-        for notifications in self._notifications:
-            for path, data in await notifications.read_new(self._notified):
-                try:
-                    patterns.append(_pattern_of(AclChange.decode(path, data)))
-                except MalformedZnode as error:
-                    _log.error("notification of ACLs ignored", extra={"path": path, "reason": str(error)})
+        for path, data in notifications:
+            try:
+                patterns.append(_pattern_of(AclChange.decode(path, data)))
+            except MalformedZnode as error:
+                _log.error("notification of ACLs ignored", extra={"path": path, "reason": str(error)})
         await self._read_all(patterns)
 
     async def _stored_patterns(self) -> list[Pattern]:
@@ -195,9 +134,9 @@ class Acls:
         """Call the listeners once for the changes of one turn of the loop."""
         if not self._is_announced:
             self._is_announced = True
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._call_listeners)
 
-    def _tell(self) -> None:
+    def _call_listeners(self) -> None:
         self._is_announced = False
         for changed in self.on_change:
             changed()
@@ -263,14 +202,7 @@ async def _make_paths(session: Session) -> None:
     for path, stat in zip(needed, existing, strict=True):
         if stat is None:
             create = partial(session.create, path, make_parents=True)
-            await retrying(lambda create=create: _quietly(create(), NodeExists))  # type: ignore[misc]
-
-
-async def _quietly(call: Awaitable[object], ignored: type[ZooKeeperError]) -> None:
-    try:
-        await call
-    except ignored:
-        return
+            await retrying(lambda create=create: quietly(create(), NodeExists))  # type: ignore[misc]
 
 
 def _write(pattern: Pattern, entries: frozenset[Entry], version: int) -> Write:

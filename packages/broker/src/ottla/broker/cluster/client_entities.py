@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.cluster.topic_settings import MISSING
+from ottla.broker.cluster.topic_settings import MISSING, write_entity
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
 from ottla.zookeeper.session import BadVersion, NodeExists, NoNode
-from ottla.zookeeper.znodes import ConfigChange, ConfigEntity
+from ottla.zookeeper.znodes import ConfigEntity
 
 if TYPE_CHECKING:
     from ottla.zookeeper.session import Session
@@ -106,14 +106,9 @@ class ClientEntities:
             present, version = await self.read(entity_path)
             node = ConfigEntity(entity_path, change(dict(present)))
             try:
-                if version == MISSING:
-                    await self._session.create(node.path, node.encode(), make_parents=True)
-                else:
-                    await self._session.set(node.path, node.encode(), version=version)
+                await write_entity(self._session, node, version)
             except (BadVersion, NodeExists):
                 continue
-            announced = ConfigChange(entity_path)
-            await self._session.create(announced.path, announced.encode(), sequential=True, make_parents=True)
             await self.refresh(entity_path)
             return
 

@@ -1,8 +1,7 @@
 """Delegation tokens (KIP-48): in ZooKeeper as Kafka keeps them, and in the memory of every broker.
 
 A token is a name and a password for logins by SCRAM, which an owner hands to its workers. The password is
-derived from the token's id with `delegation.token.secret.key`, which all brokers have. A writer changes the
-token's znode and then adds a notification, by which every broker reads the token again.
+derived from the token's id with `delegation.token.secret.key`, which all brokers have.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ import logging
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ottla.broker.cluster.acls import Notifications
-from ottla.broker.cluster.zookeeper_session import retrying
+from ottla.broker.cluster.notifications import Notifications, quietly
 from ottla.broker.runtime.loop_budget import slices
 from ottla.broker.security.sasl.mechanisms import Identity
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential, ScramHash, ScramUser
@@ -29,7 +26,7 @@ from ottla.protocol.errors import (
 )
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
-from ottla.zookeeper.session import EventType, NodeExists, NoNode, WatchEvent, ZooKeeperError
+from ottla.zookeeper.session import NodeExists, NoNode
 from ottla.zookeeper.znodes.delegation_tokens import DelegationToken
 
 if TYPE_CHECKING:
@@ -38,8 +35,6 @@ if TYPE_CHECKING:
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
-
-RETRY_BACKOFF_S: Final = 0.1
 
 
 class DelegationTokens:
@@ -53,46 +48,27 @@ class DelegationTokens:
         self._tokens: dict[str, DelegationToken] = {}
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         """By token and mechanism: made with the first login, because it takes milliseconds."""
-        self._notifications = Notifications(session, paths.DELEGATION_TOKEN_CHANGES, environment.clock)
-        self._moved = asyncio.Event()
-        self._reload = False
+        self._notifications = Notifications(
+            session,
+            environment.clock,
+            (paths.DELEGATION_TOKEN_CHANGES,),
+            read_all=self._read_stored,
+            read_named=self._read_named,
+            about="delegation tokens",
+        )
+        self.load = self._notifications.load
+        """Reads all tokens. Raises ZooKeeperError."""
+        self.follow = self._notifications.follow
+        """Applies changes until cancelled."""
 
     # ---- following ZooKeeper
 
-    async def load(self) -> None:
-        """Watch for notifications, then read all tokens. Raises ZooKeeperError."""
-        self._reload = False
-        for path in (paths.DELEGATION_TOKENS, paths.DELEGATION_TOKEN_CHANGES):
-            await retrying(partial(self._make, path))
-        await self._notifications.skip(self._notified)
+    async def _read_stored(self) -> None:
+        await quietly(self._session.create(paths.DELEGATION_TOKENS, make_parents=True), NodeExists)
         await self._read_all({*await self._session.children(paths.DELEGATION_TOKENS), *self._tokens})
 
-    async def _make(self, path: str) -> None:
-        try:
-            await self._session.create(path, make_parents=True)
-        except NodeExists:
-            return
-
-    async def follow(self) -> None:
-        """Apply changes until cancelled. After a lost connection all tokens are read again."""
-        while True:
-            await self._moved.wait()
-            self._moved.clear()
-            try:
-                await (self.load() if self._reload else self._read_notified())
-            except ZooKeeperError as error:
-                _log.warning("changes of delegation tokens not read", extra={"reason": str(error)})
-                self._reload = True
-                await asyncio.sleep(RETRY_BACKOFF_S)
-                self._moved.set()
-
-    def _notified(self, event: WatchEvent) -> None:
-        self._reload |= event.type is EventType.NONE
-        self._moved.set()
-
-    async def _read_notified(self) -> None:
-        found = await self._notifications.read_new(self._notified)
-        await self._read_all({data.decode(errors="replace") for _, data in found})
+    async def _read_named(self, notifications: Iterable[tuple[str, bytes]]) -> None:
+        await self._read_all({data.decode(errors="replace") for _, data in notifications})
 
     async def _read_all(self, token_ids: Iterable[str]) -> None:
         for some in slices(sorted(token_ids)):

@@ -160,8 +160,11 @@ class Registration:
         _log.info("registered", extra={"broker": self._broker_id, "broker_epoch": epoch})
         return epoch
 
-    async def move_to(self, endpoints: tuple[Endpoint, ...]) -> None:
+    async def move_to(self, config: BrokerConfig, endpoints: tuple[Endpoint, ...]) -> None:
         """Register other endpoints: in the znode of the present session, which keeps its broker epoch."""
+        self._config = config
+        if endpoints == self.endpoints:
+            return
         self.endpoints = endpoints
         await self._rewrite()
         where = ", ".join(map(str, endpoints))

@@ -78,6 +78,19 @@ async def read_entity(session: Session, kind: str, name: str) -> tuple[dict[str,
         return {}, stat.version
 
 
+async def write_entity(session: Session, node: ConfigEntity, version: int) -> None:
+    """Write Kafka's znode of an entity that had this version, and announce it to all brokers.
+
+    Raises BadVersion or NodeExists if it has changed since.
+    """
+    if version == MISSING:
+        await session.create(node.path, node.encode(), make_parents=True)
+    else:
+        await session.set(node.path, node.encode(), version=version)
+    change = ConfigChange(node.entity_path)
+    await session.create(change.path, change.encode(), sequential=True, make_parents=True)
+
+
 async def _read_own(session: Session, topic: str) -> tuple[Mapping[str, str], int]:
     path = paths.ottla_topic_settings(topic)
     try:

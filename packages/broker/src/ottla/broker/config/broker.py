@@ -19,6 +19,7 @@ from ottla.broker.config.compression import (
 )
 from ottla.broker.config.metrics import MetricsSettings
 from ottla.broker.config.network import NetworkSettings, RequestLimits
+from ottla.broker.config.password_encoder import PasswordEncoderSettings
 from ottla.broker.config.quotas import QuotaSettings
 from ottla.broker.config.sasl import SaslSettings
 from ottla.broker.config.tls import TlsSettings
@@ -43,6 +44,7 @@ class BrokerConfig(
     TransactionSettings,
     AuthorizationSettings,
     SaslSettings,
+    PasswordEncoderSettings,
     ZooKeeperClientSettings,
     MetricsSettings,
 ):

@@ -23,7 +23,7 @@ LISTENER_PREFIX: Final = "listener.name."
 OVERRIDES: Final = "listener_overrides"
 """The field of `BrokerConfig` that is no key: the texts of the keys of single listeners."""
 
-_CLUSTER_WIDE: Final = frozenset({"max.connections", "max.connection.creation.rate"})
+_CLUSTER_WIDE: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 _OF_LISTENERS: Final = _CLUSTER_WIDE | {"connections.max.reauth.ms", "principal.builder.class"}
 _PREFIXES_OF_LISTENERS: Final = ("ssl.", "sasl.")
 _OF_MECHANISMS: Final = ("sasl.", "connections.max.reauth.ms")
@@ -78,8 +78,11 @@ def find_key(cls: type[Any], name: str) -> Setting | None:
 
 
 def _update_of_listener(base: Setting) -> Update:
-    """Return how a listener's own value changes: security is each broker's own."""
-    return base.update if base.name in _CLUSTER_WIDE or base.update == "read-only" else "per-broker"
+    """Return how a listener's own value changes: security is each broker's own.
+
+    As in Kafka, all of them may change, also those that cannot for all listeners at once.
+    """
+    return base.update if base.name in _CLUSTER_WIDE else "per-broker"
 
 
 def overrides_of(overrides: Mapping[str, str], listener: str, mechanism: str | None) -> dict[str, str]:

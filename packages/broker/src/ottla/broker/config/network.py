@@ -63,7 +63,9 @@ class NetworkSettings:
     listeners: str = setting(
         "PLAINTEXT://127.0.0.1:9092",
         "Addresses to listen on, as NAME://host:port separated by commas; an empty host is every interface. "
-        "A properties file without this key stands for PLAINTEXT://:9092, as in Kafka.",
+        "A properties file without this key stands for PLAINTEXT://:9092, as in Kafka. Listeners may be "
+        "added, moved and removed while the broker runs; that of brokers may only be moved.",
+        update="per-broker",
     )
     advertised_listeners: str | None = setting(
         None,
@@ -78,7 +80,9 @@ class NetworkSettings:
     """The keys of single listeners (`listener.name.<name>.`) with their texts. No key itself."""
     listener_security_protocol_map: str = setting(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
-        "The security protocol of each listener name.",
+        "The security protocol of each listener name. It may change while the broker runs, but not for a "
+        "listener that is there.",
+        update="per-broker",
     )
     inter_broker_listener_name: str | None = setting(None, "The listener for requests between brokers.")
     inter_broker_networks: str = setting(

@@ -7,6 +7,7 @@ from typing import Final
 from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import at_least, between, setting
 
+_PER_BROKER: Final = "per-broker"
 _ITS_OWN: Final = "A class of Kafka's own; the broker does what it does."
 
 
@@ -23,15 +24,17 @@ class SaslSettings:
         ("GSSAPI",),
         "The mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI "
         "(Kerberos).",
+        update=_PER_BROKER,
     )
     sasl_jaas_config: str | None = setting(
         None,
         "The login module of a mechanism with its options: users, and the login of this broker at others. It "
         "has an effect as listener.name.<listener>.<mechanism>.sasl.jaas.config only, as in Kafka.",
         is_secret=True,
+        update=_PER_BROKER,
     )
     sasl_mechanism_inter_broker_protocol: str = setting(
-        "GSSAPI", "The mechanism by which this broker logs in at other brokers."
+        "GSSAPI", "The mechanism by which this broker logs in at other brokers.", update=_PER_BROKER
     )
     sasl_server_max_receive_size: int = setting(
         524_288, "The largest request before a login, and the largest token.", at_least(1)
@@ -46,18 +49,25 @@ class SaslSettings:
 
     # --- the login of this broker at others
     sasl_login_refresh_window_factor: float = setting(
-        0.8, "The share of a token's life after which the next one is asked for.", between(0.5, 1.0)
+        0.8,
+        "The share of a token's life after which the next one is asked for.",
+        between(0.5, 1.0),
+        update=_PER_BROKER,
     )
     sasl_login_refresh_window_jitter: float = setting(
-        0.05, "The most that is added to that share by chance.", between(0.0, 0.25)
+        0.05, "The most that is added to that share by chance.", between(0.0, 0.25), update=_PER_BROKER
     )
     sasl_login_refresh_min_period_seconds: int = setting(
         60,
         "The least time between two tokens, unless this and the buffer are longer than a token lives.",
         between(0, 900),
+        update=_PER_BROKER,
     )
     sasl_login_refresh_buffer_seconds: int = setting(
-        300, "How long before its end a token is replaced at the latest.", between(0, 3_600)
+        300,
+        "How long before its end a token is replaced at the latest.",
+        between(0, 3_600),
+        update=_PER_BROKER,
     )
     sasl_login_connect_timeout_ms: int | None = setting(
         None, "How long a connection to the server of tokens may take; by default 10 s.", at_least(1)
@@ -87,16 +97,18 @@ class SaslSettings:
         None,
         "The name of the brokers' service in Kerberos: `kafka` for kafka/host@REALM. The option serviceName "
         "of the JAAS line may name it, too.",
+        update=_PER_BROKER,
     )
     sasl_kerberos_principal_to_local_rules: tuple[str, ...] = setting(
         ("DEFAULT",),
         "Rules like RULE:[1:$1@$0](.*@EXAMPLE.COM)s/@.*// by which a name of Kerberos becomes a user; the "
         "first that applies counts. DEFAULT takes the first component of a name in the default realm.",
+        update=_PER_BROKER,
     )
-    sasl_kerberos_kinit_cmd: str = setting("/usr/bin/kinit", _BY_LIBRARY)
-    sasl_kerberos_ticket_renew_window_factor: float = setting(0.8, _BY_LIBRARY)
-    sasl_kerberos_ticket_renew_jitter: float = setting(0.05, _BY_LIBRARY)
-    sasl_kerberos_min_time_before_relogin: int = setting(60_000, _BY_LIBRARY, long=True)
+    sasl_kerberos_kinit_cmd: str = setting("/usr/bin/kinit", _BY_LIBRARY, update=_PER_BROKER)
+    sasl_kerberos_ticket_renew_window_factor: float = setting(0.8, _BY_LIBRARY, update=_PER_BROKER)
+    sasl_kerberos_ticket_renew_jitter: float = setting(0.05, _BY_LIBRARY, update=_PER_BROKER)
+    sasl_kerberos_min_time_before_relogin: int = setting(60_000, _BY_LIBRARY, long=True, update=_PER_BROKER)
 
     # --- OAUTHBEARER
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(

@@ -99,9 +99,11 @@ class TlsSettings:
     ssl_allow_san_changes: bool = setting(
         False, "Whether a new key store may lack alternative names of the present certificate."
     )
-    ssl_engine_factory_class: str | None = setting(None, _JAVA)
-    ssl_protocol: str = setting("TLSv1.3", "Accepted for compatibility: ssl.enabled.protocols decides.")
-    ssl_provider: str | None = setting(None, _OPENSSL)
-    ssl_keymanager_algorithm: str = setting("SunX509", _OPENSSL)
-    ssl_trustmanager_algorithm: str = setting("PKIX", _OPENSSL)
-    ssl_secure_random_implementation: str | None = setting(None, _OPENSSL)
+    ssl_engine_factory_class: str | None = setting(None, _JAVA, update=_PER_BROKER)
+    ssl_protocol: str = setting(
+        "TLSv1.3", "Accepted for compatibility: ssl.enabled.protocols decides.", update=_PER_BROKER
+    )
+    ssl_provider: str | None = setting(None, _OPENSSL, update=_PER_BROKER)
+    ssl_keymanager_algorithm: str = setting("SunX509", _OPENSSL, update=_PER_BROKER)
+    ssl_trustmanager_algorithm: str = setting("PKIX", _OPENSSL, update=_PER_BROKER)
+    ssl_secure_random_implementation: str | None = setting(None, _OPENSSL, update=_PER_BROKER)

@@ -44,6 +44,7 @@ class Acceptor:
         self._accepted = accepted
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -58,6 +59,7 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no more and give the address back."""
+        self._is_closed = True
         if self._resume is not None:
             self._resume.cancel()
         if self._socket.fileno() >= 0:
@@ -80,6 +82,9 @@ class Acceptor:
                 return
 
     async def _connect(self, accepted: socket.socket) -> None:
+        if self._is_closed:  # the listener was removed in the turn in which this came
+            accepted.close()
+            return
         try:
             await self._loop.connect_accepted_socket(self._make, accepted)
         except OSError as error:

@@ -24,7 +24,7 @@ from ottla.broker.network.response_queue import FullSockets
 from ottla.broker.network.serving_lease import ServingLease
 from ottla.broker.network.session import Session, SessionState
 from ottla.broker.network.shared import Shared
-from ottla.broker.quotas.connections import CreationRates
+from ottla.broker.quotas.connections import CreationRates, is_address
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import StepQueue
 
@@ -40,8 +40,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("request")
 
 DRAIN_S: Final = 5.0
+AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+"""An address as `getaddrinfo` returns it."""
 CLOSING_MS: Final = 0.0625
 """The cost of the end of a connection: 10 µs for a step, and 50 µs for its consequences in later turns."""
+
+
+def _address_info(host: str, port: int) -> AddressInfo:
+    """Return what an address, or every interface, is bound by; it does not block."""
+    return socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
 
 
 def _no_broker(_: Session) -> bool:
@@ -73,7 +80,8 @@ class Server:
         )
         self.creation_rates = CreationRates(config)
         self.queue = RequestQueue(config.queued_max_requests, budget.arrived_requests)
-        self._listening: list[Acceptor] = []
+        self._listening: dict[tuple[str, tuple[str, int]], Acceptor] = {}
+        """The addresses that are taken, by the listener's name and the address."""
         self._not_accepted = LimitedWarnings(log, clock.monotonic_ms)
         self._tls: TlsShared | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -156,17 +164,29 @@ class Server:
         """
         state = initial_state if begin_login is None else SessionState.UNAUTHENTICATED
         acceptor = Acceptor(
-            self._bind(host, port, shares_port),
+            await self._bind(host, port, shares_port),
             self._connections_of(name, state, begin_login, tls),
             backlog=self._config.socket_listen_backlog_size,
             warnings=self._not_accepted,
             spawn=self.spawn,
             accepted=lambda: self.creation_rates.accepted(name, self._clock.monotonic_ms()),
         )
-        self._listening.append(acceptor)
+        self._listening[name, acceptor.address] = acceptor
         if serve:
             acceptor.serve()
         return acceptor.address
+
+    def close_address(self, name: str, address: tuple[str, int]) -> None:
+        """Give an address of a listener back; its open connections stay."""
+        self._listening.pop((name, address)).close()
+
+    def close_connections(self, name: str) -> None:
+        """Close the connections of a listener that was removed, once their responses are written."""
+        for connection in self.connections.all():
+            if connection.session.listener_name == name:
+                connection.close()
+        if self._tls is not None:
+            self._tls.unfinished.give_up_of(name)
 
     def _connections_of(
         self,
@@ -201,19 +221,31 @@ class Server:
 
     async def serve(self) -> None:
         """Begin to accept on every address that was taken without serving."""
-        for acceptor in self._listening:
+        for acceptor in self._listening.values():
             acceptor.serve()
 
-    def _bind(self, host: str, port: int, shares_port: bool) -> socket.socket:
+    def check_is_free(self, host: str, port: int) -> None:
+        """Take an address, unless it has a name that would have to be resolved, and give it back.
+
+        Raises OSError.
+        """
+        if not host or is_address(host):
+            self._bound(_address_info(host, port), shares_port=False).close()
+
+    async def _resolve(self, host: str, port: int) -> AddressInfo:
+        if not host or is_address(host):
+            return _address_info(host, port)
+        return (await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+
+    async def _bind(self, host: str, port: int, shares_port: bool) -> socket.socket:
         try:
-            return self._bound(host, port, shares_port)
+            return self._bound(await self._resolve(host, port), shares_port)
         except OSError as error:
             reason = f"cannot listen on {host or '*'}:{port}: {error.strerror or error}"
             raise OSError(error.errno, reason) from error
 
-    def _bound(self, host: str, port: int, shares_port: bool) -> socket.socket:
-        info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = info[0]
+    def _bound(self, info: AddressInfo, shares_port: bool) -> socket.socket:
+        family, kind, protocol, _, address = info
         plug = socket.socket(family, kind, protocol)
         try:
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -235,7 +267,7 @@ class Server:
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; open connections stay."""
-        for acceptor in self._listening:
+        for acceptor in self._listening.values():
             acceptor.close()
         self._listening.clear()
 

@@ -82,8 +82,7 @@ class OpenConnections(Generic[C]):
         self._of_listeners: Counter[str] = Counter()
         """Open connections by the listener's name."""
         self._listener_limits: dict[str, int] = {}
-        several = len(config.parsed_listeners) > 1
-        self._listener_of_brokers = config.interbroker_listener if several else None
+        self._listener_of_brokers: str | None = None
         self._reserved: C | None = None
         """The connection from this machine that was admitted beyond the limits."""
         self._reserved_since_ms = 0.0
@@ -123,6 +122,8 @@ class OpenConnections(Generic[C]):
 
     def set_limits(self, config: BrokerConfig) -> None:
         """Hold new connections to these limits; open ones stay."""
+        several = len(config.parsed_listeners) > 1
+        self._listener_of_brokers = config.interbroker_listener if several else None
         self._quotas.in_all = config.max_connections
         self._quotas.per_address = config.max_connections_per_ip
         self._listener_limits = own_limits(config, "max_connections")

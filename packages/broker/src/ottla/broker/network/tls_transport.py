@@ -243,6 +243,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._client.began(principal)
         self._take(memoryview(self._incoming.read()))  # what came behind the client's last message
 
+    @property
+    def listener_name(self) -> str:
+        """The listener that the client has connected to."""
+        return self._listener.name
+
     def give_up(self, reason: str) -> None:
         """Close a handshake that takes too long, or makes room for another."""
         self._failed(reason)

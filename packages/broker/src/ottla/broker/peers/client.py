@@ -259,18 +259,18 @@ class Peers:
         """`tls` returns the context for connections to a listener of other brokers; None: without TLS."""
         self._metadata = metadata
         self._listener = config.interbroker_listener
-        self._security = {
-            listener: security_of(config, listener)
-            for listener in (config.interbroker_listener, config.controller_listener)
-        }
         self._controller_listener = config.controller_listener
         self._tls = tls
         self._tokens: Mapping[str, BrokerToken] = {}
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Connect from where this broker is advertised now: from the next request on."""
+        """Connect from where this broker is advertised, with its present login: from the next request on."""
         self._source_host = source_host_of(config)
+        self._security = {
+            listener: security_of(config, listener)
+            for listener in (self._listener, self._controller_listener)
+        }
 
     def use_tokens(self, tokens: Mapping[str, BrokerToken]) -> None:
         """Log in with tokens, by listener, which replace themselves before they end."""

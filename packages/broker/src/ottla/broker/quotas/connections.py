@@ -40,12 +40,12 @@ class CreationRates:
 
     def configure(self, config: BrokerConfig) -> None:
         """Hold connections to these rates; a rate that has changed is measured from now on."""
+        several = len(config.parsed_listeners) > 1
+        self._listener_of_brokers = config.interbroker_listener if several else None
         of_listeners = own_limits(config, "max_connection_creation_rate")
         if self._rates == (config.max_connection_creation_rate, of_listeners):
             return
         self._rates = config.max_connection_creation_rate, of_listeners
-        several = len(config.parsed_listeners) > 1
-        self._listener_of_brokers = config.interbroker_listener if several else None
         self._of_broker = _bucket(config, config.max_connection_creation_rate)
         self._of_listeners = {
             name: bucket for name, rate in of_listeners.items() if (bucket := _bucket(config, rate))

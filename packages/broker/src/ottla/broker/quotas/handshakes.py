@@ -25,6 +25,11 @@ _PREFIX: Final = 64
 class Unfinished(Protocol):
     """A connection that may be given up before its handshake is done."""
 
+    @property
+    def listener_name(self) -> str:
+        """The listener that it came to."""
+        ...
+
     def give_up(self, reason: str) -> None:
         """Close at once."""
         ...
@@ -76,6 +81,12 @@ class UnfinishedHandshakes:
         del of_host[connection]
         if not of_host:
             del self._by_host[due[1]]
+
+    def give_up_of(self, listener_name: str) -> None:
+        """Give up the connections of a listener that was removed."""
+        for connection in [found for found in self._due_s if found.listener_name == listener_name]:
+            self.end(connection)
+            connection.give_up("the listener was removed")
 
     def close(self) -> None:
         """Wait for no time any more."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ottla.broker.cluster.inter_broker_access import UnknownBrokers
 from ottla.broker.requests.context import CloseConnection
 from ottla.broker.requests.permissions import CLUSTER_ACTION, Permission
-from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Operation, Resource, ResourceType
+from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Resource, ResourceType
 from ottla.protocol.acls import OPERATIONS
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import (
@@ -40,8 +40,8 @@ REFUSALS: Final[dict[ResourceType, type[KafkaError]]] = {
 NO_OPERATIONS_ASKED: Final = -(2**31)
 """The authorized operations in a response to a request that does not ask for them."""
 _PERMISSIONS: Final = {
-    int(kind): [Permission(Operation(code), ResourceType(kind)) for code in codes]
-    for kind, codes in OPERATIONS.items()
+    int(kind): [Permission(operation, kind) for operation in operations]
+    for kind, operations in OPERATIONS.items()
 }
 _ALL_OPERATIONS: Final = {
     kind: sum(1 << permission.operation for permission in permissions)

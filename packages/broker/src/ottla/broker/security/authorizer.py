@@ -6,40 +6,13 @@ its lists (`RequestContext.allows`). Without a configured authorizer every reque
 
 from __future__ import annotations
 
-from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, Protocol
 
 from ottla.broker.security.principal import Principal
-
-
-class Operation(IntEnum):
-    """Operations, with Kafka's codes of ACLs. ALL stands in rules only."""
-
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-
-
-class ResourceType(IntEnum):
-    """Types of resources, with Kafka's codes of ACLs."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
+from ottla.protocol.acls import CLUSTER_NAME
+from ottla.protocol.acls import Operation as Operation
+from ottla.protocol.acls import ResourceType as ResourceType
 
 
 class Resource(NamedTuple):
@@ -49,7 +22,7 @@ class Resource(NamedTuple):
     name: str
 
 
-CLUSTER: Final = Resource(ResourceType.CLUSTER, "kafka-cluster")
+CLUSTER: Final = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def plain_address(text: str) -> str:

@@ -24,7 +24,6 @@ from ottla.broker.cluster.registration import (
     make_roots,
 )
 from ottla.broker.cluster.zookeeper_session import SessionLease, measure_session, retrying
-from ottla.broker.config.listeners import advertised_host
 from ottla.broker.config.logins import has_logins
 from ottla.broker.config.metrics import metrics_access_of
 from ottla.broker.config.zookeeper_client import zookeeper_security_of
@@ -43,15 +42,16 @@ from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.security.authorizer import ALLOW_ALL
 from ottla.broker.security.tls.listeners import TlsOfListeners
+from ottla.broker.server.broker_listeners import BrokerListeners
 from ottla.broker.server.composition import Composition, Parts
 from ottla.broker.server.leadership_handover import FullDirectoryHandover
 from ottla.broker.server.local_control_requests import LocalSender
 from ottla.broker.server.periodic_tasks import schedule
 from ottla.protocol.topics import TopicPartition
-from ottla.zookeeper.znodes import Endpoint, LogDirEvent
+from ottla.zookeeper.znodes import LogDirEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from ottla.broker.api.services import Services
     from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
@@ -94,9 +94,10 @@ class Broker:
         self.cluster_id = ""
         self.services: Services
         self.parts: Parts
+        self.listeners: BrokerListeners
         self._ended = asyncio.Event()
         self._end: Exception | None = None
-        self._addresses: dict[str, tuple[str, int]] = {}
+        self._changing_listeners = asyncio.Lock()
         self._access: ZooKeeperAccess | None = None
         self._stack = AsyncExitStack()
 
@@ -129,13 +130,13 @@ class Broker:
     @property
     def address(self) -> str:
         """`host:port` of the first listener, as it is bound."""
-        host, port = self._addresses[self.config.parsed_listeners[0].name]
+        host, port = self.listeners.first
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def port(self) -> int:
         """The port of the first listener."""
-        return self._addresses[self.config.parsed_listeners[0].name][1]
+        return self.listeners.first[1]
 
     # ---- starting: parts stop in the reverse order
 
@@ -176,8 +177,8 @@ class Broker:
         await enter(services.verification)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
-        services.configs.on_broker_change.append(self._server.set_limits)
-        await self._bind(logins)
+        self.listeners = BrokerListeners(self._server, self.tls, self._open_logins, logins)
+        await self.listeners.bind(services.config)
         if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
             now_ms = self.environment.clock.monotonic_ms
             lease = SessionLease(session, self.broker_id, self._server.lease, now_ms)
@@ -286,8 +287,7 @@ class Broker:
 
     def _schedule(self, scheduler: BackgroundTasks, services: Services) -> None:
         schedule(scheduler, self.config, services, self.metrics)
-        if self.tls.is_used:
-            scheduler.every("certificates", CERTIFICATES_EVERY_MS, self.tls.read_changed_files)
+        scheduler.every("certificates", CERTIFICATES_EVERY_MS, self.tls.read_changed_files)
 
     def _subscribe(self, services: Services) -> None:
         self._full_directories = FullDirectoryHandover(
@@ -307,12 +307,11 @@ class Broker:
         """
         logins, configs = None, services.configs
         if any(map(has_logins, self.config.parsed_listeners)):
-            from ottla.broker.server.listener_logins import BrokerLogins
-
-            logins = await BrokerLogins.open(self.config, services, self._control, self.metrics)
-            self.parts.peers.use_tokens(logins.tokens)
-            self._stack.callback(logins.close)
+            logins = await self._begin_logins(services)
+        await configs.brokers.renew_passwords()
         await configs.load()
+        if logins is not None:
+            await logins.configure(configs.broker)
         self._start_tls(services)
         if services.delegation_tokens is not None:
             await retrying(services.delegation_tokens.load)
@@ -321,6 +320,20 @@ class Broker:
             tls = self.tls.of(self.config.interbroker_listener)
             own_name = logins.own_name if logins else lambda: None
             check_brokers_may_act(self.config, services.acls.authorizer, tls, own_name)
+        return logins
+
+    async def _begin_logins(self, services: Services) -> BrokerLogins:
+        from ottla.broker.server.listener_logins import BrokerLogins  # not needed where none logs in
+
+        logins = await BrokerLogins.open(services, self._control, self.metrics)
+        self._stack.callback(logins.close)
+        self.parts.peers.use_tokens(logins.tokens)
+        return logins
+
+    async def _open_logins(self) -> BrokerLogins:
+        """Begin to follow users while the broker runs, with the first listener that has logins."""
+        logins = await self._begin_logins(self.services)
+        await retrying(self.services.configs.client_entities.load)
         return logins
 
     def _forget_partitions(self) -> None:
@@ -375,34 +388,21 @@ class Broker:
 
     # ---- joining the cluster
 
-    async def _bind(self, logins: BrokerLogins | None) -> None:
-        """Bind the listeners without accepting yet; ports that were 0 are known after this."""
-        listeners = self.config.parsed_listeners
-        ports = [listener.port for listener in listeners if listener.port]
-        for listener in listeners:
-            self._addresses[listener.name] = await self._server.listen(
-                listener.name,
-                listener.host,
-                listener.port,
-                tls=self.tls.of(listener.name),
-                shares_port=ports.count(listener.port) > 1,
-                begin_login=logins.begin_on(listener) if logins else None,
-                serve=False,
-            )
-
     def _join_cluster(self, session: Session, control: BackgroundTasks) -> None:
         services = self.services
         self._registration = Registration(
             session,
-            self.config,
+            services.config,
             self.environment,
             broker_id=self.broker_id,
-            endpoints=self._endpoints(services.config),
+            endpoints=self.listeners.endpoints(services.config),
             data_dirs=self._data_dirs,
             files=self._files,
         )
         self.parts.peers.configure(services.config)
-        services.configs.on_broker_change.append(self._advertise)
+        services.configs.on_broker_change.append(self._server.set_limits)
+        services.configs.checks.insert(0, self.listeners.check)
+        services.configs.on_broker_change.append(self._listeners_changed)
         control.lasting(services.configs.follow(), "config-changes")
         if services.delegation_tokens is not None:
             control.lasting(services.delegation_tokens.follow(), "delegation-token-changes")
@@ -412,21 +412,16 @@ class Broker:
         control.lasting(services.controller.run(), "controller")
         control.lasting(self.parts.alter_partition_requests.run(services.replicas), "isr-proposals")
 
-    def _endpoints(self, config: BrokerConfig) -> Iterable[Endpoint]:
-        for listener in config.parsed_advertised_listeners:
-            bound = self._addresses[listener.name]
-            yield Endpoint(listener.name, advertised_host(listener), listener.port or bound[1])
+    def _listeners_changed(self, _: BrokerConfig) -> None:
+        self._control.spawn(self._change_listeners(), "listeners")
 
-    def _advertise(self, config: BrokerConfig) -> None:
-        """Register the endpoints of `advertised.listeners`, if they have changed."""
-        endpoints = tuple(self._endpoints(config))
-        if endpoints != self._registration.endpoints:
-            self._control.spawn(self._move_to(endpoints), "advertised-listeners")
-
-    async def _move_to(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Register other endpoints, and then connect from there: before, others refuse that address."""
-        await self._registration.move_to(endpoints)
-        self.parts.peers.configure(self.services.config)
+    async def _change_listeners(self) -> None:
+        """Open, close and register listeners, and then connect from there: before, others refuse it."""
+        async with self._changing_listeners:
+            config = self.services.config
+            await self.listeners.change(config)
+            await self._registration.move_to(config, self.listeners.endpoints(config))
+            self.parts.peers.configure(config)
 
     async def _register(self) -> int:
         try:

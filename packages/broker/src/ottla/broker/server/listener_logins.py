@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ottla.broker.cluster.client_entities import USERS
 from ottla.broker.cluster.registration import StartupRefused
@@ -18,6 +18,7 @@ from ottla.broker.config.logins import (
     login_module,
     token_source,
 )
+from ottla.broker.config.sasl import SaslSettings
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.threads import LoginThreads
@@ -26,9 +27,12 @@ from ottla.broker.security.sasl.mechanisms import PlainServer, PlainUsers
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramServer
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ottla.broker.api.services import Services
     from ottla.broker.config import BrokerConfig
     from ottla.broker.config.listeners import Listener
+    from ottla.broker.config.logins import KerberosLogin
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.broker.runtime.environment import Environment
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
     from ottla.broker.security.sasl.scram import FindUser, ScramHash, ScramUser, UnknownUsers
 
 _log = logging.getLogger("request")
+
+T = TypeVar("T")
 
 
 @frozen
@@ -56,22 +62,60 @@ class Sources:
     tokens: Mapping[str, BrokerToken]
 
 
+class Loaded(Generic[T]):
+    """Values that were read for listeners, each again only when the settings that it was read by change."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, T] = {}
+        """By the listener's name."""
+        self._settings: Mapping[str, object] = {}
+
+    async def load(self, wanted: Mapping[str, object], read: Callable[[str], Awaitable[T]]) -> None:
+        """Read the new values, by the settings of each listener; an error leaves everything as it was."""
+        fresh = {
+            name: await read(name)
+            for name, settings in wanted.items()
+            if name not in self.values or self._settings[name] != settings
+        }
+        for name in self.values.keys() - wanted.keys():
+            del self.values[name]
+        self.values.update(fresh)
+        self._settings = dict(wanted)
+
+
 class BrokerLogins:
     """The logins on all listeners of one broker, and the users that it knows."""
 
-    def __init__(self, config: BrokerConfig, metrics: Metrics, sources: Sources) -> None:
-        self._config = config
+    def __init__(
+        self,
+        find_user: FindUser,
+        unknown_users: UnknownUsers,
+        environment: Environment,
+        tasks: BackgroundTasks,
+        metrics: Metrics,
+    ) -> None:
+        self._config: BrokerConfig
+        self._keys: Loaded[JwksKeys] = Loaded()
+        self._service_keys: Loaded[ServiceKey] = Loaded()
+        self._tokens: Loaded[BrokerToken] = Loaded()
+        self._sources = Sources(
+            find_user,
+            unknown_users,
+            environment,
+            LoginThreads(),
+            self._keys.values,
+            self._service_keys.values,
+            self._tokens.values,
+        )
+        self._tasks = tasks
         self._metrics = metrics
-        self._sources = sources
+        self._refreshing: dict[JwksKeys | BrokerToken, asyncio.Task[None]] = {}
+        self._rules: dict[str, ListenerLogins] = {}
+        self._counts: dict[str, LoginCounts] = {}
 
     @classmethod
-    async def open(
-        cls, config: BrokerConfig, services: Services, tasks: BackgroundTasks, metrics: Metrics
-    ) -> BrokerLogins:
-        """Follow the users in ZooKeeper: they are read when the dynamic settings are loaded.
-
-        Raises `StartupRefused` for keys of tokens, and for keytabs, that cannot be read.
-        """
+    async def open(cls, services: Services, tasks: BackgroundTasks, metrics: Metrics) -> BrokerLogins:
+        """Follow the users in ZooKeeper: they are read when the dynamic settings are loaded."""
         credentials, tokens = ScramCredentials(), services.delegation_tokens
         services.configs.client_entities.subscribe(USERS, credentials.entity_changed)
 
@@ -82,15 +126,7 @@ class BrokerLogins:
 
         environment = services.environment
         unknown_users = await shared_unknown_users(services.zookeeper, environment.random)
-        keys, threads = await _load_keys(config), LoginThreads()
-        for name, document in keys.items():
-            tasks.lasting(document.refresh(), f"jwks-{name}")
-        service_keys = await _open_service_keys(config, threads)
-        own_tokens = await _load_own_tokens(config, environment, threads)
-        for name, token in own_tokens.items():
-            tasks.lasting(token.refresh(), f"token-{name}")
-        sources = Sources(find_user, unknown_users, environment, threads, keys, service_keys, own_tokens)
-        return cls(config, metrics, sources)
+        return cls(find_user, unknown_users, environment, tasks, metrics)
 
     @property
     def tokens(self) -> Mapping[str, BrokerToken]:
@@ -111,73 +147,151 @@ class BrokerLogins:
             return None
         return _local_names(config, config.interbroker_listener, service_key).name_of(service_key.principal)
 
+    # ---- settings
+
+    async def configure(self, config: BrokerConfig) -> None:
+        """Use these settings for every login that begins from now on, also again on an open connection.
+
+        Raises `StartupRefused` for keys of tokens, and for keytabs, that cannot be read.
+        """
+        listeners = {listener.name: listener for listener in config.parsed_listeners if has_logins(listener)}
+        await self._load(config, listeners)
+        self._config = config
+        for name in self._rules.keys() - listeners.keys():
+            del self._rules[name]
+        for name, listener in listeners.items():
+            rules = self._rules_of(config, listener)
+            if name in self._rules:
+                self._rules[name].replace_by(rules)
+            else:
+                self._rules[name] = rules
+
     def begin_on(self, listener: Listener) -> Callable[[], Login] | None:
         """Return the function that begins a login on a listener; None where clients do not log in."""
         if not has_logins(listener):
             return None
-        return logins_of(self._config, listener, self._sources, self._metrics)
+        rules, clock = self._rules[listener.name], self._sources.environment.clock
+        return lambda: Login(rules, clock.now_ms, clock.monotonic_ms)
 
+    async def _load(self, config: BrokerConfig, listeners: Mapping[str, Listener]) -> None:
+        environment, threads = self._sources.environment, self._sources.threads
 
-async def _load_keys(config: BrokerConfig) -> dict[str, JwksKeys]:
-    found: dict[str, JwksKeys] = {}
-    for listener in filter(has_logins, config.parsed_listeners):
-        own = config.of_listener(listener.name, "OAUTHBEARER")
-        url = own.sasl_oauthbearer_jwks_endpoint_url
-        if url is None or "OAUTHBEARER" not in enabled_mechanisms(config, listener):
-            continue
-        from ottla.broker.security.sasl.broker_tokens import Backoff
-        from ottla.broker.security.sasl.jwks import BadJwks, JwksKeys, fetch_jwks
+        def those_with(mechanism: str) -> dict[str, Listener]:
+            return {
+                name: listener
+                for name, listener in listeners.items()
+                if mechanism in enabled_mechanisms(config, listener)
+            }
 
-        options = login_module(config, listener, "OAUTHBEARER").options
-        keys = JwksKeys(
-            url,
-            own.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
-            partial(fetch_jwks, cafile=options.get("ssl.truststore.location")),
-            Backoff(
-                own.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
-                own.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
-            ),
+        kerberos = {name: kerberos_login(config, found) for name, found in those_with("GSSAPI").items()}
+        await self._service_keys.load(kerberos, lambda name: _open_service_key(kerberos[name], threads))
+        jwks = {name: _jwks_source(config, found) for name, found in those_with("OAUTHBEARER").items()}
+        documents = {name: source for name, source in jwks.items() if source is not None}
+        await self._keys.load(documents, lambda name: _load_keys(documents[name]))
+        own = {}
+        if config.sasl_mechanism_inter_broker_protocol == "OAUTHBEARER":
+            for name in {config.interbroker_listener, config.controller_listener} & listeners.keys():
+                own[name] = _bearer_settings(config, listeners[name])
+        await self._tokens.load(
+            own, lambda name: _load_own_token(config, listeners[name], environment, threads)
         )
-        try:
-            await keys.load()
-        except BadJwks as error:
-            raise StartupRefused(f"sasl.oauthbearer.jwks.endpoint.url {url}: {error}") from None
-        found[listener.name] = keys
-    return found
+        self._refresh({**self._keys.values}, {**self._tokens.values})
+
+    def _refresh(self, keys: Mapping[str, JwksKeys], tokens: Mapping[str, BrokerToken]) -> None:
+        """Read the loaded values again and again, and no others."""
+        wanted: dict[JwksKeys | BrokerToken, str] = {key: f"jwks-{name}" for name, key in keys.items()}
+        wanted.update({token: f"token-{name}" for name, token in tokens.items()})
+        for gone in self._refreshing.keys() - wanted.keys():
+            self._refreshing.pop(gone).cancel()
+        for loaded, name in wanted.items():
+            if loaded not in self._refreshing:
+                self._refreshing[loaded] = self._tasks.lasting(loaded.refresh(), name)
+
+    def _rules_of(self, config: BrokerConfig, listener: Listener) -> ListenerLogins:
+        """Return the rules for logins on a listener. Raises `ConfigError`."""
+        names, sources = enabled_mechanisms(config, listener), self._sources
+        if listener.name not in self._counts:
+            self._counts[listener.name] = _measured(LoginCounts(), self._metrics, listener.name)
+        return ListenerLogins(
+            mechanisms={name: _maker(config, listener, name, sources) for name in names},
+            max_reauth_ms={
+                name: config.of_listener(listener.name, name).connections_max_reauth_ms for name in names
+            },
+            max_token_bytes=config.of_listener(listener.name).sasl_server_max_receive_size,
+            failed_delay_ms=config.connection_failed_authentication_delay_ms,
+            counts=self._counts[listener.name],
+            warnings=LimitedWarnings(_log, sources.environment.clock.monotonic_ms),
+            run=sources.threads.run,
+            blocking=frozenset({"GSSAPI"}),
+        )
 
 
-async def _open_service_keys(config: BrokerConfig, threads: LoginThreads) -> dict[str, ServiceKey]:
-    found: dict[str, ServiceKey] = {}
-    for listener in filter(has_logins, config.parsed_listeners):
-        if "GSSAPI" not in enabled_mechanisms(config, listener):
-            continue
-        from ottla.broker.security.sasl.kerberos import KerberosUnavailable, open_service_key
+class JwksSource(NamedTuple):
+    """Where the keys of signed tokens are, and how they are read."""
 
-        login = kerberos_login(config, listener)
-        try:
-            found[listener.name] = await threads.run(partial(open_service_key, login.principal, login.keytab))
-        except KerberosUnavailable as error:
-            raise StartupRefused(f"sasl.jaas.config of GSSAPI for {listener}: {error}") from None
-    return found
+    url: str
+    refresh_ms: int
+    backoff_ms: int
+    backoff_max_ms: int
+    cafile: str | None
 
 
-async def _load_own_tokens(
-    config: BrokerConfig, environment: Environment, threads: LoginThreads
-) -> dict[str, BrokerToken]:
-    if config.sasl_mechanism_inter_broker_protocol != "OAUTHBEARER":
-        return {}
-    of_brokers = (config.interbroker_listener, config.controller_listener)
-    found: dict[str, BrokerToken] = {}
-    for listener in filter(has_logins, config.parsed_listeners):
-        if listener.name in of_brokers:
-            from ottla.broker.security.sasl.broker_tokens import NoToken
+def _jwks_source(config: BrokerConfig, listener: Listener) -> JwksSource | None:
+    own = config.of_listener(listener.name, "OAUTHBEARER")
+    url = own.sasl_oauthbearer_jwks_endpoint_url
+    if url is None:
+        return None
+    return JwksSource(
+        url,
+        own.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+        own.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+        own.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        login_module(config, listener, "OAUTHBEARER").options.get("ssl.truststore.location"),
+    )
 
-            found[listener.name] = token = _own_token(config, listener, environment, threads)
-            try:
-                await token.load()
-            except NoToken as error:
-                raise StartupRefused(f"sasl.mechanism.inter.broker.protocol: OAUTHBEARER: {error}") from None
-    return found
+
+async def _load_keys(source: JwksSource) -> JwksKeys:
+    from ottla.broker.security.sasl.broker_tokens import Backoff
+    from ottla.broker.security.sasl.jwks import BadJwks, JwksKeys, fetch_jwks
+
+    keys = JwksKeys(
+        source.url,
+        source.refresh_ms / 1000,
+        partial(fetch_jwks, cafile=source.cafile),
+        Backoff(source.backoff_ms, source.backoff_max_ms),
+    )
+    try:
+        await keys.load()
+    except BadJwks as error:
+        raise StartupRefused(f"sasl.oauthbearer.jwks.endpoint.url {source.url}: {error}") from None
+    return keys
+
+
+async def _open_service_key(login: KerberosLogin, threads: LoginThreads) -> ServiceKey:
+    from ottla.broker.security.sasl.kerberos import KerberosUnavailable, open_service_key
+
+    try:
+        return await threads.run(partial(open_service_key, login.principal, login.keytab))
+    except KerberosUnavailable as error:
+        raise StartupRefused(f"sasl.jaas.config of GSSAPI for {login.principal}: {error}") from None
+
+
+def _bearer_settings(config: BrokerConfig, listener: Listener) -> tuple[object, ...]:
+    own = config.of_listener(listener.name, "OAUTHBEARER")
+    return tuple(getattr(own, field) for field in SaslSettings.__annotations__)
+
+
+async def _load_own_token(
+    config: BrokerConfig, listener: Listener, environment: Environment, threads: LoginThreads
+) -> BrokerToken:
+    from ottla.broker.security.sasl.broker_tokens import NoToken
+
+    token = _own_token(config, listener, environment, threads)
+    try:
+        await token.load()
+    except NoToken as error:
+        raise StartupRefused(f"sasl.mechanism.inter.broker.protocol: OAUTHBEARER: {error}") from None
+    return token
 
 
 def _own_token(
@@ -229,27 +343,6 @@ def _local_names(config: BrokerConfig, listener: str, service_key: ServiceKey) -
 
     rules = config.of_listener(listener, "GSSAPI").sasl_kerberos_principal_to_local_rules
     return LocalNames(parse_kerberos_rules(rules), service_key.default_realm)
-
-
-def logins_of(
-    config: BrokerConfig, listener: Listener, sources: Sources, metrics: Metrics
-) -> Callable[[], Login]:
-    """Return the function that begins a login on a listener. Raises `ConfigError`."""
-    names, clock = enabled_mechanisms(config, listener), sources.environment.clock
-    own = config.of_listener(listener.name)
-    rules = ListenerLogins(
-        mechanisms={name: _maker(config, listener, name, sources) for name in names},
-        max_reauth_ms={
-            name: config.of_listener(listener.name, name).connections_max_reauth_ms for name in names
-        },
-        max_token_bytes=own.sasl_server_max_receive_size,
-        failed_delay_ms=config.connection_failed_authentication_delay_ms,
-        counts=_measured(LoginCounts(), metrics, listener.name),
-        warnings=LimitedWarnings(_log, clock.monotonic_ms),
-        run=sources.threads.run,
-        blocking=frozenset({"GSSAPI"}),
-    )
-    return lambda: Login(rules, clock.now_ms, clock.monotonic_ms)
 
 
 def _maker(config: BrokerConfig, listener: Listener, mechanism: str, sources: Sources) -> MakeMechanism:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.security.principal import Principal
+from ottla.protocol.acls import ANY_PRINCIPAL as ANY_PRINCIPAL
+from ottla.protocol.acls import WILDCARD as WILDCARD
+from ottla.protocol.acls import PatternType as PatternType
+from ottla.protocol.acls import PermissionType as PermissionType
 
 UNKNOWN: Final = 0
 ANY: Final = 1
-"""Codes of all enums. No client sends the first."""
-WILDCARD: Final = "*"
-"""The name of the literal pattern for every resource of a type, and the host for every host."""
-EVERYBODY: Final = "User:*"
-"""The principal of rules about everybody."""
-
-
-class PermissionType(IntEnum):
-    """Whether a rule denies or allows."""
-
-    DENY = 2
-    ALLOW = 3
-
-
-class PatternType(IntEnum):
-    """How a pattern's name is compared with a resource's. ANY and MATCH stand in filters only."""
-
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
+"""Codes of all enums. No client sends the first; ANY stands in filters only, as MATCH of `PatternType`."""
 
 
 class Pattern(NamedTuple):
@@ -122,6 +105,8 @@ def binding_filter(
     principal: str | None, host: str | None, operation: int, permission: int,
 ) -> BindingFilter | None:  # fmt: skip
     """Read a filter with Kafka's codes; None for one with a code that is not known: it selects nothing."""
+    if UNKNOWN in (resource_type, pattern_type, operation, permission):
+        return None
     try:
         return BindingFilter(
             PatternFilter(

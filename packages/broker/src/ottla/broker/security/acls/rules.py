@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ottla.broker.security.acls.bindings import (
-    EVERYBODY,
+    ANY_PRINCIPAL,
     WILDCARD,
     Entry,
     Pattern,
@@ -19,21 +19,17 @@ from ottla.broker.security.acls.bindings import (
     PermissionType,
 )
 from ottla.broker.security.authorizer import Operation, Resource, ResourceType, plain_address
+from ottla.protocol.acls import IMPLIED_BY
 
 Operations = tuple[Operation, ...]
 Principals = tuple[str, ...]
 
-_IMPLYING: Final[Mapping[Operation, Operations]] = {
-    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
-    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
-}
-"""The operations that imply another one, where they are allowed. No denial implies another."""
 ITSELF: Final[Mapping[Operation, Operations]] = {
     operation: (operation, Operation.ALL) for operation in Operation
 }
 """The operations of rules that are about an operation."""
 ALLOWED_BY: Final[Mapping[Operation, Operations]] = {
-    operation: (*ITSELF[operation], *_IMPLYING.get(operation, ())) for operation in Operation
+    operation: (*ITSELF[operation], *sorted(IMPLIED_BY.get(operation, ()))) for operation in Operation
 }
 """The operations of rules that allow an operation."""
 
@@ -216,4 +212,4 @@ def _key(pattern: Pattern, entry: Entry) -> tuple[ResourceType, PatternType, Ent
 
 def principals_of(principal: str) -> Principals:
     """Return the principals of rules that are about one."""
-    return (principal, EVERYBODY)
+    return (principal, ANY_PRINCIPAL)

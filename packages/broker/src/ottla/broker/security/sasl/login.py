@@ -13,6 +13,7 @@ Requests out of this order close the connection, or are answered ILLEGAL_SASL_ST
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -60,9 +61,9 @@ class LoginState(Enum):
     REFUSED = "nothing"
 
 
-@frozen(kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ListenerLogins:
-    """The rules for logins on one listener."""
+    """The rules for logins on one listener. Other settings replace them for every login that begins later."""
 
     mechanisms: Mapping[str, MakeMechanism]
     """The enabled mechanisms, in the order of `sasl.enabled.mechanisms`."""
@@ -79,6 +80,11 @@ class ListenerLogins:
     """Runs the work of mechanisms that may block, on a thread."""
     blocking: frozenset[str] = frozenset()
     """The mechanisms that may block."""
+
+    def replace_by(self, other: ListenerLogins) -> None:
+        """Take the rules of other settings; the counts and the log stay."""
+        self.mechanisms, self.max_reauth_ms = other.mechanisms, other.max_reauth_ms
+        self.max_token_bytes, self.failed_delay_ms = other.max_token_bytes, other.failed_delay_ms
 
 
 class LoginCounts:

@@ -1,4 +1,4 @@
-"""The TLS of a broker's listeners: made at the start, and replaced by new settings and by new files."""
+"""The TLS of a broker's listeners: made with each of them, and replaced by new settings and by new files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WITH_TLS: Final = ("SSL", "SASL_SSL")
 
 
 class TlsOfListeners:
-    """The TLS of a broker's listeners: made at the start, and replaced by new settings and by new files.
+    """The TLS of a broker's listeners: made with each of them, and replaced by new settings and by new files.
 
     What cannot be used is refused or logged, and the present one stays.
     """
@@ -36,25 +36,10 @@ class TlsOfListeners:
 
     def start(self, config: BrokerConfig) -> None:
         """Read what the listeners need. Raises ConfigError."""
-        if not any(listener.security_protocol in WITH_TLS for listener in config.parsed_listeners):
-            return
-        # A broker without TLS starts without these modules.
-        from ottla.broker.security.tls.contexts import ListenerTls
-
-        of_brokers = (config.interbroker_listener, config.controller_listener)
-        for listener in config.parsed_listeners:
-            if listener.security_protocol in WITH_TLS:
-                own = config.of_listener(listener.name)
-                self._stamps[listener.name] = _stamp(own)
-                self._listeners[listener.name] = ListenerTls(
-                    listener.name, own, is_of_brokers=listener.name in of_brokers
-                )
         self._config = config
-
-    @property
-    def is_used(self) -> bool:
-        """Whether a listener has TLS."""
-        return bool(self._listeners)
+        for name in sorted(_names(config)):
+            self._stamps[name] = _stamp(config.of_listener(name))
+            self._listeners[name] = _made(config, name)
 
     def of(self, listener: str) -> ListenerTls | None:
         """Return the TLS of a listener, if it has any."""
@@ -69,22 +54,37 @@ class TlsOfListeners:
         """Check settings before they are used. Raises ConfigError."""
         for name, tls in self._changed(config).items():
             tls.replacement(config.of_listener(name))
+        for name in _names(config) - self._listeners.keys():
+            _made(config, name)
 
     def configure(self, config: BrokerConfig) -> None:
         """Use settings, which were checked, for new connections."""
         changed, self._config = self._changed(config), config
+        names = _names(config)
+        for name in self._listeners.keys() - names:
+            del self._listeners[name], self._stamps[name]
         for name, tls in changed.items():
             self._replace(name, tls, config.of_listener(name))
+        for name in sorted(names - self._listeners.keys()):
+            self._add(name, config)
+
+    def _add(self, name: str, config: BrokerConfig) -> None:
+        self._stamps[name] = _stamp(config.of_listener(name))
+        try:
+            self._listeners[name] = _made(config, name)
+        except ConfigError as error:
+            _log.error("listener without a certificate", extra={"listener": name, "reason": str(error)})
 
     def _changed(self, config: BrokerConfig) -> dict[str, ListenerTls]:
         """Return the listeners whose settings of TLS differ from those in use."""
         before = self._config
         if before is None or before == config:
             return {}
+        names = _names(config)
         return {
             name: tls
             for name, tls in self._listeners.items()
-            if _settings(before.of_listener(name)) != _settings(config.of_listener(name))
+            if name in names and _settings(before.of_listener(name)) != _settings(config.of_listener(name))
         }
 
     def read_changed_files(self) -> None:
@@ -106,6 +106,20 @@ class TlsOfListeners:
             keys = tls.stores.keys
             facts = {"listener": name, "certificate": keys.fingerprint if keys else None}
             _log.info("certificate replaced", extra=facts)
+
+
+def _names(config: BrokerConfig) -> frozenset[str]:
+    """Return the names of the listeners with TLS."""
+    listeners = config.parsed_listeners
+    return frozenset(listener.name for listener in listeners if listener.security_protocol in WITH_TLS)
+
+
+def _made(config: BrokerConfig, name: str) -> ListenerTls:
+    # A broker without TLS starts without this module.
+    from ottla.broker.security.tls.contexts import ListenerTls
+
+    of_brokers = (config.interbroker_listener, config.controller_listener)
+    return ListenerTls(name, config.of_listener(name), is_of_brokers=name in of_brokers)
 
 
 def _settings(config: BrokerConfig) -> tuple[Any, ...]:
