@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypedDict
@@ -25,7 +26,10 @@ from ottla.console.pages.records import record, records
 from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.topics import topic, topics
 from ottla.console.pages.transactions import transactions
+from ottla.console.pages.watched import metrics, points
 from ottla.console.settings import ConsoleSettings
+from ottla.console.watch.collecting import Collector
+from ottla.console.watch.history import History
 from ottla.console.web.guards import Guards
 from ottla.console.web.rendering import Renderer
 
@@ -34,20 +38,30 @@ class Shared(TypedDict):
     """The state that requests of a running application share."""
 
     clusters: ShownClusters
+    history: History
+    collector: Collector
 
 
 def application(settings: ConsoleSettings) -> Starlette:
-    """Return the application; it connects to a cluster when a page first shows it."""
+    """Return the application; it connects to its clusters when it begins to watch them."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[Shared]:
-        async with ShownClusters(settings.clusters, monotonic_s) as clusters:
-            yield {"clusters": clusters}
+        async with (
+            History(settings.history) as history,
+            ShownClusters(settings.clusters, monotonic_s) as clusters,
+            asyncio.TaskGroup() as tasks,
+        ):
+            collector = Collector(clusters, history)
+            watching = tasks.create_task(collector.run(), name="collector")
+            yield {"clusters": clusters, "history": history, "collector": collector}
+            watching.cancel()
 
     app = Starlette(
         routes=[
             Route("/", all_clusters),
             Route("/health", health),
+            Route("/metrics", metrics),
             Route("/c/{cluster}/", overview),
             Route("/c/{cluster}/topics", topics),
             Route("/c/{cluster}/topics/{topic}", topic),
@@ -55,6 +69,7 @@ def application(settings: ConsoleSettings) -> Starlette:
             Route("/c/{cluster}/topics/{topic}/record", record),
             Route("/c/{cluster}/groups", groups),
             Route("/c/{cluster}/group", group),
+            Route("/c/{cluster}/points", points),
             Route("/c/{cluster}/transactions", transactions),
             Route("/c/{cluster}/settings", settings_page),
             Route("/c/{cluster}/access", access),

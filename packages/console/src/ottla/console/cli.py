@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -30,8 +31,18 @@ if TYPE_CHECKING:
 @click.option(
     "--name", "names", metavar="HOST", multiple=True, help="Another name by which browsers ask for it."
 )
+@click.option(
+    "--history",
+    metavar="PATH",
+    type=click.Path(dir_okay=False),
+    help="The file of two weeks of lag, ~/.local/state/ottla/console.sqlite by default.",
+)
 def console(
-    profiles: tuple[str, ...], bootstrap_server: str | None, listen: str, names: tuple[str, ...]
+    profiles: tuple[str, ...],
+    bootstrap_server: str | None,
+    listen: str,
+    names: tuple[str, ...],
+    history: str | None,
 ) -> None:
     """Show clusters, topics and groups in a browser.
 
@@ -46,13 +57,19 @@ def console(
     from ottla.client.config import parse_bootstrap_servers
     from ottla.client.config_definition import SettingError
     from ottla.console.server import serve
-    from ottla.console.settings import LOOPBACK_NAMES, ConsoleRefused, ConsoleSettings, checked_host
+    from ottla.console.settings import (
+        LOOPBACK_NAMES,
+        ConsoleRefused,
+        ConsoleSettings,
+        checked_host,
+        history_path,
+    )
 
     try:
         (address,) = parse_bootstrap_servers(listen)
         settings = ConsoleSettings(
             _clusters(profiles, bootstrap_server), checked_host(address.host), address.port,
-            (*LOOPBACK_NAMES, *names),
+            (*LOOPBACK_NAMES, *names), Path(history) if history else history_path(),
         )  # fmt: skip
     except (ConsoleRefused, SettingError, ValueError) as error:
         raise click.UsageError(str(error)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,18 @@ class ConsoleSettings:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     names: tuple[str, ...] = LOOPBACK_NAMES
+    history: Path | None = None
+    """The file of what is collected; None keeps it in memory."""
 
     def cluster(self, name: str) -> ClusterSettings | None:
         """Return the settings of a cluster; None for an unknown name."""
         return next((cluster for cluster in self.clusters if cluster.name == name), None)
+
+
+def history_path() -> Path:
+    """Return the file of the history: `ottla/console.sqlite` in the user's state directory."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "ottla" / "console.sqlite"
 
 
 def clusters_of_profiles(names: Iterable[str], path: Path | None = None) -> tuple[ClusterSettings, ...]:

@@ -84,6 +84,11 @@ class ShownCluster:
         for sampled in self._samples.values():
             sampled.forget()
 
+    def cancel(self) -> None:
+        """Give up all questions that wait for answers."""
+        for sampled in self._samples.values():
+            sampled.cancel()
+
     async def _sample(
         self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
     ) -> Sample[T]:
@@ -118,9 +123,13 @@ class ShownClusters:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Questions that wait for a broker end when its connection does.
-        await self._stack.aclose()
-        await self._tasks.__aexit__(kind, error, trace)
+        # A question that still connects would leave its connection open behind the stack.
+        for cluster in self._shown.values():
+            cluster.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            await self._stack.aclose()
 
     def __iter__(self) -> Any:
         return iter(self._shown.values())

@@ -70,6 +70,11 @@ class Sampled(Generic[T]):
         if self._answer is not None:
             self._answer = self._answer[0], self._now_s() - self._fresh_s - 1
 
+    def cancel(self) -> None:
+        """Give up the question that waits for an answer."""
+        if self._asking is not None:
+            self._asking.cancel()
+
     def _sample(self) -> Sample[T]:
         if self._answer is None:
             raise NoSample(self._failure or "there is no answer yet")

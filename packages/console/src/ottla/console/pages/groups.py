@@ -10,15 +10,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ottla.admin import GroupListing, MemberDescription
+from ottla.admin import Admin, GroupListing, MemberDescription
 from ottla.admin.groups import GroupProgress
+from ottla.client.environment import now_ms
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.clusters.group_rows import GroupRow, chosen_groups, group_row, total_lag
 from ottla.console.clusters.samples import NoSample
 from ottla.console.pages import of_cluster, respond
+from ottla.console.pages.watched import lag_trend
+from ottla.console.records.reading import read_window
 from ottla.console.web.tables import Page, page_of, table_view
+from ottla.protocol.topics import TopicPartition
 
 GROUP_ROWS: Final = 50
+MOST_WAITS: Final = 20
+"""Partitions whose oldest unread record is read: those that lag most."""
 SOON_S: Final = 2.0
 """How long the list waits for the lag of its groups; those that come later are there at the next look."""
 
@@ -72,8 +78,40 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         group=progress.description,
         progress=progress,
         lag=total_lag(progress),
+        trend=await lag_trend(request, cluster, name),
+        waits=await _waits(cluster, progress),
         owned=_owned(progress),
     )
+
+
+async def _waits(cluster: ShownCluster, progress: GroupProgress) -> dict[TopicPartition, float]:
+    """Return how many seconds ago the first record was written that the group has not read, by partition.
+
+    The record itself is asked, so this is true for a group that has been away for months, too.
+    """
+    behind = sorted(
+        (found for found in progress.partitions if found.lag is not None and found.lag > 0),
+        key=lambda found: -(found.lag or 0),
+    )[:MOST_WAITS]
+
+    async def ask(admin: Admin) -> dict[TopicPartition, float]:
+        windows = await asyncio.gather(
+            *(
+                read_window(admin.cluster, found.partition, found.offset or 0, found.end_offset or 0, 1)
+                for found in behind
+            )
+        )
+        return {
+            found.partition: max(0.0, now_ms() - window.records[0].timestamp_ms) / 1_000
+            for found, window in zip(behind, windows, strict=True)
+            if window.records
+        }
+
+    key = ("waits", progress.description.name, *(f"{found.partition}@{found.offset}" for found in behind))
+    try:
+        return (await cluster.ask(key, ask)).value
+    except NoSample:
+        return {}
 
 
 def _owned(progress: GroupProgress) -> dict[MemberDescription, int]:

@@ -46,3 +46,33 @@ document.addEventListener("htmx:afterRequest", (event) => { if (event.detail.xhr
 document.addEventListener("htmx:beforeSwap", (event) => {
   if ([404, 503].includes(event.detail.xhr.status)) event.detail.shouldSwap = true;
 });
+
+// A chart of points: the mean as a line, the lowest and the highest value as a band around it.
+const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const draw = async (place) => {
+  const answer = await fetch(place.dataset.points);
+  if (!answer.ok) return;
+  const points = await answer.json();
+  const data = [points.at_s, points.mean, points.high, points.low];
+  if (place.chart) { place.chart.setData(data); return; }
+  if (!points.at_s.length) return;
+  const axis = { stroke: ink("--dim"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") } };
+  place.chart = new uPlot({
+    width: place.clientWidth, height: 220, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
+    scales: { y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
+    axes: [axis, { ...axis, size: 80 }],
+    series: [
+      { label: "Time (UTC)" }, { label: place.dataset.label, stroke: ink("--accent"), width: 2 },
+      { label: "highest", stroke: "transparent" }, { label: "lowest", stroke: "transparent" },
+    ],
+    bands: [{ series: [2, 3], fill: ink("--soft") }],
+  }, data, place);
+};
+
+const drawAll = () => document.querySelectorAll(".chart[data-points]").forEach((place) => { void draw(place); });
+document.addEventListener("DOMContentLoaded", drawAll);
+document.addEventListener("htmx:afterSwap", drawAll);
+new ResizeObserver(() => document.querySelectorAll(".chart").forEach((place) => {
+  place.chart?.setSize({ width: place.clientWidth, height: 220 });
+})).observe(document.documentElement);

@@ -1,0 +1,51 @@
+"""Collected numbers: points of a series for a chart, and the page for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from ottla.client.environment import now_ms
+from ottla.console.clusters.connections import ShownCluster
+from ottla.console.pages import of_cluster
+from ottla.console.watch.collecting import COMMITTED, ENDS, LAG, PROBLEMS, Collector
+from ottla.console.watch.exporter import exposition
+from ottla.console.watch.history import History, Series
+from ottla.console.watch.trends import Trend, trend
+
+_KINDS: Final = (LAG, COMMITTED, ENDS, PROBLEMS)
+_MOST_HOURS: Final = 14 * 24
+
+
+@of_cluster
+async def points(request: Request, cluster: ShownCluster) -> Response:
+    """Return the points of a series as columns: times, lowest, highest and mean values."""
+    kind, hours = request.query_params.get("kind", LAG), request.query_params.get("hours", "")
+    back = min(int(hours), _MOST_HOURS) if hours.isascii() and hours.isdigit() and len(hours) < 5 else 6
+    series = Series(cluster.name, kind if kind in _KINDS else LAG, request.query_params.get("name", ""))
+    found = await history_of(request).read(series, now_ms() // 1_000 - back * 3_600)
+    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
+    return JSONResponse({"at_s": columns[0], "low": columns[1], "high": columns[2], "mean": columns[3]})
+
+
+async def metrics(request: Request) -> Response:
+    """Return the last look at all clusters for Prometheus."""
+    collector: Collector = request.state.collector
+    return PlainTextResponse(
+        exposition(collector.latest), media_type="text/plain; version=0.0.4; charset=utf-8"
+    )
+
+
+def history_of(request: Request) -> History:
+    """Return the history that the console keeps."""
+    found: History = request.state.history
+    return found
+
+
+async def lag_trend(request: Request, cluster: ShownCluster, group: str) -> Trend | None:
+    """Return the trend of a group's lag; None until the console has watched it for some minutes."""
+    now_s = now_ms() // 1_000
+    found = await history_of(request).read(Series(cluster.name, LAG, group), now_s - 3_600)
+    return trend(found, now_s)
