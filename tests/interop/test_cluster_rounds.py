@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
             ["--fault", "kill any", "--rounds", "2", "--brokers", "ottla,apache,ottla"],
             id="two of ours and one of Apache Kafka",
         ),
+        pytest.param(["--profile", "kills", "--rounds", "2", "--secure"], id="three brokers on SASL_SSL"),
     ],
 )
 def test_nothing_acknowledged_is_lost_in_a_cluster(options: list[str]) -> None:

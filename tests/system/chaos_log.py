@@ -1,6 +1,8 @@
 """Read a topic's log with an independent client in its own process.
 
-python tests/system/chaos_log.py SERVERS TOPIC PARTITIONS     prints the log as JSON
+python tests/system/chaos_log.py SERVERS TOPIC PARTITIONS [FILE]     prints the log as JSON
+
+FILE has a login, as `Access.options` writes it.
 """
 
 from __future__ import annotations
@@ -8,19 +10,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from peers.client_access import OPEN, Access, read_access
+
 # Offset to (writer, number), for each partition.
 Log = Mapping[int, Mapping[int, tuple[str, int]]]
 
 
-def read_back(servers: str, topic: str, partitions: int, prefix: Sequence[str] = ()) -> Log:
+def read_back(
+    servers: str, topic: str, partitions: int, prefix: Sequence[str] = (), access: Access = OPEN
+) -> Log:
     """Read a whole topic with confluent-kafka; `prefix` are words before the command, as `Host` has them."""
     command = [*prefix, sys.executable, str(Path(__file__).resolve()), servers, topic, str(partitions)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    with tempfile.TemporaryDirectory(prefix="ottla-access-") as folder:
+        command += access.options(Path(folder) / "access")[1:]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     if done.returncode:
         raise RuntimeError(f"the log could not be read back: {done.stderr[-2000:]}")
     parsed: dict[str, list[list[object]]] = json.loads(done.stdout.splitlines()[-1])
@@ -32,7 +43,7 @@ def read_back(servers: str, topic: str, partitions: int, prefix: Sequence[str] =
     }
 
 
-def _print_log(servers: str, topic: str, partitions: int) -> None:
+def _print_log(servers: str, topic: str, partitions: int, access: Access) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -44,6 +55,7 @@ def _print_log(servers: str, topic: str, partitions: int) -> None:
             "reconnect.backoff.ms": 20,
             "fetch.wait.max.ms": 50,
         }
+        | access.librdkafka()
     )
     consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
     log: dict[int, list[tuple[int, str, int]]] = {index: [] for index in range(partitions)}
@@ -63,4 +75,4 @@ def _print_log(servers: str, topic: str, partitions: int) -> None:
 
 
 if __name__ == "__main__":
-    _print_log(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    _print_log(sys.argv[1], sys.argv[2], int(sys.argv[3]), read_access("".join(sys.argv[4:])))

@@ -11,6 +11,7 @@ own DumpLogSegments. Where brokers are of two kinds, each kind has the controlle
 python tests/system/cluster_chaos.py --profile kills --rounds 200 --seed 1
 python tests/system/cluster_chaos.py --profile mixed --minutes 20 --brokers ottla,ottla,ottla,ottla
 python tests/system/cluster_chaos.py --profile kills --brokers apache,apache,ottla --rounds 50
+python tests/system/cluster_chaos.py --profile kills --rounds 50 --secure      # SASL_SSL, SCRAM and ACLs
 python tests/system/cluster_chaos.py --self-test        # the checks must find losses that are made on purpose
 """
 
@@ -54,6 +55,9 @@ from cluster_faults import CUTS, PAUSES, PROFILES, Fault, plan
 from cluster_nodes import SESSION_MS, ApacheBroker, NodeFailed
 from cluster_of_nodes import Cluster
 from cluster_perform import perform
+from cluster_security import ClusterSecurity
+
+from peers.client_access import OPEN, Access
 
 HERE: Final = Path(__file__).resolve().parent
 TOPIC: Final = "chaos"
@@ -71,6 +75,7 @@ class Clients:
     """Writers and readers, each a process with its journal."""
 
     folder: Path
+    access: Access = OPEN
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def write(self, servers: str, *, kinds: Sequence[str] = WRITERS, acks: str = "all", per_s: int) -> None:
@@ -89,6 +94,7 @@ class Clients:
         command = [
             sys.executable, str(HERE / script), *options, "--servers", servers, "--topic", TOPIC,
             "--partitions", str(PARTITIONS), "--journal", str(self.journal(name)),
+            *self.access.options(self.folder / "access"),
         ]  # fmt: skip
         with (self.folder / f"{name}.out").open("wb") as output:
             self.processes[name] = subprocess.Popen(command, stdout=output, stderr=output)
@@ -169,7 +175,7 @@ class Run:
         """Stop the load, drain the readers, and compare everything."""
         self.wrong += self.clients.stop("writer")
         writers = [acknowledgements(name, self.clients.journal(name)) for name in self.clients.of("writer")]
-        log = self.log = read_back(self.cluster.servers, TOPIC, PARTITIONS)
+        log = self.log = read_back(self.cluster.servers, TOPIC, PARTITIONS, access=self.cluster.access)
         for name in (*self.clients.of("follower"), *self.clients.of("member")):
             self._drain(name)
         self.wrong += self.clients.stop("follower") + self.clients.stop("member")
@@ -247,16 +253,22 @@ def _lines(journal: Path) -> int:
 def chaos(options: argparse.Namespace, folder: Path) -> list[str]:
     """Run one profile and print its figures; return what is wrong."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(folder, options.brokers))
-        clients = Clients(folder)
+        security = ClusterSecurity(folder) if options.secure else None
+        cluster = stack.enter_context(Cluster(folder, options.brokers, security=security))
+        clients = Clients(folder, OPEN if security is None else security.client)
         stack.callback(clients.kill)
         where = "a namespace each" if cluster.network.can_cut else "loopback: nothing is cut"
-        print(f"  {len(cluster.brokers)} brokers ({', '.join(options.brokers)}), 3 ZooKeepers, {where}")
+        how = "SASL_SSL with ACLs" if security is not None else "PLAINTEXT"
+        print(
+            f"  {len(cluster.brokers)} brokers ({', '.join(options.brokers)}), 3 ZooKeepers, {where}; {how}"
+        )
         cluster.create(TOPIC, PARTITIONS, min_insync_replicas="2")
         run = Run(cluster, clients)
         if complaint := cluster.wait_until_healed(TOPIC):
             return [complaint]
         cluster.wait_until_served(TOPIC)
+        if security is not None:
+            security.allow(cluster.servers, [TOPIC], [GROUP, "follower"])
         clients.write(cluster.servers, per_s=options.per_s)
         clients.read(cluster.servers)
         faults = plan(
@@ -317,6 +329,7 @@ def main() -> int:
         help="kinds of brokers that have the controller in turn, for at most five rounds each "
              "(default: both where brokers are of two kinds)",
     )  # fmt: skip
+    parser.add_argument("--secure", action="store_true", help="SASL_SSL, users by SCRAM, and ACLs")
     parser.add_argument("--self-test", action="store_true", help="make losses and see them found")
     parser.add_argument("--keep", type=Path, help="a folder for logs and journals, which stays")
     options = parser.parse_args()

@@ -36,7 +36,7 @@ class NodeFailed(RuntimeError):
 
 
 class Node:
-    """A process on a host of the network, with a port that tells whether it serves."""
+    """A process on a host of the network, with a port that shows whether it serves."""
 
     def __init__(self, host: Host, port: int, folder: Path) -> None:
         self.host = host
@@ -135,10 +135,10 @@ class Node:
             os.kill(self._process.pid, number)
 
 
-class OttlaBroker(Node):
-    """One of our brokers."""
+class KafkaBroker(Node):
+    """A broker with a file of settings, which hold from its next start on."""
 
-    kind = "ottla"
+    kind = ""
 
     def __init__(
         self, node_id: int, host: Host, folder: Path, zookeeper: str, settings: Mapping[str, str]
@@ -146,20 +146,36 @@ class OttlaBroker(Node):
         super().__init__(host, free_port(), folder)
         self.id = node_id
         self.data = folder / "data"
-        self._settings = {
-            "broker.id": str(node_id),
-            "listeners": f"PLAINTEXT://{host.address}:{self.port}",
-            "log.dirs": str(self.data),
-            "zookeeper.connect": zookeeper,
-            **settings,
-        }
+        self.properties = folder / "server.properties"
+        self.settings: dict[str, str] = {}
+        self.configure(
+            {
+                "broker.id": str(node_id),
+                "listeners": f"PLAINTEXT://{host.address}:{self.port}",
+                "log.dirs": str(self.data),
+                "zookeeper.connect": zookeeper,
+                **settings,
+            }
+        )
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Add settings, or replace those there are; the address is that of the first listener."""
+        self.settings |= settings
+        self.port = int(self.settings["listeners"].partition(",")[0].rpartition(":")[2])
+        self.properties.touch(mode=0o600)  # it may hold passwords
+        self.properties.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
+
+
+class OttlaBroker(KafkaBroker):
+    """One of our brokers."""
+
+    kind = "ottla"
 
     def command(self) -> Sequence[str]:
-        flags = [part for key, value in self._settings.items() for part in ("--set", f"{key}={value}")]
-        return [sys.executable, "-m", "ottla.broker", "start", *flags]
+        return [sys.executable, "-m", "ottla.broker", "start", "--config", str(self.properties)]
 
 
-class ApacheBroker(Node):
+class ApacheBroker(KafkaBroker):
     """A broker of Apache Kafka 3.9 in ZooKeeper mode, which speaks to the others as Kafka 2.8 does."""
 
     kind = "apache"
@@ -167,23 +183,12 @@ class ApacheBroker(Node):
     def __init__(
         self, node_id: int, host: Host, folder: Path, zookeeper: str, settings: Mapping[str, str]
     ) -> None:
-        super().__init__(host, free_port(), folder)
-        self.id = node_id
-        self.data = folder / "data"
+        level = {"inter.broker.protocol.version": "2.8"}
+        super().__init__(node_id, host, folder, zookeeper, {**level, **settings})
         self.served_ms: list[float] = []
         """When it began to accept connections, once for each start."""
         self.restarted_ms: list[float] = []
         """Of these, the starts after a stop in good order."""
-        properties = {
-            "broker.id": str(node_id),
-            "listeners": f"PLAINTEXT://{host.address}:{self.port}",
-            "log.dirs": str(self.data),
-            "zookeeper.connect": zookeeper,
-            "inter.broker.protocol.version": "2.8",
-            **settings,
-        }
-        self._properties = folder / "server.properties"
-        self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         self._log4j = folder / "log4j.properties"
         self._log4j.write_text(_LOG4J)
 
@@ -191,7 +196,7 @@ class ApacheBroker(Node):
         return [
             "java", "-Xmx384m", "-Xms384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", _QUIET,
             f"-Dlog4j.configuration=file:{self._log4j}", "-cp", kafka_3_server(),
-            "kafka.Kafka", str(self._properties),
+            "kafka.Kafka", str(self.properties),
         ]  # fmt: skip
 
     def wait(self) -> None:

@@ -14,8 +14,11 @@ from typing import Any, Final, Self
 
 from cluster_network import Host, Network, network
 from cluster_nodes import SESSION_MS, ApacheBroker, Broker, Ensemble, NodeFailed, OttlaBroker
+from cluster_security import ClusterSecurity
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from peers.client_access import OPEN, Access
 
 HEALING_BOUND_S: Final = 180.0
 _PREFERRED: Final = 0
@@ -47,10 +50,22 @@ class Partition:
 
 
 class Cluster:
-    """All processes of a cluster, running while it is entered."""
+    """All processes of a cluster, running while it is entered.
 
-    def __init__(self, folder: Path, kinds: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+    `access` is that of an administrator: with `security` its login, otherwise none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kinds: Sequence[str],
+        settings: Mapping[str, str] | None = None,
+        security: ClusterSecurity | None = None,
+    ) -> None:
         self.folder = folder
+        self.security = security
+        self.access = OPEN
+        self._servers = ""
         self.network: Network = network()
         self.brokers: dict[int, Broker] = {}
         self.ensemble: Ensemble
@@ -67,17 +82,24 @@ class Cluster:
                 [self.network.host(f"zookeeper{number}") for number in (1, 2, 3)], self.folder
             )
             self.ensemble.start()
+            if self.security is not None:
+                self.security.write_users(self.ensemble.connect_string)
             self.brokers = {node: self._broker(node, kind) for node, kind in enumerate(self._kinds, 1)}
             with ThreadPoolExecutor(len(self.brokers)) as pool:
                 list(pool.map(start, self.brokers.values()))
-            self._admin = AdminClient(
-                {
-                    "bootstrap.servers": self.servers, "socket.timeout.ms": 5_000, "log_level": 0,
-                    "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200,
-                }
-            )  # fmt: skip
+            self.connect(OPEN if self.security is None else self.security.admin)
             self._stack = stack.pop_all()
         return self
+
+    def connect(self, access: Access, servers: str = "") -> None:
+        """Ask the brokers as an administrator from now on; `servers` are not their first listeners."""
+        self.access, self._servers = access, servers
+        self._admin = AdminClient(
+            {
+                "bootstrap.servers": self.servers, "socket.timeout.ms": 5_000, "log_level": 0,
+                "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, **access.librdkafka(),
+            }
+        )  # fmt: skip
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,14 +115,17 @@ class Cluster:
     def _broker(self, node: int, kind: str) -> Broker:
         host = self.network.host(f"broker{node}")
         folder = self.folder / host.name
-        return _KINDS[kind](node, host, folder, self.ensemble.connect_string, self._settings)
+        broker = _KINDS[kind](node, host, folder, self.ensemble.connect_string, self._settings)
+        if self.security is not None:
+            broker.configure(self.security.settings_of(broker))
+        return broker
 
     # ---- what runs where
 
     @property
     def servers(self) -> str:
         """The addresses of all brokers, as clients take them."""
-        return ",".join(each.address for each in self.brokers.values())
+        return self._servers or ",".join(each.address for each in self.brokers.values())
 
     @property
     def broker_hosts(self) -> list[Host]:
@@ -166,7 +191,9 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise NodeFailed(f"nobody describes {topic}")
             time.sleep(0.1)
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "none", "log_level": 0})
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": "none", "log_level": 0} | self.access.librdkafka()
+        )
         try:
             for index in partitions:
                 while not _answers(consumer, TopicPartition(topic, index)):
@@ -191,7 +218,10 @@ class Cluster:
         from kafka.errors import KafkaError
 
         with suppress(KafkaError):
-            admin = KafkaAdminClient(bootstrap_servers=self.servers.split(","), request_timeout_ms=10_000)
+            admin = KafkaAdminClient(
+                bootstrap_servers=self.servers.split(","), request_timeout_ms=10_000,
+                **self.access.kafka_python(),
+            )  # fmt: skip
             try:
                 admin.elect_leaders(_PREFERRED, timeout_ms=10_000, raise_errors=False)
             finally:

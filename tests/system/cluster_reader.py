@@ -12,11 +12,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from peers.client_access import read_access
 
 
 def main() -> None:
@@ -27,6 +32,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--session-ms", type=int, default=6_000)
     parser.add_argument("--isolation", default="read_committed")
+    parser.add_argument("--access", default="", help="a file with a login; PLAINTEXT without it")
     options = parser.parse_args()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -48,6 +54,7 @@ def confluent(options: argparse.Namespace, stopping: threading.Event, journal: I
             "statistics.interval.ms": 5_000,
             "stats_cb": partial(_keep, Path(options.journal).with_suffix(".statistics")),
         }
+        | read_access(options.access).librdkafka()
     )  # fmt: skip
     if options.group:
         consumer.subscribe([options.topic])
@@ -92,6 +99,7 @@ async def _ottla(options: argparse.Namespace, stopping: threading.Event, journal
         options.topic, bootstrap_servers=options.servers, group_id=options.group or None,
         auto_offset_reset="earliest", enable_auto_commit=False, isolation_level=options.isolation,
         session_timeout_ms=options.session_ms, heartbeat_interval_ms=500,
+        **read_access(options.access).ottla(),
     ) as consumer:  # fmt: skip
         while not stopping.is_set():
             given = await consumer.getmany(timeout_ms=200)

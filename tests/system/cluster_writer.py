@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import itertools
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from peers.client_access import read_access
 
 FLUSH_S = 150.0
 GIVEN_UP_AFTER = 50
@@ -39,6 +44,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--per-s", type=float, default=200.0)
     parser.add_argument("--acks", default="all")
+    parser.add_argument("--access", default="", help="a file with a login; PLAINTEXT without it")
     options = parser.parse_args()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -110,6 +116,7 @@ def _confluent(options: argparse.Namespace, journal: IO[str]) -> tuple[Any, Call
             "topic.metadata.refresh.interval.ms": 2_000, "on_delivery": delivered,
             "error_cb": lambda _: None,  # a fatal error is raised beside it
         }
+        | read_access(options.access).librdkafka()
     )  # fmt: skip
     return producer, refused
 
@@ -173,6 +180,7 @@ def kafka_python(options: argparse.Namespace, stopping: threading.Event, journal
         enable_idempotence=options.acks == "all", linger_ms=2, request_timeout_ms=3_000,
         delivery_timeout_ms=600_000, retry_backoff_ms=50, metadata_max_age_ms=2_000,
         max_block_ms=600_000, reconnect_backoff_ms=20, reconnect_backoff_max_ms=200,
+        **read_access(options.access).kafka_python(),
     )  # fmt: skip
     for number in itertools.count():
         if stopping.wait(1 / options.per_s):
@@ -201,7 +209,7 @@ async def _ottla(options: argparse.Namespace, stopping: threading.Event, journal
 
     async with Producer(
         options.servers, acks=options.acks, enable_idempotence=options.acks == "all", linger_ms=2,
-        request_timeout_ms=3_000, delivery_timeout_ms=600_000,
+        request_timeout_ms=3_000, delivery_timeout_ms=600_000, **read_access(options.access).ottla(),
     ) as producer:  # fmt: skip
         for number in itertools.count():
             if stopping.is_set():
@@ -235,7 +243,7 @@ async def _aiokafka(options: argparse.Namespace, stopping: threading.Event, jour
     async with AIOKafkaProducer(
         bootstrap_servers=options.servers, acks="all" if options.acks == "all" else 1, linger_ms=2,
         enable_idempotence=options.acks == "all", request_timeout_ms=120_000, retry_backoff_ms=50,
-        metadata_max_age_ms=2_000,
+        metadata_max_age_ms=2_000, **read_access(options.access).aiokafka(),
     ) as producer:  # fmt: skip
         for number in itertools.count():
             if stopping.is_set():

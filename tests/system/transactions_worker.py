@@ -22,7 +22,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from peers.client_access import read_access
 
 MAX_RECORDS = 50
 TIMEOUT_MS = 15_000
@@ -38,6 +43,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--session-ms", type=int, default=6_000)
     parser.add_argument("--commit-outside", action="store_true")
+    parser.add_argument("--access", default="", help="a file with a login; PLAINTEXT without it")
     options = parser.parse_args()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -76,7 +82,7 @@ def confluent(options: argparse.Namespace, stopping: threading.Event) -> None:
     common = {
         "bootstrap.servers": options.servers, "log_level": 0, "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 5_000,
-        "topic.metadata.refresh.interval.ms": 2_000,
+        "topic.metadata.refresh.interval.ms": 2_000, **read_access(options.access).librdkafka(),
     }  # fmt: skip
     consumer = Consumer(
         common
@@ -141,6 +147,7 @@ def kafka_python(options: argparse.Namespace, stopping: threading.Event) -> None
     common = {
         "bootstrap_servers": options.servers.split(","), "metadata_max_age_ms": 2_000,
         "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_ms": 50,
+        **read_access(options.access).kafka_python(),
     }  # fmt: skip
     producer = KafkaProducer(
         **common, transactional_id=options.id, transaction_timeout_ms=TIMEOUT_MS, linger_ms=5,
@@ -199,7 +206,10 @@ def aiokafka(options: argparse.Namespace, stopping: threading.Event) -> None:
 async def _aiokafka(options: argparse.Namespace, stopping: threading.Event) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-    common = {"bootstrap_servers": options.servers, "metadata_max_age_ms": 2_000, "retry_backoff_ms": 50}
+    common = {
+        "bootstrap_servers": options.servers, "metadata_max_age_ms": 2_000, "retry_backoff_ms": 50,
+        **read_access(options.access).aiokafka(),
+    }  # fmt: skip
     consumer = AIOKafkaConsumer(
         **common, group_id=options.group, enable_auto_commit=False, auto_offset_reset="earliest",
         isolation_level="read_committed", fetch_max_wait_ms=100,
@@ -242,15 +252,17 @@ async def _ottla(options: argparse.Namespace, stopping: threading.Event) -> None
     from ottla.consumer import Consumer
     from ottla.producer import Producer
 
+    login = read_access(options.access).ottla()
     async with (
         Producer(
             options.servers, transactional_id=options.id, transaction_timeout_ms=TIMEOUT_MS, linger_ms=5,
-            request_timeout_ms=5_000,
+            request_timeout_ms=5_000, **login,
         ) as producer,
         Consumer(
             options.source, bootstrap_servers=options.servers, group_id=options.group,
             enable_auto_commit=False, auto_offset_reset="earliest", isolation_level="read_committed",
             session_timeout_ms=options.session_ms, heartbeat_interval_ms=500, fetch_max_wait_ms=100,
+            **login,
         ) as consumer,
     ):  # fmt: skip
         say("ready")

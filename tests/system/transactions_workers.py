@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from peers.client_access import OPEN, Access
 from peers.java import compile_program
 from peers.maven import KAFKA_3, kafka_clients
 
@@ -120,13 +121,15 @@ class Workers:
     """The workers of all kinds; while entered, those that end are started again."""
 
     def __init__(
-        self, folder: Path, servers: str, source: str, partitions: int, *, each: int, broken: bool = False
-    ) -> None:
+        self, folder: Path, servers: str, source: str, partitions: int, *, each: int, broken: bool = False,
+        access: Access = OPEN,
+    ) -> None:  # fmt: skip
         self.all: list[Worker] = []
         self._folder = folder
         self._common = (servers, source, partitions)
         self._each = each
         self._broken = broken
+        self._access = access
         self._over = threading.Event()
         self._tending = threading.Thread(target=self._tend, daemon=True)
 
@@ -180,12 +183,14 @@ class Workers:
         servers, source, partitions = self._common
         target, group = f"copy-{kind}", f"g-{kind}"
         if kind == "java":
-            return java_command(servers, source, target, group, transactional_id, str(session_ms))
+            login = self._access.java_options(self._folder / "worker.properties")
+            return java_command(servers, source, target, group, transactional_id, str(session_ms), *login)
         return [
             sys.executable, str(HERE / "transactions_worker.py"), "--kind", kind, "--servers", servers,
             "--source", source, "--target", target, "--group", group, "--id", transactional_id,
             "--partitions", str(partitions), "--session-ms", str(session_ms),
             *(["--commit-outside"] if self._broken else []),
+            *self._access.options(self._folder / "worker.access"),
         ]  # fmt: skip
 
     def _tend(self) -> None:

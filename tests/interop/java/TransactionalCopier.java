@@ -1,3 +1,5 @@
+import java.io.FileReader;
+import java.io.Reader;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -7,12 +9,13 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.*;
 
 /**
- * Copies a topic exactly once: SERVERS SOURCE TARGET GROUP TRANSACTIONAL_ID SESSION_MS. What it prints and how it
- * ends is as in tests/system/transactions_worker.py.
+ * Copies a topic exactly once: SERVERS SOURCE TARGET GROUP TRANSACTIONAL_ID SESSION_MS [PROPERTIES]. What it prints
+ * and how it ends is as in tests/system/transactions_worker.py. PROPERTIES is a file with a login.
  */
 public class TransactionalCopier {
     static final AtomicBoolean RUNNING = new AtomicBoolean(true);
     static final Random CHANCE = new Random();
+    static final Properties LOGIN = new Properties();
 
     public static void main(String[] arguments) throws Exception {
         Thread main = Thread.currentThread();
@@ -25,6 +28,11 @@ public class TransactionalCopier {
             }
         }));
         String transactionalId = arguments[4];
+        if (arguments.length > 6) {
+            try (Reader file = new FileReader(arguments[6])) {
+                LOGIN.load(file);
+            }
+        }
         try (KafkaProducer<byte[], byte[]> producer = producer(arguments[0], transactionalId);
              KafkaConsumer<byte[], byte[]> consumer = consumer(arguments[0], arguments[3], arguments[5])) {
             producer.initTransactions();
@@ -99,6 +107,7 @@ public class TransactionalCopier {
 
     static Properties common(String servers) {
         Properties properties = new Properties();
+        properties.putAll(LOGIN);
         properties.put("bootstrap.servers", servers);
         properties.put("metadata.max.age.ms", "2000");
         properties.put("reconnect.backoff.ms", "20");
