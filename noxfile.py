@@ -300,8 +300,9 @@ def kill(session: nox.Session) -> None:
 def chaos(session: nox.Session) -> None:
     """Come between producers, consumers and their broker in a hundred rounds (`-- --rounds N --seed S`).
 
-    `-- --cluster` kills, stops and cuts off the brokers and ZooKeepers of a cluster instead, and
-    `-- --transactions` kills the clients, brokers and coordinators of transactions.
+    `-- --cluster` kills, stops and cuts off the brokers and ZooKeepers of a cluster instead (with `--secure`
+    on SASL_SSL with ACLs), and `-- --transactions` kills the clients, brokers and coordinators of
+    transactions.
     """
     _install(session, "psutil", "uvloop", "pyarrow", *PEERS)
     scripts = {"--cluster": "cluster_chaos.py", "--transactions": "transactions_chaos.py"}
@@ -324,6 +325,14 @@ def cluster_operations(session: nox.Session) -> None:
     options = [option for option in session.posargs if option != wanted]
     script = scripts[wanted] if wanted is not None else "cluster_operations.py"
     session.run("python", f"tests/system/{script}", *options)
+
+
+@nox.session
+def securing(session: nox.Session) -> None:
+    """Type the pages that secure a running cluster, and open it again, under load; needs Java and openssl."""
+    _install(session, *TESTING, *PEERS)
+    wanted = session.posargs or ["-s", "-m", "slow", "tests/system/test_secure_a_running_cluster.py"]
+    session.run("pytest", *wanted)
 
 
 @nox.session
