@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from typing import cast
 
 import pytest
@@ -127,6 +128,21 @@ def test_a_client_and_the_server_prove_the_password_to_each_other(kind: ScramHas
     log_in(server, Scram(kind.name, name, "wonder", "client"))
 
     assert server.identity == Identity(name)
+
+
+def test_scram_accepts_a_nonce_with_the_clients_part_twice_as_librdkafka_2_3_sends_it() -> None:
+    server = server_of(SHA_256)
+    challenge = server.evaluate(b"n,,n=alice,r=client")
+    salted = hashlib.pbkdf2_hmac("sha256", b"wonder", SALT, 4096)
+    client_key = SHA_256.mac(salted, b"Client Key")
+    unproved = b"c=biws,r=clientclientserver"
+    message = b",".join((b"n=alice,r=client", challenge, unproved))
+    signature = SHA_256.mac(SHA_256.digest(client_key), message)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+
+    server.evaluate(unproved + b",p=" + base64.b64encode(proof))
+
+    assert server.identity == Identity("alice")
 
 
 @pytest.mark.parametrize("kind", SCRAM_HASHES.values(), ids=SCRAM_HASHES)
