@@ -7,7 +7,6 @@ commits, and asks for offsets by time. Each prints a line for every record and o
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +19,7 @@ import pytest
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
 from peers.fetched_programs import go_program, node_modules, python_environment
-from peers.java import compile_program
+from peers.java import java_command
 from peers.maven import kafka_clients
 
 pytestmark = pytest.mark.timeout(900)
@@ -52,10 +51,7 @@ def kafkajs(version: str) -> list[str]:
 
 
 def java(version: str) -> list[str]:
-    class_path = kafka_clients(version)
-    classes = compile_program(HERE / "java" / "ClientRound.java", class_path)
-    log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    return ["java", "-Xmx256m", log, "-cp", f"{classes}{os.pathsep}{class_path}", "ClientRound"]
+    return java_command(HERE / "java" / "ClientRound.java", kafka_clients(version))
 
 
 def franz_go(version: str) -> list[str]:

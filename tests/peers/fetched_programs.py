@@ -19,17 +19,21 @@ import pytest
 FETCH_TIMEOUT_S: Final = 900
 
 
-def go_program(source: Path, module: str) -> Path:
-    """Compile a Go program with one module (PATH@VERSION) from the module proxy; return the executable."""
+def go_program(source: Path, module: str, *parts: Path) -> Path:
+    """Compile a Go program with one module (PATH@VERSION) from the module proxy; return the executable.
+
+    `parts` are further files of the program.
+    """
     _need("go", "golang-go")
-    folder = _folder("go", source.read_bytes() + module.encode())
+    folder = _folder("go", b"".join(file.read_bytes() for file in (source, *parts)) + module.encode())
     program = folder / source.stem
     if not program.exists():
-        (folder / "main.go").write_bytes(source.read_bytes())
+        for file in (source, *parts):
+            (folder / file.name).write_bytes(file.read_bytes())
         (folder / "go.mod").write_text("module riding\n\ngo 1.21\n")
         _fetch(module, folder, "go", "get", module)
         _fetch(module, folder, "go", "get", ".")  # what the module needs itself
-        _run(folder, "go", "build", "-o", f"{program}.new", "main.go")
+        _run(folder, "go", "build", "-o", f"{program}.new", ".")
         Path(f"{program}.new").rename(program)
     return program
 

@@ -21,13 +21,18 @@ def compile_program(source: Path, class_path: str) -> Path:
     return folder
 
 
-def run_program(source: Path, class_path: str, *arguments: str, timeout_s: float = 240) -> str:
-    """Compile and run a program; return its output, or raise with it."""
+def java_command(source: Path, class_path: str, *arguments: str) -> list[str]:
+    """Compile a program; return the command that runs it."""
     classes = compile_program(source, class_path)
-    command = [
+    return [
         "java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp", f"{classes}{os.pathsep}{class_path}", source.stem, *arguments,
     ]  # fmt: skip
+
+
+def run_program(source: Path, class_path: str, *arguments: str, timeout_s: float = 240) -> str:
+    """Compile and run a program; return its output, or raise with it."""
+    command = java_command(source, class_path, *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         raise AssertionError(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 KAFKA_3 = "3.9.1"
 KAFKA_4 = "4.4.0"
+JACKSON = "2.16.2"
 RESOLVE_TIMEOUT_S = 900
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -77,8 +78,12 @@ def kafka_4_tools() -> str:
 
 
 def kafka_clients(version: str) -> str:
-    """Class path of Apache Kafka's Java client of the given version."""
-    return classpath(f"org.apache.kafka:kafka-clients:{version}", "org.slf4j:slf4j-simple:1.7.36")
+    """Class path of Apache Kafka's Java client of the given version, and what its OAUTHBEARER needs."""
+    return classpath(
+        f"org.apache.kafka:kafka-clients:{version}",
+        f"com.fasterxml.jackson.core:jackson-databind:{JACKSON}",
+        "org.slf4j:slf4j-simple:1.7.36",
+    )
 
 
 def spark_connector() -> str:

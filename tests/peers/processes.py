@@ -6,11 +6,25 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ottla.zookeeper.apache_server import free_port as free_port
+
+
+def ports_in_a_row(number: int) -> int:
+    """Return the first of some free ports that follow each other."""
+    while True:
+        first = free_port()
+        with ExitStack() as probes:
+            try:
+                for port in range(first, first + number):
+                    probes.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+        return first
 
 
 class Process:

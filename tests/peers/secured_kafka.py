@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,9 +33,12 @@ _PROTOCOLS = {
     "ENCRYPTED": "SSL",
     "MUTUAL": "SSL",
     "BOTH": "SASL_SSL",
+    "STRICT": "SASL_SSL",
 }
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MODULES = "org.apache.kafka.common.security"
+_INDENTATION = 13
+"""Of the lines that a secured start prints."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class SecuredKafka:
 
     kind: str
     listeners: dict[str, Listener]
+    authority: Authority
     cafile: Path
     other_cafile: Path
     certfile: Path
@@ -48,7 +56,7 @@ class SecuredKafka:
     """The address of a listener for tests' administrators, where everyone is a super user."""
 
     def at(self, listener: str) -> str:
-        """Return the address of LOGIN, SESSION, ENCRYPTED, MUTUAL or BOTH."""
+        """Return the address of LOGIN, SESSION, ENCRYPTED, MUTUAL, BOTH or STRICT."""
         return f"127.0.0.1:{self.listeners[listener].port}"
 
 
@@ -56,7 +64,8 @@ class SecuredKafka:
 def secured_kafka(folder: Path, kind: str) -> Iterator[SecuredKafka]:
     """Run ottla, kafka-3.9 or kafka-4.4 with all listeners; each mechanism has the credentials of `USER`.
 
-    It has an authorizer, for which `USER` and clients without a login are super users.
+    It has an authorizer, for which `USER` and clients without a login are super users. STRICT wants a login
+    and a certificate.
     """
     authority = Authority(folder / "certificates")
     other = Authority(folder / "certificates", "other")
@@ -68,7 +77,9 @@ def secured_kafka(folder: Path, kind: str) -> Iterator[SecuredKafka]:
             asyncio.run(_set_passwords(broker.bootstrap_servers))
         elif kind == "kafka-3.9":
             _let_in(broker.bootstrap_servers)
-        yield SecuredKafka(kind, listeners, authority.cafile, other.cafile, *client, broker.bootstrap_servers)
+        yield SecuredKafka(
+            kind, listeners, authority, authority.cafile, other.cafile, *client, broker.bootstrap_servers
+        )
 
 
 def _runner(
@@ -122,6 +133,7 @@ def _tls(folder: Path, authority: Authority) -> dict[str, str]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.cafile),
         "listener.name.mutual.ssl.client.auth": "required",
+        "listener.name.strict.ssl.client.auth": "required",
     }
 
 
@@ -133,7 +145,7 @@ def _sasl() -> dict[str, str]:
         "oauthbearer": 'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker"',
     }
     settings: dict[str, str] = {}
-    for listener in ("login", "session", "both"):
+    for listener in ("login", "session", "both", "strict"):
         prefix = f"listener.name.{listener}"
         settings[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
         for mechanism, login in logins.items():
@@ -150,3 +162,44 @@ def _let_in(bootstrap_servers: str) -> None:
         "kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap_servers, "--alter",
         "--add-config", secrets, "--entity-type", "users", "--entity-name", USER,
     )  # fmt: skip
+
+
+# --- a broker that is secured by one option
+
+
+@contextmanager
+def started_secure(data_dir: Path, profiles: Path) -> Iterator[str]:
+    """Run `ottla broker start --secure`; yield its output up to the end of the introduction."""
+    command = [
+        sys.executable, "-m", "ottla.broker", "start", "--data-dir", str(data_dir), "--listen",
+        "127.0.0.1:0", "--secure", "--set", "offsets.topic.num.partitions=1",
+    ]  # fmt: skip
+    environment = os.environ | {"OTTLA_PROFILES": str(profiles)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        try:
+            while not lines or not re.search(r"ottla acl add|Secured: connect", lines[-1]):
+                line = process.stdout.readline()
+                assert line, "".join(lines)
+                lines.append(line)
+            yield "".join(lines)
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def printed_section(said: str, kind: str) -> list[str]:
+    """Return the lines that a secured start prints for Java, librdkafka or Python."""
+    found = re.search(rf"^{kind} .*\n(?: +.*\n)*", said, re.MULTILINE)
+    assert found is not None, said
+    return [line[_INDENTATION:] for line in found[0].splitlines()]
+
+
+def printed_settings(said: str, kind: str) -> dict[str, str]:
+    """Return the printed settings, with the password from the file that is printed before them."""
+    password = re.search(r"the password is in (.*)", said)
+    assert password is not None, said
+    secret = Path(password[1]).read_text().strip()
+    lines = (line.split("=", 1) for line in printed_section(said, kind))
+    return {key: value.replace("PASSWORD", secret) for key, value in lines}

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import socket
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +21,10 @@ from ottla.client.profiles import profile_settings
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from ottla.protocol.errors import TopicAuthorizationFailed
-from peers.processes import free_port
+from peers.processes import ports_in_a_row
+from peers.secured_kafka import started_secure
 
 USERS = {"anna": "annas secret", "josef": "josefs secret"}
-
-
-def ports_in_a_row(number: int) -> int:
-    """Return the first of some free ports that follow each other."""
-    while True:
-        first = free_port()
-        with ExitStack() as probes:
-            try:
-                for port in range(first, first + number):
-                    probes.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-        return first
-
-
-@contextmanager
-def started(data_dir: Path, profiles: Path) -> Iterator[str]:
-    """Run `ottla broker start --secure`; yield its output up to the end of the introduction."""
-    command = [
-        sys.executable, "-m", "ottla.broker", "start", "--data-dir", str(data_dir), "--listen",
-        "127.0.0.1:0", "--secure", "--set", "offsets.topic.num.partitions=1",
-    ]  # fmt: skip
-    environment = os.environ | {"OTTLA_PROFILES": str(profiles)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        lines: list[str] = []
-        try:
-            while not lines or not re.search(r"ottla acl add|Secured: connect", lines[-1]):
-                line = process.stdout.readline()
-                assert line, "".join(lines)
-                lines.append(line)
-            yield "".join(lines)
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 def ottla(*arguments: str) -> Result:
@@ -86,7 +47,7 @@ async def test_from_the_command_to_a_first_message_of_another_user(
     monkeypatch.setenv("ANNAS_PASSWORD", USERS["anna"])
     data_dir = tmp_path / "data"
 
-    with started(data_dir, profiles) as said:
+    with started_secure(data_dir, profiles) as said:
         secret = (data_dir / "secure" / "admin.password").read_text().strip()
         assert secret not in said
         assert "ssl.ca.location=" in said
@@ -113,7 +74,7 @@ async def test_from_the_command_to_a_first_message_of_another_user(
         with pytest.raises(ClientError):
             await Producer(**plain).start()
 
-    with started(data_dir, profiles) as said:  # keys and users are those of the first start
+    with started_secure(data_dir, profiles) as said:  # keys and users are those of the first start
         assert said.endswith("Secured: connect with --profile local\n")
         await round_trip(**profile_settings("local"))
 
