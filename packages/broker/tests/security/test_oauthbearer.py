@@ -120,6 +120,15 @@ def with_public_key_as_secret() -> str:
         (signed(kid="unknown"), "no key"),
         (jwt.encode(dict(CLAIMS), RSA, "RS256"), "no key"),
         (signed(key=EC, algorithm="ES256"), "algorithm is not one of its key"),
+        (f"{part({'alg': 'RS256', 'kid': ['rsa']})}.{part(CLAIMS)}.AAAA", "no key|no signed token"),
+        (f"{part({'alg': 'RS256', 'kid': 7})}.{part(CLAIMS)}.AAAA", "no key|no signed token"),
+        (signed(kid="x" * 60_000), "no key|over 65536"),
+        (f"{part({'alg': 'RS256', 'kid': 'rsa', 'b64': False})}.{part(CLAIMS)}.AAAA", "no signed token"),
+        (signed(key=OTHER_RSA, jwk=jwk(OTHER_RSA, "rsa")), "signature is wrong"),
+        (signed(key=OTHER_RSA, jku="https://attacker.example/keys"), "signature is wrong"),
+        (f"{part({'alg': 'ES256', 'kid': 'ec'})}.{part(CLAIMS)}.{'A' * 86}", "signature is wrong"),
+        (f"{part({'alg': ['RS256'], 'kid': 'rsa'})}.{part(CLAIMS)}.AAAA", "not accepted|no signed token"),
+        ("a.b.c.d.e", "no signed token"),
         (signed(crit=["exp"], exp=1), "critical extension|no signed token"),
         (signed()[:-4] + "AAAA", "signature is wrong"),
         (signed().rpartition(".")[0] + ".", "signature is wrong"),
@@ -145,6 +154,11 @@ def test_a_token_that_no_key_of_its_algorithm_has_signed_is_refused(token: str, 
         ({"exp": 10**400}, "'exp' is no time|no signed token"),
         ({"exp": 2**60}, "'exp' is no time"),
         ({"exp": -1}, "'exp' is no time"),
+        ({"exp": float("nan")}, "'exp' is no time|no signed token"),
+        ({"exp": float("inf")}, "'exp' is no time|no signed token"),
+        ({"iat": NOW_S + 10**9}, "'iat' is in the future"),
+        ({"scope": ["a"] * 20_000}, "over 65536 characters"),
+        ({"nested": "[" * 60_000}, "over 65536 characters"),
         ({"iat": None}, "'iat' is no time"),
         ({"iat": NOW_S + 31}, "'iat' is in the future"),
         ({"iat": NOW_S + 20, "exp": NOW_S + 10}, "issued after its end"),
@@ -181,6 +195,11 @@ def test_another_claim_may_name_the_user() -> None:
     claims = {**CLAIMS, "sub": 7, "upn": "alice@example"}
 
     assert validator(subject_claim_name="upn").check(signed(claims)).subject == "alice@example"
+
+
+@pytest.mark.parametrize("name", ["a b", "ünï ☃", "a,b=c;d", "User:bob", "*", "a\0b\nc\x1b[2J", "\u202ea"])
+def test_a_name_of_odd_characters_stays_as_it_is(name: str) -> None:
+    assert validator().check(signed({**CLAIMS, "sub": name})).subject == name
 
 
 # ---- tokens without a signature

@@ -36,8 +36,14 @@ class FactsFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
-        facts = [f"{name}={value}" for name, value in record.__dict__.items() if name not in _USUAL]
-        return " ".join([super().formatMessage(record), *facts])
+        facts = (fact for fact in record.__dict__.items() if fact[0] not in _USUAL)
+        shown = (f"{name}={in_one_line(str(value))}" for name, value in facts)
+        return " ".join([super().formatMessage(record), *shown])
+
+
+def in_one_line(text: str) -> str:
+    """Return a text, which may come from a client, so that it forges no lines and steers no terminal."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 class LogFiles(NamedTuple):

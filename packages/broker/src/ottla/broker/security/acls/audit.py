@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.runtime.log_lines import in_one_line
+
 if TYPE_CHECKING:
     from ottla.broker.security.authorizer import Decision
 
@@ -65,15 +67,13 @@ class AuditLog:
 
 def _facts(decision: Decision) -> dict[str, object]:
     return {
-        "principal": _in_one_line(str(decision.principal)),
+        "principal": _shown(str(decision.principal)),
         "host": decision.host,
         "operation": decision.operation.name,
-        "resource": _in_one_line(f"{decision.resource.type.name}:{decision.resource.name}"),
+        "resource": _shown(f"{decision.resource.type.name}:{decision.resource.name}"),
         "api": decision.api,
     }
 
 
-def _in_one_line(text: str) -> str:
-    """Return a text of a client so that it cannot forge lines of the log."""
-    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    return short if short.isprintable() else short.encode("unicode_escape").decode()
+def _shown(text: str) -> str:
+    return in_one_line(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
