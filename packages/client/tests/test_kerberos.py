@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from ottla.client.authentication import _step
 from ottla.client.config import ClientConfig
 from ottla.client.kerberos import Kerberos, check_kerberos
 from ottla.client.settings import SettingError, from_properties
@@ -40,5 +45,37 @@ def test_a_keytab_that_is_missing_is_refused_at_once(tmp_path: Path) -> None:
         check_kerberos("kafka", str(tmp_path / "none"))
 
 
-def test_steps_run_on_a_thread_for_they_may_ask_a_server() -> None:
+class Blocking:
+    """A login whose first step waits, as it does for a realm that does not answer."""
+
+    blocks: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.thread = ""
+
+    def first(self) -> bytes:
+        self.thread = threading.current_thread().name
+        assert self.may_go_on.wait(60)
+        return b"ticket"
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        return None
+
+
+async def test_steps_that_wait_for_the_realm_leave_the_loops_own_threads_to_others() -> None:
+    loop, waiting = asyncio.get_running_loop(), [Blocking() for _ in range(40)]
+    with ThreadPoolExecutor(1) as only:
+        loop.set_default_executor(only)
+        steps = [asyncio.ensure_future(_step(login, login.first)) for login in waiting]
+        await asyncio.sleep(0)  # they begin
+
+        try:
+            async with asyncio.timeout(10):
+                assert await asyncio.to_thread(lambda: "other work") == "other work"
+        finally:
+            for login in waiting:
+                login.may_go_on.set()
+        assert await asyncio.gather(*steps) == [b"ticket"] * 40
+    assert {login.thread[:9] for login in waiting} == {"kerberos_"}
     assert Kerberos("kafka", "localhost", None, None).blocks

@@ -233,7 +233,11 @@ async def authenticate(connection: Requester, config: SecurityConfig, host: str 
 
 async def _step(mechanism: Mechanism, step: Callable[[], T]) -> T:
     """Return the result of a step; one of Kerberos may ask a server, and runs on a thread."""
-    return await asyncio.to_thread(step) if mechanism.blocks else step()
+    if not mechanism.blocks:
+        return step()
+    from ottla.client.kerberos import threads
+
+    return await asyncio.get_running_loop().run_in_executor(threads(), step)
 
 
 async def _handshake(connection: Requester, config: SecurityConfig) -> SaslHandshakeResponse:
