@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ from ottla.client.authentication import mechanism_for
 from ottla.client.config import ClientConfig
 from ottla.client.environment import now_ms
 from ottla.client.errors import AuthenticationFailed
-from ottla.client.oauth_tokens import TokenCache, TokenSource, TokenUnavailable, kept_for
+from ottla.client.oauth_tokens import TokenCache, TokenSource, TokenUnavailable, fetch_token, kept_for
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import SettingError, from_properties
 
@@ -235,3 +236,22 @@ def test_settings_of_java_and_librdkafka_name_the_same_source(properties: dict[s
 def test_a_source_that_can_give_no_token_is_refused_at_once(given: dict[str, str], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         SecurityConfig(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", **given)  # type: ignore[arg-type]
+
+
+def test_credentials_are_quoted_where_the_source_says_so(server: AuthorizationServer) -> None:
+    source = server.source._replace(client_id="a b:c", client_secret="d/e%")
+
+    for quotes in (False, True):
+        fetch_token(source._replace(quotes_credentials=quotes))
+
+    sent = [base64.b64decode(authorization.split()[1]) for authorization, _ in server.requests]
+    assert sent == [b"a b:c:d/e%", b"a+b%3Ac:d%2Fe%25"]
+
+
+def test_a_server_that_accepts_and_does_not_answer_is_given_up_after_the_read_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
+        source = TokenSource(url, "me", "s3cret", connect_timeout_s=60.0, read_timeout_s=0.05)
+
+        with pytest.raises(TokenUnavailable, match=r"cannot be asked for a token: .*timed out"):
+            fetch_token(source)

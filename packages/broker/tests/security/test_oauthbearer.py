@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.security.sasl.jwks import BadJwks, JwksKeys, fetch_jwks, keys_in
+from ottla.broker.security.sasl.broker_tokens import Backoff
+from ottla.broker.security.sasl.jwks import BadJwks, JwksKeys, JwksUnavailable, fetch_jwks, keys_in
 from ottla.broker.security.sasl.mechanisms import Identity, MalformedToken
 from ottla.broker.security.sasl.oauthbearer import (
     ClaimRules,
@@ -356,6 +357,24 @@ async def test_missing_keys_have_the_document_read_soon_and_not_at_once() -> Non
     refreshing.cancel()
     assert loop.time() > 0
     assert keys.find("rsa") is not None
+
+
+async def test_a_server_of_keys_that_does_not_answer_is_asked_again() -> None:
+    answers: list[Exception | bytes] = [JwksUnavailable("later"), JwksUnavailable("later"), DOCUMENT]
+
+    def fetch(url: str) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    keys = JwksKeys("https://login.example.com/keys", 3600.0, fetch, Backoff(1, 60_000))
+    await keys.load()
+    assert keys.find("rsa") is not None
+
+    answers[:] = [BadJwks("it is no JWKS document"), DOCUMENT]
+    with pytest.raises(BadJwks, match="no JWKS document"):
+        await keys.load()
 
 
 def test_only_urls_of_documents_are_read(tmp_path: Path) -> None:
