@@ -218,16 +218,16 @@ def test_a_keytab_with_an_old_key_lets_nobody_in_until_it_is_replaced(
 
 
 @pytest.mark.parametrize(
-    ("content", "principal", "problem"),
+    ("content", "problem"),
     [
-        (None, f"{SERVICE}@{REALM}", "cannot be read: No such file or directory"),
-        (b"junk", f"{SERVICE}@{REALM}", "has no key of kafka/localhost@OTTLA.TEST: Major "),
-        ("anna", f"{SERVICE}@{REALM}", "has no key of kafka/localhost@OTTLA.TEST: Major "),
+        (None, "No such file or directory"),
+        (b"junk", "Unsupported key table format version number"),
+        ("anna", f"No key table entry found for {SERVICE}@{REALM}"),
     ],
     ids=["missing", "damaged", "of another"],
 )
 def test_a_keytab_that_cannot_be_used_refuses_the_start_in_one_line(
-    anna: Path, tmp_path: Path, content: bytes | str | None, principal: str, problem: str
+    anna: Path, tmp_path: Path, content: bytes | str | None, problem: str
 ) -> None:
     keytab = tmp_path / "given.keytab"
     if content is not None:
@@ -236,7 +236,8 @@ def test_a_keytab_that_cannot_be_used_refuses_the_start_in_one_line(
     with pytest.raises(BrokerFailed) as raised:
         with BrokerThread(tmp_path / "data", settings_of(keytab)):
             pass
-    assert f"the keytab {keytab} {problem}" in str(raised.value)
+    assert f"no key of {SERVICE}@{REALM} in {keytab}: " in str(raised.value)
+    assert problem in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

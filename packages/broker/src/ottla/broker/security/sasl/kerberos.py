@@ -157,11 +157,9 @@ def open_service_key(principal: str, keytab: str) -> ServiceKey:
             name=name, usage="accept", mechs=[gssapi.MechType.kerberos], store={"keytab": keytab}
         )
     except OSError as error:
-        raise KerberosUnavailable(f"the keytab {keytab} cannot be read: {error.strerror}") from None
+        raise KerberosUnavailable(f"no key of {principal} in {keytab}: {error.strerror}") from None
     except gssapi.exceptions.GSSError as error:
-        raise KerberosUnavailable(
-            f"the keytab {keytab} has no key of {principal}: {_reason(error)}"
-        ) from None
+        raise KerberosUnavailable(f"no key of {principal} in {keytab}: {_reason(error)}") from None
     return ServiceKey(str(credentials.name), credentials, _default_realm())
 
 
