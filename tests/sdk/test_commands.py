@@ -70,7 +70,8 @@ def test_a_port_that_speaks_no_tls_is_named_with_what_to_change(
 
     assert done.output == (
         f"Error: no broker can be reached: cannot connect to {cluster.bootstrap_servers}: it hung up on our "
-        "TLS greeting; if that port speaks no TLS, connect with security.protocol=PLAINTEXT\n"
+        "TLS greeting; if that port speaks no TLS, connect with security.protocol=PLAINTEXT, in a file for "
+        "--command-config or in a profile for --profile.\n"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer as LibrdkafkaProducer
 
+from ottla.broker.server.secure_setup import prepare
 from ottla.broker.testing import SecureBroker
 from ottla.client.cli import main
 from ottla.client.errors import AuthenticationFailed, ClientError
@@ -71,8 +73,16 @@ async def test_from_the_command_to_a_first_message_of_another_user(
             "bootstrap_servers": admin["bootstrap_servers"],
             "bootstrap_timeout_ms": 2_000,
         }
-        with pytest.raises(ClientError):
+        with pytest.raises(ClientError, match=r"speaks TLS, connect with security\.protocol=SSL or SASL_SSL"):
             await Producer(**plain).start()
+        made = await asyncio.to_thread(ottla, "token", "create", "--json")
+        assert made.exit_code == 0, made.output
+
+    refused = await asyncio.to_thread(
+        CliRunner().invoke, main, ["broker", "start", "--data-dir", str(data_dir)]
+    )
+    assert refused.exit_code == 1
+    assert "start it with --secure, or move " in refused.output
 
     with started_secure(data_dir, profiles) as said:  # keys and users are those of the first start
         assert said.endswith("Secured: connect with --profile local\n")
@@ -170,6 +180,23 @@ def test_librdkafka_logs_in_at_the_fixture(ottla_secure_broker: SecureBroker) ->
 
     assert producer.flush(60) == 0
     assert failures == [None]
+
+
+def test_a_profile_of_a_broker_that_is_gone_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = tmp_path / "profiles.toml"
+    monkeypatch.setenv("OTTLA_PROFILES", str(profiles))
+
+    for name in ("first", "second"):
+        setup = prepare(tmp_path / name, [])
+        said = setup.introduce("127.0.0.1:9")
+        assert ("local-9" in said) == (name == "second")
+    shutil.rmtree(tmp_path / "first")
+    third = prepare(tmp_path / "third", []).introduce("127.0.0.1:9")
+
+    assert "local-9" not in third
+    assert "third/secure/ca.pem" in profiles.read_text()
 
 
 def test_keys_that_were_made_before_cost_a_start_no_certificates(tmp_path: Path) -> None:

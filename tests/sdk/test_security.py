@@ -227,6 +227,27 @@ async def test_a_missing_certificate_of_ours_is_named_at_once(kafka: SecuredKafk
     assert "ssl_certfile" in words
 
 
+@pytest.mark.parametrize(
+    ("listener", "protocol", "words"),
+    [
+        ("ENCRYPTED", "PLAINTEXT", "speaks TLS, connect with security.protocol=SSL or SASL_SSL"),
+        ("BOTH", "SASL_PLAINTEXT", "speaks TLS, connect with security.protocol=SASL_SSL"),
+        ("LOGIN", "PLAINTEXT", "asks for a login, connect with security.protocol=SASL_PLAINTEXT"),
+        ("BOTH", "SSL", "asks for a login, connect with security.protocol=SASL_SSL"),
+        ("LOGIN", "SASL_SSL", "speaks no TLS, connect with security.protocol=SASL_PLAINTEXT"),
+    ],
+)
+async def test_a_client_that_speaks_another_protocol_is_told_which_one(
+    kafka: SecuredKafka, listener: str, protocol: str, words: str
+) -> None:
+    security: dict[str, Any] = {"security_protocol": protocol, "bootstrap_timeout_ms": 1_000}
+    if protocol.startswith("SASL"):
+        security |= login("PLAIN")
+    if protocol.endswith("SSL"):
+        security["ssl_cafile"] = str(kafka.cafile)
+    assert words in await refusal(kafka.at(listener), **security)
+
+
 # --- sessions that end
 
 

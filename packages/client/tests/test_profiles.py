@@ -164,10 +164,15 @@ def test_a_properties_file_wins_over_the_environments_profile_but_not_over_the_u
     properties.write_text("client.id=me\n")
 
     by_environment = connect("--command-config", str(properties), env={"OTTLA_PROFILE": "local"})
+    properties.write_text("bootstrap.servers=there:1,there:2\n")
+    with_brokers = connect("--command-config", str(properties), env={"OTTLA_BOOTSTRAP_SERVER": "other:1"})
+    by_user = connect("--command-config", str(properties), "-b", "here:1")
     by_both = connect("--command-config", str(properties), "--profile", "local")
 
     assert by_environment.output == "127.0.0.1:9092 PLAINTEXT None\n"
     assert "give --profile or --command-config, not both" in by_both.output
+    assert with_brokers.output == "there:1,there:2 PLAINTEXT None\n"
+    assert by_user.output == "here:1 PLAINTEXT None\n"
 
 
 def test_added_profiles_are_listed_and_shown_and_only_the_owner_reads_the_file(file: Path) -> None:

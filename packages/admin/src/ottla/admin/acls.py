@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ottla.client.cluster import Cluster, raise_for
+from ottla.client.errors import ALTER_CLUSTER, DESCRIBE_CLUSTER
 from ottla.protocol.acls import Acl, Operation, PatternType, PermissionType, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.acls import (
@@ -64,7 +65,7 @@ class Acls:
 
         async def ask() -> list[Acl]:
             response = await self._cluster.ask_any(request, DescribeAclsResponse)
-            raise_for(response.error_code, response.error_message)
+            raise_for(response.error_code, response.error_message, DESCRIBE_CLUSTER)
             return sorted(acl for resource in response.resources for acl in _described(resource))
 
         return await self._cluster.retry("describing ACLs", ask)
@@ -78,7 +79,8 @@ class Acls:
             response = await self._cluster.send_to_any(request, CreateAclsResponse)
             for acl, result in zip(wanted, response.results, strict=True):
                 if result.error_code != ErrorCode.NONE:
-                    raise_for(result.error_code, _about(acl, result.error_code, result.error_message))
+                    about = _about(acl, result.error_code, result.error_message)
+                    raise_for(result.error_code, about, ALTER_CLUSTER)
 
         await self._cluster.retry("creating ACLs", ask)
 
@@ -90,7 +92,7 @@ class Acls:
             response = await self._cluster.send_to_any(request, DeleteAclsResponse)
             deleted: set[Acl] = set()
             for result in response.filter_results:
-                raise_for(result.error_code, result.error_message)
+                raise_for(result.error_code, result.error_message, ALTER_CLUSTER)
                 for found in result.matching_acls:
                     acl = _deleted(found)
                     if found.error_code != ErrorCode.NONE:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.client.cluster import Cluster, raise_for
+from ottla.client.errors import ALTER_CLUSTER, DESCRIBE_CLUSTER, error_about
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
 from ottla.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
@@ -92,7 +93,7 @@ class Brokers:
         async def ask() -> list[LogDir]:
             request = DescribeLogDirsRequest(topics=None)
             response = await self._cluster.send(broker, request, DescribeLogDirsResponse)
-            raise_for(response.error_code)
+            raise_for(response.error_code, None, DESCRIBE_CLUSTER)
             found: list[LogDir] = []
             for result in response.results:
                 replicas = tuple(
@@ -135,7 +136,7 @@ class Brokers:
             return {
                 TopicPartition(topic.topic_name, partition.partition_index): None
                 if partition.error_code == ErrorCode.NONE
-                else error_for(partition.error_code, None)
+                else error_about(partition.error_code, None, ALTER_CLUSTER)
                 for topic in response.results
                 for partition in topic.partitions
             }

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ottla.client.cluster import Cluster, NoSuchTopic, raise_for
+from ottla.client.errors import Need
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
@@ -94,7 +96,7 @@ class Configs:
         async def ask() -> list[ConfigEntry]:
             response = await self._send(kind, name, request, DescribeConfigsResponse)
             (result,) = response.results
-            _raise(kind, name, result.error_code, result.error_message)
+            _raise(kind, name, Operation.DESCRIBE_CONFIGS, result.error_code, result.error_message)
             return sorted((_entry(entry) for entry in result.configs), key=lambda entry: entry.name)
 
         return await self._cluster.retry(f"reading the configuration of {name!r}", ask)
@@ -116,7 +118,7 @@ class Configs:
         async def ask() -> None:
             response = await self._send(kind, name, request, IncrementalAlterConfigsResponse)
             for result in response.responses:
-                _raise(kind, name, result.error_code, result.error_message)
+                _raise(kind, name, Operation.ALTER_CONFIGS, result.error_code, result.error_message)
 
         await self._cluster.retry(f"changing the configuration of {name!r}", ask)
 
@@ -134,10 +136,11 @@ def _entry(given: DescribeConfigsResourceResult) -> ConfigEntry:
     )
 
 
-def _raise(kind: int, name: str, code: int, message: str | None) -> None:
+def _raise(kind: int, name: str, operation: Operation, code: int, message: str | None) -> None:
     if kind == TOPIC and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise NoSuchTopic(name)
-    raise_for(code, message)
+    on_topic, on_cluster = Need(operation, ResourceType.TOPIC, name), Need(operation, ResourceType.CLUSTER)
+    raise_for(code, message, on_topic if kind == TOPIC else on_cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,8 @@ class Quotas:
 
         async def ask() -> list[Quota]:
             response = await self._cluster.ask_any(request, DescribeClientQuotasResponse)
-            raise_for(response.error_code, response.error_message)
+            need = Need(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+            raise_for(response.error_code, response.error_message, need)
             return [
                 Quota(
                     {part.entity_type: part.entity_name for part in entry.entity},
@@ -197,6 +201,7 @@ class Quotas:
         async def ask() -> None:
             response = await self._cluster.send_to_controller(request, AlterClientQuotasResponse)
             for entry in response.entries:
-                raise_for(entry.error_code, entry.error_message)
+                need = Need(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
+                raise_for(entry.error_code, entry.error_message, need)
 
         await self._cluster.retry("changing quotas", ask)

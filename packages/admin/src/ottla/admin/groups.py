@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from ottla.admin.offsets import LATEST, Offsets
 from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
+from ottla.client.errors import Need
 from ottla.client.group_metadata import commit_without_member
-from ottla.protocol.acls import Operation
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound
 from ottla.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -141,11 +142,12 @@ class Groups:
 
         async def ask() -> dict[TopicPartition, tuple[int, str]]:
             response = await self._cluster.send_to_coordinator(name, request, OffsetFetchResponse)
-            self._cluster.raise_coordinator_error(name, response.error_code)
+            self._cluster.raise_coordinator_error(name, response.error_code, Operation.DESCRIBE)
             found: dict[TopicPartition, tuple[int, str]] = {}
             for topic in response.topics:
                 for answer in topic.partitions:
-                    self._cluster.raise_coordinator_error(name, answer.error_code)
+                    need = Need(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+                    self._cluster.raise_coordinator_error(name, answer.error_code, Operation.DESCRIBE, need)
                     if answer.committed_offset != NOTHING_COMMITTED:
                         partition = TopicPartition(topic.name, answer.partition_index)
                         found[partition] = (answer.committed_offset, answer.metadata or "")
@@ -187,7 +189,9 @@ class Groups:
             self._cluster.raise_coordinator_error(name, response.error_code, Operation.DELETE)
             for topic in response.topics:
                 for partition in topic.partitions:
-                    raise_for(partition.error_code)
+                    raise_for(
+                        partition.error_code, None, Need(Operation.READ, ResourceType.TOPIC, topic.name)
+                    )
 
         await self._cluster.retry(f"deleting offsets of group {name!r}", ask)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.client.cluster import Cluster
-from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.client.errors import ALTER_CLUSTER, DESCRIBE_CLUSTER, error_about
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -70,7 +71,7 @@ class Partitions:
             response = await self._cluster.send_to_controller(
                 request, ElectLeadersResponse, min_version=1 if unclean else None
             )
-            self._cluster.raise_controller_error(response.error_code)
+            self._cluster.raise_controller_error(response.error_code, None, ALTER_CLUSTER)
             codes = {
                 TopicPartition(topic.topic, partition.partition_id): (
                     partition.error_code,
@@ -110,7 +111,8 @@ class Partitions:
 
         async def ask() -> Outcomes:
             response = await self._cluster.send_to_controller(request, AlterPartitionReassignmentsResponse)
-            self._cluster.raise_controller_error(response.error_code, response.error_message)
+            message = response.error_message
+            self._cluster.raise_controller_error(response.error_code, message, ALTER_CLUSTER)
             return {
                 TopicPartition(topic.name, partition.partition_index): _error(
                     partition.error_code, partition.error_message
@@ -136,7 +138,8 @@ class Partitions:
 
         async def ask() -> list[Reassignment]:
             response = await self._cluster.send_to_controller(request, ListPartitionReassignmentsResponse)
-            self._cluster.raise_controller_error(response.error_code, response.error_message)
+            message = response.error_message
+            self._cluster.raise_controller_error(response.error_code, message, DESCRIBE_CLUSTER)
             moving = [
                 Reassignment(
                     TopicPartition(topic.name, partition.partition_index),
@@ -167,4 +170,4 @@ def _replicas(target: Sequence[int] | None) -> list[int] | None:
 
 def _error(code: int, message: str | None) -> KafkaError | None:
     done = code in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
-    return None if done else error_for(code, message)
+    return None if done else error_about(code, message, ALTER_CLUSTER)

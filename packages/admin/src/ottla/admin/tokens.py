@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.client.cluster import Cluster, raise_for
+from ottla.client.errors import Need
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.messages.delegation_tokens import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
@@ -85,7 +87,8 @@ class Tokens:
             response = await self._cluster.send_to_any(
                 request, CreateDelegationTokenResponse, min_version=since
             )
-            raise_for(response.error_code)
+            needs = () if owner is None else (Need(Operation.CREATE_TOKENS, ResourceType.USER, owner),)
+            raise_for(response.error_code, None, *needs)
             made_for = _principal(response.principal_type, response.principal_name)
             return DelegationToken(
                 response.token_id,

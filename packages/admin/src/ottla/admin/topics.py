@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from ottla.admin.configs import TOPIC, Configs
 from ottla.client.cluster import Cluster, NoSuchTopic, Topic, raise_for
-from ottla.client.errors import ConnectionClosed, RequestTimeout
+from ottla.client.errors import ConnectionClosed, Need, RequestTimeout
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import (
     ErrorCode,
     InvalidPartitions,
@@ -83,7 +84,7 @@ class Topics:
         async def ask() -> CreatedTopic:
             response = await self._cluster.send_to_controller(request, CreateTopicsResponse)
             (result,) = response.topics
-            await self._raise(result.error_code, result.error_message)
+            await self._raise(result.error_code, result.error_message, _on_topic(Operation.CREATE, name))
             return CreatedTopic(name, result.num_partitions, result.replication_factor)
 
         async def found(error: KafkaError) -> CreatedTopic:
@@ -149,7 +150,8 @@ class Topics:
         async def ask() -> None:
             response = await self._cluster.send_to_controller(request, CreatePartitionsResponse)
             for result in response.results:
-                await self._raise(result.error_code, result.error_message, name)
+                need = _on_topic(Operation.ALTER, name)
+                await self._raise(result.error_code, result.error_message, need, name)
 
         async def found(error: KafkaError) -> None:
             known = await self.describe(name) if isinstance(error, InvalidPartitions) else None
@@ -167,7 +169,8 @@ class Topics:
         async def ask() -> None:
             response = await self._cluster.send_to_controller(request, DeleteTopicsResponse)
             for result in response.responses:
-                await self._raise(result.error_code, result.error_message, name)
+                need = _on_topic(Operation.DELETE, name)
+                await self._raise(result.error_code, result.error_message, need, name)
 
         async def found(error: KafkaError) -> None:
             if not isinstance(error, NoSuchTopic):
@@ -200,9 +203,13 @@ class Topics:
 
         return await self._cluster.retry(what, attempt)
 
-    async def _raise(self, code: int, message: str | None, topic: str | None = None) -> None:
+    async def _raise(self, code: int, message: str | None, need: Need, topic: str | None = None) -> None:
         if code == ErrorCode.NOT_CONTROLLER:
             await self._cluster.refresh([])
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic is not None:
             raise NoSuchTopic(topic)
-        raise_for(code, message)
+        raise_for(code, message, need)
+
+
+def _on_topic(operation: Operation, name: str) -> Need:
+    return Need(operation, ResourceType.TOPIC, name)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ottla.client.cluster import TRANSACTION, Cluster, is_stale, raise_for
-from ottla.protocol.errors import ErrorCode, TransactionalIdNotFound, error_for
+from ottla.client.errors import Need, error_about
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.errors import ErrorCode, TransactionalIdNotFound
 from ottla.protocol.messages import open_transactions
 from ottla.protocol.messages.transactions import (
     WritableTxnMarker,
@@ -147,7 +149,8 @@ class Transactions:
         (found,) = response.transaction_states
         if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise TransactionalIdNotFound(f"transactional id {transactional_id!r} does not exist")
-        raise_for(found.error_code)
+        need = Need(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        raise_for(found.error_code, None, need)
         return TransactionDescription(
             found.transactional_id,
             coordinator,
@@ -235,7 +238,8 @@ class Transactions:
                 for topic in found.topics
                 for partition in topic.partitions
             ]
-            raise_for(codes[0], f"{partition}: the leader refused the marker, {ErrorCode(codes[0]).name}")
+            refused = f"{partition}: the leader refused the marker, {ErrorCode(codes[0]).name}"
+            raise_for(codes[0], refused, Need(Operation.CLUSTER_ACTION, ResourceType.CLUSTER))
             return [None]
 
         await self._cluster.retry(
@@ -257,7 +261,8 @@ class Transactions:
             for answer in topic.partitions:
                 partition = TopicPartition(topic.name, answer.partition_index)
                 if answer.error_code != ErrorCode.NONE:
-                    raise error_for(answer.error_code, answer.error_message or f"{partition}")
+                    need = Need(Operation.READ, ResourceType.TOPIC, topic.name)
+                    raise error_about(answer.error_code, answer.error_message or f"{partition}", need)
                 found += [_producer(partition, producer) for producer in answer.active_producers]
         return found
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from ottla.client.cluster import Cluster, raise_for
 from ottla.client.environment import random_bytes
+from ottla.client.errors import ALTER_CLUSTER, DESCRIBE_CLUSTER
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -57,7 +58,7 @@ class Users:
 
         async def ask() -> list[ScramCredential]:
             response = await self._cluster.ask_any(request, DescribeUserScramCredentialsResponse)
-            raise_for(response.error_code, response.error_message)
+            raise_for(response.error_code, response.error_message, DESCRIBE_CLUSTER)
             found: list[ScramCredential] = []
             for result in response.results:
                 raise_for(result.error_code, _about(result.user, result.error_code, result.error_message))
@@ -102,9 +103,8 @@ class Users:
         async def ask() -> None:
             response = await self._cluster.send_to_controller(request, AlterUserScramCredentialsResponse)
             for result in response.results:
-                self._cluster.raise_controller_error(
-                    result.error_code, _about(result.user, result.error_code, result.error_message)
-                )
+                about = _about(result.user, result.error_code, result.error_message)
+                self._cluster.raise_controller_error(result.error_code, about, ALTER_CLUSTER)
 
         await self._cluster.retry("changing SCRAM credentials", ask)
 

@@ -24,7 +24,6 @@ from ottla.protocol.errors import (
     KafkaError,
     LeaderNotAvailable,
     UnknownTopicOrPartition,
-    error_for,
 )
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.metadata import (
@@ -199,11 +198,14 @@ class Cluster:
             self.controller_id = NO_NODE  # it may be gone: the next attempt looks it up
             raise
 
-    def raise_controller_error(self, code: int, message: str | None = None) -> None:
-        """Raise the error of a controller's response, unless it is NONE; forget a controller that moved."""
+    def raise_controller_error(self, code: int, message: str | None = None, *needs: Need) -> None:
+        """Raise the error of a controller's response, unless it is NONE; forget a controller that moved.
+
+        `needs` has the permissions that the request needs, of which the error names the missing one.
+        """
         if code == ErrorCode.NOT_CONTROLLER:
             self.controller_id = NO_NODE
-        raise_for(code, message)
+        raise_for(code, message, *needs)
 
     def avoid(self, node_id: int) -> None:
         """Ask other brokers first for a while: this one did not answer, on a connection of the caller's."""
@@ -372,13 +374,18 @@ class Cluster:
         """Forget a coordinator, after it answered that it is not the coordinator."""
         self._coordinators.pop((kind, key), None)
 
-    def raise_coordinator_error(self, group: str, code: int, operation: Operation = Operation.READ) -> None:
-        """Raise the error of a group's response, unless it is NONE; forget a coordinator that moved."""
+    def raise_coordinator_error(
+        self, group: str, code: int, operation: Operation = Operation.READ, *needs: Need
+    ) -> None:
+        """Raise the error of a group's response, unless it is NONE; forget a coordinator that moved.
+
+        The request needs `operation` on the group, and `needs`.
+        """
         if code == ErrorCode.NONE:
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self.forget_coordinator(group)
-        raise error_about(code, None, Need(operation, ResourceType.GROUP, group))
+        raise error_about(code, None, Need(operation, ResourceType.GROUP, group), *needs)
 
 
 class NoSuchTopic(UnknownTopicOrPartition):
@@ -405,10 +412,10 @@ def _partition(given: MetadataResponsePartition) -> Partition:
     )
 
 
-def raise_for(code: int, message: str | None = None) -> None:
-    """Raise the error of a code, unless it is NONE."""
+def raise_for(code: int, message: str | None = None, *needs: Need) -> None:
+    """Raise the error of a code, unless it is NONE; it names the one of `needs` that is missing."""
     if code != ErrorCode.NONE:
-        raise error_for(code, message)
+        raise error_about(code, message, *needs)
 
 
 def not_alive(broker: int, alive: Iterable[int]) -> str:

@@ -21,7 +21,9 @@ from ottla.client.authentication import authenticate, certificate_problem, renew
 from ottla.client.config import Address, ClientConfig
 from ottla.client.environment import chance
 from ottla.client.errors import (
+    NO_LOGIN,
     NO_TLS_THERE,
+    ONLY_TLS_THERE,
     AuthenticationFailed,
     BadResponse,
     ConnectFailed,
@@ -40,6 +42,8 @@ R = TypeVar("R", bound=Message)
 
 SOFTWARE_NAME = "ottla"
 API_VERSIONS_OPENING = 3
+_FIRST_REQUESTS: Final = 4
+"""Correlation ids up to which a request is among the first of a connection."""
 
 
 Encode = Callable[[int], Sequence[bytes]]
@@ -309,12 +313,22 @@ class Connection:
             except ConnectionClosed:
                 await self._reopen()
         self.versions = BEFORE_API_VERSIONS
-        await self.send(MetadataRequest(topics=[]), MetadataResponse)
+        await self._hear_of_it()
         try:
             return await self._ask_versions(0)
         except ConnectionClosed:
             await self._reopen()
         return None
+
+    async def _hear_of_it(self) -> None:
+        """Get an answer without ApiVersions. A port for TLS gives none, or an alert of TLS."""
+        try:
+            await self.send(MetadataRequest(topics=[]), MetadataResponse)
+        except (ConnectionClosed, BadResponse) as error:
+            if self.config.security.uses_tls:
+                raise
+            fits = "SASL_SSL" if self.config.security.uses_sasl else "SSL or SASL_SSL"
+            raise ConnectionClosed(*self.address, f"{ONLY_TLS_THERE}={fits}") from error
 
     async def _reopen(self) -> None:
         await self.close()
@@ -350,6 +364,17 @@ class Connection:
         except asyncio.CancelledError:
             wire.discard(response, due_s, ApiKey(request.API_KEY))
             raise
+        except ConnectionClosed as error:
+            if self._correlation_id > _FIRST_REQUESTS or not self._may_lack_login:
+                raise
+            fits = "SASL_SSL" if self.config.security.uses_tls else "SASL_PLAINTEXT"
+            raise ConnectionClosed(*self.address, f"{NO_LOGIN}={fits}") from error
+
+    @property
+    def _may_lack_login(self) -> bool:
+        """Whether a broker may hang up for want of a login: without one it answers ApiVersions alone."""
+        is_negotiated = bool(self.versions) and self.versions is not BEFORE_API_VERSIONS
+        return is_negotiated and not self.config.security.uses_sasl
 
     def _too_late(self, wire: WireProtocol, request: Message, bound_s: float) -> RequestTimeout:
         late = RequestTimeout(*self.address, ApiKey(type(request).API_KEY).name, bound_s)

@@ -91,12 +91,15 @@ class Need(NamedTuple):
 
 
 IDEMPOTENT_WRITE: Final = Need(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+ALTER_CLUSTER: Final = Need(Operation.ALTER, ResourceType.CLUSTER)
+DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, ResourceType.CLUSTER)
 
 _DENIED: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: ResourceType.GROUP,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ResourceType.CLUSTER,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: ResourceType.USER,
 }
 
 
@@ -107,15 +110,21 @@ def error_about(code: int, message: str | None, *needs: Need) -> KafkaError:
     """
     kind = next((kind for denied, kind in _DENIED.items() if denied == code), None)
     missing = next((str(need) for need in needs if need.resource_type == kind), None)
-    return error_for(code, message if missing is None else f"{message}: {missing}" if message else missing)
+    text = (message or "").removesuffix(".")
+    return error_for(code, message if missing is None else f"{text}: {missing}" if text else missing)
 
 
 class AuthenticationFailed(ClientError):
     """The broker or the client rejected the other's credentials or certificate."""
 
 
-NO_TLS_THERE = "hung up on our TLS greeting; if that port speaks no TLS, connect with security.protocol"
+OTHER_PROTOCOL: Final = "connect with security.protocol"
+NO_TLS_THERE: Final = f"hung up on our TLS greeting; if that port speaks no TLS, {OTHER_PROTOCOL}"
 """The words about a port that ends connections when they begin with TLS."""
+ONLY_TLS_THERE: Final = f"it hung up on our first request; if that port speaks TLS, {OTHER_PROTOCOL}"
+"""The words about a port that ends connections when they begin without TLS."""
+NO_LOGIN: Final = f"it hung up on our first request; if that port asks for a login, {OTHER_PROTOCOL}"
+"""The words about a port that ends connections without a login."""
 
 
 class NoBrokerAvailable(ClientError):

@@ -43,6 +43,8 @@ class GroupMetadata(NamedTuple):
 async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit offsets in Kafka for a group that has no members there. Raises NonEmptyGroup."""
     # Producers import this module too, and commit no offsets in this way.
+    from ottla.client.errors import Need
+    from ottla.protocol.acls import Operation, ResourceType
     from ottla.protocol.errors import ErrorCode, NonEmptyGroup
     from ottla.protocol.messages.offset_commit import (
         OffsetCommitRequest,
@@ -76,6 +78,7 @@ async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[T
             for partition in topic.partitions:
                 if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                     raise NonEmptyGroup(f"group {group!r} has members; stop them first")
-                cluster.raise_coordinator_error(group, partition.error_code)
+                need = Need(Operation.READ, ResourceType.TOPIC, topic.name)
+                cluster.raise_coordinator_error(group, partition.error_code, Operation.READ, need)
 
     await cluster.retry(f"committing offsets of group {group!r}", commit)

@@ -381,7 +381,7 @@ class ReassignmentInProgress(KafkaError):
 
 class DelegationTokenAuthDisabled(KafkaError):
     code = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
-    description = "delegation tokens are switched off"
+    description = "delegation tokens are switched off: the brokers have no delegation.token.secret.key"
 
 
 class DelegationTokenNotFound(KafkaError):

@@ -112,6 +112,7 @@ def start(
         with _one_line_errors():
             setup, flags = secured(_read_properties(properties) or {}, flags, secure_dir)
     config = _load(properties, flags)
+    _refuse_unsecured(config)
     if daemon:
         with _one_line_errors():
             line = _start_daemon(config, log_dir)
@@ -124,6 +125,14 @@ def start(
     begin_start()
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
         _run(config, setup, uvloop=uvloop, ready_fd=ready_fd)
+
+
+def _refuse_unsecured(config: BrokerConfig) -> None:
+    if any(Path(directory, "secure").is_dir() for directory in config.data_dirs):
+        from ottla.broker.server.secure_setup import refuse_unsecured  # which other starts do not import
+
+        with _one_line_errors():
+            refuse_unsecured(config)
 
 
 @broker.command()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.cluster.client_entities import ClientEntities
 from ottla.broker.cluster.scram_credentials import alter_credentials, read_credentials
-from ottla.broker.config import load_broker_config
+from ottla.broker.config import BrokerConfig, load_broker_config
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
 from ottla.client.config_definition import ConfigError
 from ottla.client.environment import nonce, now_ms, random_bytes
@@ -79,6 +79,11 @@ class SecureFiles(NamedTuple):
         """The hosts and the end of the broker's certificate, as JSON."""
         return self.directory / "broker.json"
 
+    @property
+    def token_key(self) -> Path:
+        """The secret by which the passwords of delegation tokens are made."""
+        return self.directory / "delegation-tokens.key"
+
     def password(self, user: str) -> Path:
         """The password of a user."""
         return self.directory / f"{user}.password"
@@ -108,6 +113,7 @@ class SecureSetup:
             "ssl.truststore.location": str(files.authority),
             "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": f"User:{ADMIN};User:{BROKER}",
+            "delegation.token.secret.key": read_secret(files.token_key),
         }
         for mechanism in SCRAM_HASHES:
             login = f' username="{BROKER}" password="{password}"' if mechanism == MECHANISM else ""
@@ -154,9 +160,9 @@ def prepare(data_dir: Path, hosts: list[str]) -> SecureSetup:
     is_new = not files.authority_key.exists()
     if is_new:
         _make_authority(files)
-    for user in (ADMIN, BROKER):
-        if not files.password(user).exists():
-            write_private(files.password(user), f"{nonce()}\n")
+    for path in (files.password(ADMIN), files.password(BROKER), files.token_key):
+        if not path.exists():
+            write_private(path, f"{nonce()}\n")
     names = sorted({*_own_hosts(), *hosts})
     if is_new or not _is_certificate_good(files, names):
         _make_certificate(files, names)
@@ -378,6 +384,25 @@ def _profile_for(setup: SecureSetup, servers: str, port: str) -> Profile:
     """Return the profile `local`, or one named by the port where that belongs to another broker."""
     password = SecretSource("file", str(setup.files.password(ADMIN)))
     present = read_profiles().get(_LOCAL)
-    is_free = present is None or present.settings.get("sasl_password") == password
+    is_free = present is None or _is_ours(present.settings.get("sasl_password"), password)
     settings = {"bootstrap_servers": servers, **setup.client_settings(password=""), "sasl_password": password}
     return Profile(_LOCAL if is_free else f"local-{port}", profiles_path(), settings)
+
+
+def _is_ours(found: object, password: SecretSource) -> bool:
+    """Return whether a profile's password is that of this broker, or of one whose directory is gone."""
+    if not isinstance(found, SecretSource) or found.kind != "file":
+        return False
+    path = Path(found.reference)
+    return found == password or (path.name == Path(password.reference).name and not path.exists())
+
+
+def refuse_unsecured(config: BrokerConfig) -> None:
+    """Refuse to serve everybody the data of a broker that was secured. Raises ConfigError."""
+    for data_dir in map(Path, config.data_dirs):
+        if SecureFiles(data_dir / DIRECTORY).authority_key.exists() and not config.authorizer_class_name:
+            raise ConfigError(
+                "authorizer.class.name",
+                f"must be set: {data_dir} is of a secured broker, and would be open to everybody; start it "
+                f"with --secure, or move {data_dir / DIRECTORY} away",
+            )

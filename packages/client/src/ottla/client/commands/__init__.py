@@ -24,6 +24,8 @@ BOOTSTRAP_TIMEOUT_MS = 3_000
 
 _PROFILE: Final = f"{__name__}.profile"
 """The key of the chosen profile among the facts that the contexts of a command share."""
+_PROPERTIES: Final = f"{__name__}.properties"
+"""The key of the properties file of a command."""
 _GIVEN_BY_USER: Final = click.core.ParameterSource.COMMANDLINE
 
 
@@ -49,13 +51,34 @@ def chosen_profile(ctx: click.Context | None = None) -> tuple[Profile | None, bo
 
 
 def servers_of_profile(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Return the brokers of the profile unless the user names others, which is the stronger wish."""
-    profile, by_user = chosen_profile(ctx)
+    """Return the brokers of the properties file or the profile, unless the user names others.
+
+    The command line wins over the environment, and that over defaults.
+    """
     source = ctx.get_parameter_source(parameter.name or "")
-    weaker = click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP
-    if profile is None or source == _GIVEN_BY_USER or not (by_user or source in weaker):
+    if source == _GIVEN_BY_USER or ctx.resilient_parsing:
         return given
-    return given if profile.servers is None else profile.servers
+    properties: str | None = ctx.meta.get(_PROPERTIES)
+    profile, by_user = chosen_profile(ctx)
+    weaker = click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP
+    found = _servers_in(properties) if properties is not None else None
+    if found is None and profile is not None and (by_user or source in weaker):
+        found = profile.servers
+    return given if found is None else found
+
+
+def _servers_in(properties: str) -> str | None:
+    from ottla.client.settings import SettingError, read_properties
+
+    try:
+        return read_properties(properties).get("bootstrap.servers")
+    except (OSError, SettingError):
+        return None  # reading the login from it fails with the reason
+
+
+def _keep_properties(ctx: click.Context, _: click.Parameter, path: str | None) -> str | None:
+    ctx.meta[_PROPERTIES] = path
+    return path
 
 
 profile_option: Final = click.option(
@@ -88,7 +111,9 @@ def login_options(command: F) -> F:
         "--command-config",
         "properties",
         type=click.Path(exists=True, dir_okay=False),
-        help="A properties file with security and timeouts (security.protocol, sasl.username, ...).",
+        is_eager=True,
+        callback=_keep_properties,
+        help="A properties file with brokers, security and timeouts (bootstrap.servers, sasl.username, ...).",
     )
     return profile_option(properties(command))
 
@@ -226,15 +251,33 @@ def run(call: Callable[[], Awaitable[T]]) -> T:
 
 def one_line(error: Exception) -> str:
     """Return the message of an error in one line, with advice where no broker can be reached."""
-    from ottla.client.errors import NO_TLS_THERE, DeadlineExceeded, NoBrokerAvailable
+    from ottla.client.errors import OTHER_PROTOCOL, DeadlineExceeded, NoBrokerAvailable
 
     text = " ".join(str(error).split())
     cause = error.__cause__ if isinstance(error, DeadlineExceeded) else error
     if isinstance(cause, NoBrokerAvailable):
-        if NO_TLS_THERE in str(cause):  # something listens there
-            return str(cause)
+        if OTHER_PROTOCOL in str(cause):  # something listens there
+            return f"{cause}, in a file for --command-config or in a profile for --profile."
         return f"{cause}. Is a broker running there? Name one with --bootstrap-server HOST:PORT."
-    return text
+    return text + _advice(text)
+
+
+def _advice(text: str) -> str:
+    """Return the command by which an administrator gives the permission that an error names."""
+    import re
+
+    found = re.search(r"not permitted to ([A-Z_]+) ([A-Z_]+) '(.*?)'", text)
+    if found is None or found[2] not in _RESOURCE_OPTIONS:
+        return ""
+    resource = _RESOURCE_OPTIONS[found[2]]
+    named = resource if found[2] == "CLUSTER" else f"{resource} {found[3]}"
+    return f". A rule allows it: ottla acl add --principal User:NAME -o {found[1]} {named}"
+
+
+_RESOURCE_OPTIONS: Final = {
+    "TOPIC": "--topic", "GROUP": "--group", "CLUSTER": "--cluster", "TRANSACTIONAL_ID": "--transactional-id",
+    "USER": "--user-resource",
+}  # fmt: skip
 
 
 def show(

@@ -293,7 +293,7 @@ class Membership:
             case ForgetCoordinator():
                 self._coordinator.forget()
             case Fail():
-                self._log(logging.ERROR, "cannot join the group", reason=effect.error)
+                self._log(logging.INFO, "cannot join the group", reason=effect.error)
                 self._fail(effect.error)
             case _:
                 assert_never(effect)
