@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
-from ottla.broker.api import create_acls, delete_acls, describe_acls
+from ottla.broker.api import create_acls, delete_acls, describe_acls, elect_leaders
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.acls import Acls
 from ottla.broker.requests.context import CloseConnection, RequestContext
@@ -24,6 +25,7 @@ from ottla.protocol.messages.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from ottla.zookeeper.testing import MemoryEnsemble
 
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
@@ -318,3 +320,19 @@ async def test_without_zookeeper_a_change_times_out(services: Services) -> None:
     services.ensemble.stop()
 
     assert [code for code, _ in await services.create(creation())] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+async def test_elections_are_refused_in_each_version_where_it_has_room_for_the_error(version: int) -> None:
+    header = RequestHeader(ApiKey.ELECT_LEADERS, version, 1, "client")
+    context = RequestContext(header, CALLER, 0.0, authorizer=AclAuthorizer(now_ms=lambda: 0.0))
+    asked = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+
+    answer = await elect_leaders.handle(cast(Any, None), asked, context)
+
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    decoded = ElectLeadersResponse.decode(answer.encode(version), version)
+    assert decoded.error_code == (code if version else 0)
+    assert [
+        result.error_code for topic in decoded.replica_election_results for result in topic.partition_result
+    ] == [code]

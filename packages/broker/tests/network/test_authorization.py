@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import pytest
+
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.network.dispatcher import Dispatcher
 from ottla.broker.network.testing import Client, heartbeat, leave, server_of
@@ -16,10 +18,12 @@ from ottla.broker.requests.permissions import CLUSTER_ACTION, READ_GROUP, READ_G
 from ottla.broker.requests.routes import Route, Routes, always
 from ottla.broker.security.authorizer import AllowAll, Decision, Operation, Resource, ResourceType
 from ottla.broker.security.principal import ANONYMOUS, Principal
-from ottla.protocol.api import ApiKey, RequestHeader
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request
 from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from ottla.protocol.schema import Message
 
 BOUND_S = 30
 GROUP = ResourceType.GROUP
@@ -130,6 +134,21 @@ async def test_without_an_authorizer_everything_is_allowed() -> None:
         assert await client.answers(2) == [(1, 0), (2, 0)]
 
     assert handlers.served == ["a", "b"]
+
+
+async def test_an_error_that_the_version_has_no_place_for_closes_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def failing(services: None, request: ElectLeadersRequest, context: RequestContext) -> Message:
+        raise GroupAuthorizationFailed
+
+    routes = Routes([Route(ApiKey.ELECT_LEADERS, 0, 0, failing)])
+    async with client_of(routes, RequestAuthorization()) as client:
+        client.send(encode_request(RequestHeader(ApiKey.ELECT_LEADERS, 0, 1, None), ElectLeadersRequest()))
+
+        assert await client.is_closed()
+
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_request_of_brokers_is_refused_to_clients_before_the_handler() -> None:

@@ -59,10 +59,11 @@ async def _all_failed(
 
 
 async def _refused(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-    """Refuse the request, and each partition that it names, as Kafka does."""
+    """Refuse the request, and each partition that it names, as Kafka does; version 0 has those alone."""
     error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return ElectLeadersResponse(
-        error_code=error, replica_election_results=await _all_failed(request, context, error)
+        error_code=error if context.api_version > 0 else ErrorCode.NONE,
+        replica_election_results=await _all_failed(request, context, error),
     )
 
 

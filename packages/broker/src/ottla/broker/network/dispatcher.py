@@ -30,7 +30,7 @@ from ottla.protocol.api import (
     response_header,
 )
 from ottla.protocol.errors import ErrorCode, InvalidRequest, KafkaError
-from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.primitives import MalformedMessage, UnsupportedField
 
 if TYPE_CHECKING:
     from ottla.broker.network.response_queue import Part
@@ -346,7 +346,10 @@ class Dispatcher(Generic[S]):
             raise CloseConnection from error
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         response.error_code = int(code)
-        return self.encode(call, response)
+        try:
+            return self.encode(call, response)
+        except UnsupportedField:  # this version has error codes in its elements alone
+            raise CloseConnection from error
 
 
 def _raw_token(call: Call, response: Any) -> list[Part]:
