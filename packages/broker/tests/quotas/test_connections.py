@@ -1,5 +1,7 @@
 """Limits on connections, in all and from one address."""
 
+from typing import Any, cast
+
 import pytest
 
 from ottla.broker.config import BrokerConfig, broker_config_from
@@ -79,6 +81,18 @@ def test_a_connection_beyond_the_limits_gives_way_to_a_later_one() -> None:
     assert first.is_closed
     opened.forget(first)
     assert not opened.admit(first)
+
+
+def test_an_ipv6_network_has_one_share_of_the_connections_before_a_login() -> None:
+    config = broker_config_from({"max.connections.before.login.per.ip": "2"})
+    opened: OpenConnections[FakeConnection] = OpenConnections(config, lambda: 0.0)
+    hosts = ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "2001:db8::3"]
+    connections = [FakeConnection("PLAINTEXT", host, 0.0) for host in hosts]
+    for connection in connections:
+        connection.session.login = cast(Any, object())
+        assert opened.admit(connection)
+
+    assert [connection.is_closed for connection in connections] == [True, False, False, False]
 
 
 # ---- rates

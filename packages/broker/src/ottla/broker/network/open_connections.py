@@ -16,6 +16,7 @@ from ottla.broker.quotas.connections import (
     is_loopback,
     own_limits,
     parse_overrides,
+    source_of,
 )
 from ottla.broker.runtime.log_lines import LimitedWarnings
 
@@ -167,7 +168,7 @@ class OpenConnections(Generic[C]):
 
     def _admit_before_login(self, connection: C, host: str) -> None:
         """Close the oldest of too many connections of an address without a login: the newest may log in."""
-        waiting = self._without_login.setdefault(host, {})
+        waiting = self._without_login.setdefault(source_of(host), {})
         waiting[connection] = None
         if len(waiting) > self._max_without_login:
             oldest = next(iter(waiting))
@@ -179,12 +180,12 @@ class OpenConnections(Generic[C]):
 
     def logged_in(self, connection: C) -> None:
         """Count a connection no longer among those without a login."""
-        host = connection.session.client_host
-        waiting = self._without_login.get(host)
+        source = source_of(connection.session.client_host)
+        waiting = self._without_login.get(source)
         if waiting is not None:
             waiting.pop(connection, None)
             if not waiting:
-                del self._without_login[host]
+                del self._without_login[source]
 
     def _full_listener(self, name: str) -> str | None:
         """Return which limit of a listener is reached, or None."""

@@ -22,8 +22,24 @@ DEFAULT: Final = "<default>"
 MOST_ADDRESSES: Final = 10_000
 """Addresses with a quota whose rates are remembered."""
 
+_PREFIX: Final = 64
+"""Bits of an IPv6 address: one machine has all addresses behind them."""
+
 CONNECTION_RATE: Final = "connection_creation_rate"
 """The quota of an address in Kafka's znodes: connections per second."""
+
+
+def source_of(host: str) -> str:
+    """Return the address, or of IPv6 the network, that one machine comes from."""
+    if ":" not in host:
+        return host
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return host
+    return str(address.ipv4_mapped or int(address) >> 128 - _PREFIX)
 
 
 class CreationRates:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, Protocol
+
+from ottla.broker.quotas.connections import source_of
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -18,8 +19,6 @@ WITHIN_S: Final = 10.0
 """The time for a handshake; a login behind it has what is left of it."""
 MOST: Final = 2_048
 """Unfinished handshakes at once. Each may hold about 40 KiB."""
-_PREFIX: Final = 64
-"""Bits of an IPv6 address: one machine has all addresses behind them."""
 
 
 class Unfinished(Protocol):
@@ -59,7 +58,7 @@ class UnfinishedHandshakes:
 
     def begin(self, connection: Unfinished, host: str) -> str | None:
         """Count a connection from now on; return why it is refused, or None."""
-        source = _source_of(host)
+        source = source_of(host)
         if len(self._due_s) >= self._most:
             largest = max(self._by_host.values(), key=len)
             if len(self._by_host.get(source, ())) + 1 >= len(largest):
@@ -109,16 +108,3 @@ class UnfinishedHandshakes:
             self.end(connection)
             connection.give_up(f"not finished within {self._within_s:g} s")
         self._plan()
-
-
-def _source_of(host: str) -> str:
-    """Return the address, or of IPv6 the network, that one machine comes from."""
-    if ":" not in host:
-        return host
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return host
-    return str(address.ipv4_mapped or int(address) >> 128 - _PREFIX)
