@@ -1,4 +1,7 @@
-"""TLS beneath connections: requests, handshakes that fail or never end, and ends."""
+"""TLS beneath connections: requests, handshakes that fail or never end, and ends.
+
+600 lines because all of them need the same server, certificates and clients.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,15 @@ from ottla.broker.network.session import SessionState
 from ottla.broker.network.testing import Answering, Client, heartbeat, on_both_loops, server_of
 from ottla.broker.quotas.handshakes import UnfinishedHandshakes
 from ottla.broker.security.tls.contexts import ListenerTls
-from ottla.broker.security.tls.testing import DAY, Authority, Certificate
+from ottla.broker.security.tls.testing import (
+    DAY,
+    Authority,
+    Certificate,
+    client_hello,
+    key_updates,
+    records_of,
+    renegotiations,
+)
 
 BOUND_S = 120
 AUTHORITY = Authority()
@@ -403,6 +414,106 @@ async def test_damaged_records_after_the_handshake_end_the_connection(tmp_path: 
             await reader.read()
         await until(lambda: not there.server.connections.all())
         assert not there.answering.started
+
+
+# ---- clients that keep the keys busy
+
+
+def in_clear(port: int) -> socket.socket:
+    """Connect without TLS, with a small buffer for answers."""
+    plug = socket.socket()
+    plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    plug.settimeout(BOUND_S)
+    plug.connect(("127.0.0.1", port))
+    return plug
+
+
+UPDATE_BYTES = 27
+
+
+def broken(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = (record for record in caplog.records if record.getMessage() == "TLS connection failed")
+    return [str(record.__dict__["reason"]) for record in found]
+
+
+@on_both_loops
+async def test_a_client_that_asks_for_new_keys_over_and_over_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening() as there:
+
+        def ask() -> None:
+            with in_clear(there.port) as plug:
+                updates = key_updates(records_of(plug, client_context(tmp_path), tmp_path), 2_000)
+                with contextlib.suppress(ConnectionError):
+                    plug.sendall(updates)
+                    while plug.recv(65_536):
+                        pass
+
+        await asyncio.get_running_loop().run_in_executor(None, ask)
+        await until(lambda: not there.server.connections.all())
+        assert broken(caplog) == ["the client asks for new keys or handshakes, and sends nothing else"]
+
+
+@on_both_loops
+async def test_answers_to_updates_of_keys_that_nobody_reads_do_not_pile_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(socket_send_buffer_bytes=4_096) as there:
+
+        def ask() -> None:
+            with in_clear(there.port) as plug:
+                updates = key_updates(records_of(plug, client_context(tmp_path), tmp_path), 4_000)
+                with contextlib.suppress(ConnectionError):
+                    for at in range(0, len(updates), 270):  # ten of them
+                        plug.sendall(updates[at : at + 270])
+                        plug.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+        asking = asyncio.get_running_loop().run_in_executor(None, ask)
+        most = 0
+        await until(there.server.connections.all)
+        while connections := there.server.connections.all():
+            most = max(most, *(connection.transport.get_write_buffer_size() for connection in connections))
+            await asyncio.sleep(0.002)
+        await asking
+        assert most < 100_000
+
+
+@on_both_loops
+async def test_a_client_that_renegotiates_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with listening() as there:
+        context = client_context(tmp_path)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
+
+        def ask() -> None:
+            with in_clear(there.port) as plug:
+                records = records_of(plug, context, tmp_path)
+                hello = client_hello(client_context(tmp_path))[5:]
+                with contextlib.suppress(ConnectionError):
+                    plug.sendall(renegotiations(records, hello, 500))
+                    while plug.recv(65_536):
+                        pass
+
+        await asyncio.get_running_loop().run_in_executor(None, ask)
+        await until(lambda: not there.server.connections.all())
+        assert len(broken(caplog)) == 1
+
+
+@on_both_loops
+async def test_an_update_of_keys_now_and_then_is_answered(tmp_path: Path) -> None:
+    async with listening() as there:
+
+        def ask() -> int:
+            with in_clear(there.port) as plug:
+                records = records_of(plug, client_context(tmp_path), tmp_path)
+                plug.sendall(key_updates(records, 6))
+                received = 0
+                while received < 5 * UPDATE_BYTES:  # the last is answered with the next message
+                    received += len(plug.recv(65_536)) or pytest.fail("it is closed")
+                return len(there.server.connections.all())
+
+        assert await asyncio.get_running_loop().run_in_executor(None, ask) == 1
 
 
 # ---- handshakes that never end

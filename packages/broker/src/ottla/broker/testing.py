@@ -259,11 +259,13 @@ class BrokerProcess:
         settings = settings_for_tests(self.data_dir, self.host, self.port, self._settings)
         flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         with self.log_file.open("ab") as output:
-            self._process = subprocess.Popen(
-                [self.python, "-m", "ottla.broker", "start", *flags], stdout=output, stderr=output
-            )
+            self._process = subprocess.Popen(self._command(flags), stdout=output, stderr=output)
         self._wait_until_it_accepts()
         return self
+
+    def _command(self, flags: list[str]) -> list[str]:
+        """Return the command of the process, which may be another program with the same flags."""
+        return [self.python, "-m", "ottla.broker", "start", *flags]
 
     def _wait_until_it_accepts(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

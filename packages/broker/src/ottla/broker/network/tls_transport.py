@@ -38,6 +38,11 @@ MOST_HANDSHAKE_BYTES: Final = 131_072
 HANDSHAKE_STEP_MS: Final = 0.7
 """A step with RSA of 2,048 bits; with elliptic curves it is less."""
 
+MOST_ANSWERS: Final = 256
+"""Bytes that OpenSSL may answer by itself to what was received at once: to nine updates of keys."""
+MOST_UNSENT_ANSWERS: Final = 16_384
+"""Such bytes while the client reads nothing."""
+
 _HANDSHAKE_RECORD: Final = 0x16
 _ABOUT_VERSIONS: Final = ("VERSION", "PROTOCOL")
 
@@ -78,6 +83,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """The TLS of one connection."""
 
     __slots__ = (
+        "_answered_bytes",
         "_client",
         "_has_ended",
         "_has_record",
@@ -124,6 +130,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Received bytes that OpenSSL has not got yet."""
         self._received_bytes = 0
         """Of the handshake."""
+        self._answered_bytes = 0
+        """Answers of OpenSSL since everything was sent the last time."""
         self._has_record = False
         """Whether OpenSSL has a whole record that was not read, or the rest of one."""
         self._missing_bytes = 0
@@ -274,12 +282,26 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             while is_more and self._client is not None and not self._is_paused and not self._is_closing:
                 received, is_more = self._fill(self._client, received)
         except ssl.SSLError as error:
-            self._broken(error)
+            self._broken(why_failed(error))
             return
         if received and not self._is_closing:
             self._unread = bytes(received)
-        if self._tls is not None and self._outgoing.pending:
-            self._send_records()  # the answer to an update of keys
+        if self._tls is not None and self._outgoing.pending and not self._is_closing:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Send the answers to updates of keys, or close a client that asks for many of them.
+
+        Each costs 30 µs, and is kept where the client does not read: nothing else would limit them.
+        """
+        size = self._outgoing.pending
+        if not self._transport.get_write_buffer_size():
+            self._answered_bytes = 0
+        self._answered_bytes += size
+        if size > MOST_ANSWERS or self._answered_bytes > MOST_UNSENT_ANSWERS:
+            self._broken("the client asks for new keys or handshakes, and sends nothing else")
+        else:
+            self._send_records()
 
     def _fill(self, client: Client, received: memoryview) -> tuple[memoryview, bool]:
         """Decrypt into one buffer of the connection; return the rest, and whether there is more to decrypt.
@@ -298,6 +320,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 count = cast(int, tls.read(room - have, cast(Any, buffer[have:] if have else buffer)))
             except ssl.SSLWantReadError:  # a record of TLS itself: new keys, for instance
                 self._has_record = False
+                if self._outgoing.pending > MOST_ANSWERS:
+                    break
                 continue
             except ssl.SSLZeroReturnError:
                 count = 0
@@ -338,8 +362,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if not self._has_ended and not self._end_of_client():
             self._transport.close()
 
-    def _broken(self, error: ssl.SSLError) -> None:
-        facts = {"listener": self._listener.name, "client": self._host, "reason": why_failed(error)}
+    def _broken(self, reason: str) -> None:
+        facts = {"listener": self._listener.name, "client": self._host, "reason": reason}
         self._shared.warnings.warn(self._host, "TLS connection failed", extra=facts)
         self.abort()
 
@@ -390,7 +414,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 view = view[tls.write(cast(Any, view[:PIECE_BYTES])) :]
                 records.append(self._outgoing.read())
         except ssl.SSLError as error:
-            self._broken(error)
+            self._broken(why_failed(error))
             return
         self._transport.write(records[0] if len(records) == 1 else b"".join(records))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import ssl
 import struct
 from typing import Any, Self
 
@@ -30,8 +31,11 @@ BOUND_S = 60.0
 class Wire:
     """Requests and answers, byte for byte, over one connection."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
+    def __init__(self, port: int, *, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
+        """Connect from an address of this machine, encrypted with `tls`."""
+        self._socket = socket.create_connection(("127.0.0.1", port), BOUND_S, source_address=(source, 0))
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
 
     def __enter__(self) -> Self:
         return self

@@ -1,9 +1,14 @@
-"""For tests: a certificate authority, and what it signs."""
+"""For tests: a certificate authority, what it signs, and records of hostile clients."""
 
 from __future__ import annotations
 
 import datetime
+import hmac
+import socket
+import ssl
+import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -129,3 +134,86 @@ def _host(text: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(text))
     except ValueError:
         return x509.DNSName(text)
+
+
+# ---- records that no library sends
+
+
+class Records(NamedTuple):
+    """The secrets by which a client writes the records behind its handshake by itself."""
+
+    version: str
+    secret: bytes
+    """The secret of its traffic; of TLS 1.2 the master secret."""
+    randoms: bytes
+    """The server's and the client's, of TLS 1.2."""
+
+
+def records_of(plug: socket.socket, context: ssl.SSLContext, folder: Path) -> Records:
+    """Connect over a socket, and take the secrets of the connection, whose client says nothing more."""
+    log = folder / "secrets"
+    log.unlink(missing_ok=True)
+    context.keylog_filename = str(log)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    received = b""
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            plug.sendall(outgoing.read())
+            incoming.write(piece := plug.recv(65_536))
+            received += piece
+    plug.sendall(outgoing.read())
+    label = "CLIENT_TRAFFIC_SECRET_0" if tls.version() == "TLSv1.3" else "CLIENT_RANDOM"
+    _, random, secret = next(line for line in log.read_text().splitlines() if line.startswith(label)).split()
+    return Records(str(tls.version()), bytes.fromhex(secret), received[11:43] + bytes.fromhex(random))
+
+
+def key_updates(records: Records, count: int) -> bytes:
+    """Return messages of TLS 1.3 (AES-256-GCM) that ask the server for new keys, one after the other."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+    def expanded(secret: bytes, label: str, size: int) -> bytes:
+        name = b"tls13 " + label.encode()
+        info = struct.pack(">HB", size, len(name)) + name + b"\0"
+        return HKDFExpand(hashes.SHA384(), size, info).derive(secret)
+
+    secret, found = records.secret, []
+    for _ in range(count):
+        key, nonce = expanded(secret, "key", 32), expanded(secret, "iv", 12)
+        message = b"\x18\x00\x00\x01\x01" + b"\x16"  # the last is the type of the content
+        head = b"\x17\x03\x03" + struct.pack(">H", len(message) + 16)
+        found.append(head + AESGCM(key).encrypt(nonce, message, head))
+        secret = expanded(secret, "traffic upd", 48)
+    return b"".join(found)
+
+
+def renegotiations(records: Records, hello: bytes, count: int) -> bytes:
+    """Return records of TLS 1.2 (AES-256-GCM-SHA384), each with a ClientHello that renegotiates."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    seed, block = b"key expansion" + records.randoms, b""
+    digest = seed
+    while len(block) < 72:
+        digest = hmac.digest(records.secret, digest, "sha384")
+        block += hmac.digest(records.secret, digest + seed, "sha384")
+    key, salt = block[:32], block[64:68]
+    found = []
+    for number in range(1, count + 1):  # the first record was the end of the handshake
+        explicit = struct.pack(">Q", number)
+        head = explicit + b"\x16\x03\x03" + struct.pack(">H", len(hello))
+        sealed = explicit + AESGCM(key).encrypt(salt + explicit, hello, head)
+        found.append(b"\x16\x03\x03" + struct.pack(">H", len(sealed)) + sealed)
+    return b"".join(found)
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """Return the first record of a client."""
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+    with suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
