@@ -284,8 +284,11 @@ def crash(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Send a broker a million random frames (`-- --frames N --seed S`), or attacks (`-- --attacks`)."""
-    _install(session, "psutil", "confluent-kafka")
+    """Send a broker a million random frames (`-- --frames N --seed S`), or attacks (`-- --attacks [NAME]`).
+
+    `-- --secure before` and `-- --secure after` send them to a broker with logins, before and after a login.
+    """
+    _install(session, "psutil", "confluent-kafka", "cryptography", "pyjwt", "google-re2")
     session.run("python", "tests/system/fuzz.py", *session.posargs)
 
 

@@ -1,29 +1,18 @@
-"""Attacks by name: each on a broker of its own, with a well-behaved client beside it.
-
-For each attack the table shows the largest memory of the broker, the longest stall of its event loop and the
-99th percentile of the acknowledgements. The first row, without an attack, is what the machine itself does.
-
-python tests/system/fuzz.py --attacks
-"""
+"""Attacks on a broker without logins: requests of strangers, long lists, half-sent frames, bombs."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import resource
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from attack_costs import ATTACKS, Attack, MadeAttack, attack
 from attack_frames import LISTS, distinct_topics, framed, list_frame
-from attack_probe import READY
 from random_frames import RandomFrames
 
-from ottla.broker.testing import BrokerFailed, BrokerProcess
+from ottla.broker.testing import BrokerProcess
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.control_requests import (
     LeaderAndIsrRequest,
@@ -37,44 +26,9 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.records import BatchBuilder, Codec
 
-ALLOWED_STALL_MS = 100.0
-ALLOWED_RSS_MIB = 512.0
-ALLOWED_P99_MS = 50.0
 ANSWER_TIMEOUT_S = 60.0
 STEADY = "crowd"  # the topic of the well-behaved client
 BOMBS = "bombs"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of an attack for the broker and its other clients."""
-
-    rss_mib: float
-    stall_ms: float
-    p99_ms: float
-
-    def too_much(self, *, with_times: bool) -> list[str]:
-        """Return the goals that were missed."""
-        said = [f"{self.rss_mib:.0f} MiB of memory"] if self.rss_mib > ALLOWED_RSS_MIB else []
-        if with_times and self.stall_ms > ALLOWED_STALL_MS:
-            said.append(f"the event loop stood still for {self.stall_ms:.0f} ms")
-        if with_times and self.p99_ms > ALLOWED_P99_MS:
-            said.append(f"p99 of the well-behaved producer is {self.p99_ms:.0f} ms")
-        return said
-
-
-Attack = Callable[[BrokerProcess], None]
-ATTACKS: dict[str, Attack] = {}
-
-
-def attack(name: str) -> Callable[[Attack], Attack]:
-    """Register an attack under a name."""
-
-    def register(made: Attack) -> Attack:
-        ATTACKS[name] = made
-        return made
-
-    return register
 
 
 # --- what attackers do
@@ -179,9 +133,9 @@ def _long_list(name: str, count: int) -> Attack:
 
 
 for _name in LISTS:
-    ATTACKS[f"{_name} of 10,000 elements"] = _long_list(_name, 10_000)
-    ATTACKS[f"{_name} of 99,999 elements"] = _long_list(_name, 99_999)
-    ATTACKS[f"{_name} of 2,000,000 elements"] = _long_list(_name, 2_000_000)
+    ATTACKS[f"{_name} of 10,000 elements"] = MadeAttack(_long_list(_name, 10_000))
+    ATTACKS[f"{_name} of 99,999 elements"] = MadeAttack(_long_list(_name, 99_999))
+    ATTACKS[f"{_name} of 2,000,000 elements"] = MadeAttack(_long_list(_name, 2_000_000))
 
 
 @attack("30,000 topics made by Metadata")
@@ -327,75 +281,3 @@ def bad_frames(broker: BrokerProcess) -> None:
     lines = broker.log_file.read_text(errors="replace").count("\n") - lines_before
     if lines > 500:
         raise AssertionError(f"{lines:,} lines in the log")
-
-
-# --- measuring
-
-
-@contextlib.contextmanager
-def probed(port: int) -> Iterator[list[dict[str, list[float]]]]:
-    """Run the well-behaved client meanwhile; its times are in the list afterwards."""
-    program = Path(__file__).with_name("attack_probe.py")
-    process = subprocess.Popen(
-        [sys.executable, str(program), str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    times: list[dict[str, list[float]]] = []
-    try:
-        if process.stdout.readline().strip() != READY:
-            raise AssertionError("the well-behaved client could not begin")
-        yield times
-        process.stdin.close()
-        text = process.stdout.read()
-        if not text:
-            raise AssertionError("the well-behaved client lost its connection")
-        times.append(json.loads(text))
-    finally:
-        process.kill()
-        process.wait()
-
-
-def largest_rss_mib(pid: int) -> float:
-    """Return the most memory that a process has had since its start."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("the broker is gone")
-
-
-def cost_of(made: Attack, folder: Path) -> Cost:
-    """Run one attack on a new broker. Raises AssertionError when it succeeds."""
-    with BrokerProcess(folder) as broker:
-        with probed(broker.port) as times:
-            time.sleep(1)
-            made(broker)
-            time.sleep(1)
-        answers, produced = times[0]["answers_ms"], sorted(times[0]["produce_ms"])
-        if not produced:
-            raise AssertionError("the well-behaved client was given no answer")
-        p99 = produced[min(len(produced) - 1, int(len(produced) * 0.99))]
-        rss_mib = largest_rss_mib(broker.pid)
-        broker.kill()  # some attacks leave work behind that a clean stop would wait for
-        return Cost(rss_mib, max(answers), p99)
-
-
-def run(folder: Path, wanted: str, *, with_times: bool) -> list[str]:
-    """Run the attacks whose names contain `wanted`; print a row for each, and return what went wrong."""
-    wrong: list[str] = []
-    print(f"  {'attack':<62} {'memory':>9} {'stall':>10} {'p99':>9}")
-    for number, (name, made) in enumerate(ATTACKS.items()):
-        if wanted.lower() not in name.lower():
-            continue
-        try:
-            cost = cost_of(made, folder / str(number))
-        except (AssertionError, OSError, BrokerFailed) as error:
-            print(f"  {name:<62} {error}", flush=True)
-            wrong.append(f"{name}: {error}")
-            continue
-        print(
-            f"  {name:<62} {cost.rss_mib:>5.0f} MiB {cost.stall_ms:>7.0f} ms {cost.p99_ms:>6.1f} ms",
-            flush=True,
-        )
-        wrong += [f"{name}: {said}" for said in cost.too_much(with_times=with_times)]
-    return wrong

@@ -7,33 +7,43 @@ to its initial size, within 16 MiB.
 
 python tests/system/fuzz.py --frames 1000000
 
-With `--attacks` it runs the attacks of `attacks.py` instead, each by its name, and shows what they cost.
+With `--secure before` the frames are those of clients that do not log in, with `--secure after` those of
+logged-in clients: half of a user without rights, half of one with all. Half of each goes to a SASL_SSL and
+half to a SASL_PLAINTEXT listener. With `--attacks` it runs the attacks of `attacks.py` and
+`login_attacks.py` and the like, each by its name, and shows their costs.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import re
-import select
-import socket
+import importlib
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import attacks
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+import attack_costs
 from confluent_kafka.admin import AdminClient
-from random_frames import RandomFrames
+from fuzz_clients import (
+    CANARY,
+    Attack,
+    Canary,
+    canary_quotas,
+    clean_up,
+    clean_up_security,
+    resident_mib,
+    served_apis,
+    troubles,
+)
+from random_frames import OF_SECURITY, STRINGS, RandomFrames, RandomLogins, sized
+from secured_broker import ADMIN, PASSWORDS, SecuredBroker, plain
 
 from ottla.broker.testing import BrokerProcess
-from ottla.protocol.api import ApiKey
-from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.api import RequestHeader, encode_request
+from ottla.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-CANARY = "canary"
 ALLOWED_GROWTH_MIB = 16
-FRAMES_PER_CONNECTION = 40
 SETTINGS = {
     "max.partitions.per.topic": "4",
     "group.max.session.timeout.ms": "1000",
@@ -43,139 +53,42 @@ SETTINGS = {
     "producer.id.expiration.ms": "1000",
     "producer.id.expiration.check.interval.ms": "1000",
 }
-_TROUBLE = re.compile(r"Traceback|Unhandled|never retrieved|never awaited|Exception in callback")
+OF_LOGINS = {
+    "connection.failed.authentication.delay.ms": "10",
+    "delegation.token.max.lifetime.ms": "2000",
+    "delegation.token.expiry.time.ms": "2000",
+    "delegation.token.expiry.check.interval.ms": "1000",
+}
+ATTACKS = ("attacks", "handshake_attacks", "login_attacks")
+"""Modules that register theirs."""
+LISTENERS = ("SASL_SSL", "SASL_PLAINTEXT")
+
+Throw = Callable[[int], None]
+"""Sends the frames of one number."""
 
 
-class Attack:
-    """Connections that frames are sent to; a closed one is opened again."""
-
-    def __init__(self, port: int, width: int = 8) -> None:
-        self._port = port
-        self._sockets: list[socket.socket | None] = [None] * width
-        self._sent = [0] * width
-        self.reconnects = 0
-
-    def throw(self, number: int, frame: bytes) -> None:
-        """Send one frame without waiting for its answer; read other answers that have arrived."""
-        lane = number % len(self._sockets)
-        link = self._sockets[lane] or self._open(lane)
-        try:
-            self._send(link, frame)
-            self._drain(link)
-        except OSError:
-            self._close(lane)
-        else:
-            self._sent[lane] += 1
-            if self._sent[lane] >= FRAMES_PER_CONNECTION:
-                self._close(lane)
-
-    def _send(self, link: socket.socket, frame: bytes) -> None:
-        while frame:
-            if not select.select([], [link], [], 2)[1]:
-                raise TimeoutError
-            frame = frame[link.send(frame) :]
-
-    def _drain(self, link: socket.socket) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while link.recv(65536):
-                pass
-            raise ConnectionResetError  # an empty read: the broker has closed
-
-    def _open(self, lane: int) -> socket.socket:
-        self.reconnects += 1
-        self._sent[lane] = 0
-        link = socket.create_connection(("127.0.0.1", self._port), timeout=2)
-        link.setblocking(False)
-        self._sockets[lane] = link
-        return link
-
-    def _close(self, lane: int) -> None:
-        if (link := self._sockets[lane]) is not None:
-            link.close()
-            self._sockets[lane] = None
-            self._sent[lane] = 0
-
-    def close(self) -> None:
-        for lane in range(len(self._sockets)):
-            self._close(lane)
-
-
-class Canary:
-    """An ordinary client whose records must all exist at the end."""
-
-    def __init__(self, servers: str) -> None:
-        self._servers = servers
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0})
-        self.sung = 0
-
-    def sing(self) -> None:
-        self._producer.produce(CANARY, b"%d" % self.sung, partition=0)
-        if self._producer.flush(20):
-            raise AssertionError("the canary's record was not acknowledged within 20 s")
-        self.sung += 1
-
-    def found(self) -> list[int]:
-        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "canary", "log_level": 0})
-        consumer.assign([TopicPartition(CANARY, 0, OFFSET_BEGINNING)])
-        messages = consumer.consume(self.sung, timeout=20)
-        consumer.close()
-        return [int(message.value()) for message in messages]
-
-
-def served_apis(port: int) -> list[ApiKey]:
-    """Return the APIs that the broker serves."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as link:
-        frames = RandomFrames(0, [ApiKey.API_VERSIONS])
-        body = frames.header(ApiKey.API_VERSIONS, 0, ApiVersionsRequest)
-        link.sendall(len(body).to_bytes(4) + body)
-        answer = link.makefile("rb")
-        data = answer.read(int.from_bytes(answer.read(4)))
-    return [ApiKey(one.api_key) for one in ApiVersionsResponse.decode(data[4:], 0).api_keys]
-
-
-def resident_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("the broker is gone")
-
-
-def clean_up(servers: str) -> None:
-    """Delete every topic but the canary's, and every group."""
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    topics = [
-        name for name in admin.list_topics(timeout=30).topics if name != CANARY and not name.startswith("__")
-    ]
-    for future in (admin.delete_topics(topics) if topics else {}).values():
-        with contextlib.suppress(KafkaException):
-            future.result(30)
-    time.sleep(2.5)
-    for _ in range(5):
-        groups = [group.group_id for group in admin.list_consumer_groups().result(30).valid]
-        for future in (
-            admin.delete_consumer_groups([g for g in groups if g]) if any(groups) else {}
-        ).values():
-            with contextlib.suppress(KafkaException):
-                future.result(30)
-        time.sleep(1)
-
-
-def attack(broker: BrokerProcess, frames: RandomFrames, count: int, canary: Canary) -> int:
-    lines = Attack(broker.port)
+def throw_all(broker: BrokerProcess, throw: Throw, count: int, canary: Canary) -> None:
+    """Send frames, with the canary between them; print the rate and the memory."""
     begun = time.perf_counter()
     for number in range(count):
-        lines.throw(number, frames.frame())
+        throw(number)
         if number % 5000 == 0:
             canary.sing()
         if number and number % 100_000 == 0:
             rate = number / (time.perf_counter() - begun)
             print(f"  {number:>9,} frames  {rate:,.0f}/s  {resident_mib(broker.pid):.0f} MiB", flush=True)
-    lines.close()
-    return lines.reconnects
+
+
+def attack(broker: BrokerProcess, frames: RandomFrames, count: int, canary: Canary) -> int:
+    """Send random frames to a broker without logins; return the number of connections."""
+    lanes = Attack(broker.port)
+    throw_all(broker, lambda number: lanes.throw(number, frames.frame()), count, canary)
+    lanes.close()
+    return lanes.reconnects
 
 
 def run(folder: Path, count: int, seed: int) -> list[str]:
-    wrong: list[str] = []
+    """Send random frames to a broker without logins; return what went wrong."""
     with BrokerProcess(folder, SETTINGS) as broker:
         canary = Canary(broker.bootstrap_servers)
         frames = RandomFrames(seed, served_apis(broker.port))
@@ -184,29 +97,138 @@ def run(folder: Path, count: int, seed: int) -> list[str]:
         before = resident_mib(broker.pid)
         reconnects = attack(broker, frames, count, canary)
         clean_up(broker.bootstrap_servers)
-        growth = resident_mib(broker.pid) - before
-        print(
-            f"  {count:,} frames, {reconnects:,} connections, memory {growth:+.1f} MiB from {before:.0f} MiB"
-        )
-        if growth > ALLOWED_GROWTH_MIB:
-            wrong.append(f"memory grew by {growth:.1f} MiB")
-        if canary.found() != list(range(canary.sung)):
-            wrong.append("records of the canary are missing or out of order")
+        wrong = grown(broker, before, f"{count:,} frames, {reconnects:,} connections")
+        wrong += lost_records(canary)
+    return wrong + noted(broker)
+
+
+def grown(broker: BrokerProcess, before_mib: float, done: str) -> list[str]:
+    """Print what was done and the growth of the memory; return a line if it grew too much."""
+    growth = resident_mib(broker.pid) - before_mib
+    print(f"  {done}, memory {growth:+.1f} MiB from {before_mib:.0f} MiB", flush=True)
+    return [f"memory grew by {growth:.1f} MiB"] if growth > ALLOWED_GROWTH_MIB else []
+
+
+def lost_records(canary: Canary) -> list[str]:
+    """Return a line unless the canary finds all its records in order."""
+    is_whole = canary.found() == list(range(canary.sung))
+    return [] if is_whole else ["records of the canary are missing or out of order"]
+
+
+def noted(broker: BrokerProcess) -> list[str]:
+    """Return the troubles in the log of a broker, of which a copy is kept if there are any."""
     text = broker.log_file.read_text(errors="replace")
-    wrong += troubles(text)
+    wrong = troubles(text)
     if wrong:
         Path(tempfile.gettempdir(), "ottla-fuzz.log").write_text(text)
     return wrong
 
 
-def troubles(log: str) -> list[str]:
-    """Return lines of the broker's log that must not occur, each with its context."""
-    lines = log.splitlines()
-    return [
-        "in the broker's log:\n    " + "\n    ".join(lines[max(0, number - 1) : number + 20])
-        for number, line in enumerate(lines)
-        if _TROUBLE.search(line)
+# ---- a broker with logins
+
+
+def before_login(folder: Path, count: int, seed: int) -> list[str]:
+    """Send the frames of clients that do not log in, half of them inside TLS; return what went wrong."""
+    with SecuredBroker(folder, SETTINGS | OF_LOGINS) as broker:
+        canary = canary_of(broker)
+        logins = RandomLogins(seed, served_apis(broker.port))
+        for listener in LISTENERS:
+            without_login(broker, listener, logins, max(1000, count // 40), canary)
+        before, wrong = resident_mib(broker.pid), []
+        for listener in LISTENERS:
+            done = without_login(broker, listener, logins, count // 2, canary)
+            wrong += grown(broker, before, f"before a login on {listener}: {done}")
+        wrong += strange_things(broker)
+        broker.check_honest_clients()
+        wrong += lost_records(canary)
+    return wrong + noted(broker)
+
+
+def canary_of(broker: SecuredBroker) -> Canary:
+    """Return a canary that logs in over TLS."""
+    login = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": broker.cafile,
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "canary",
+        "sasl.password": PASSWORDS["canary"],
+        "client.id": CANARY,
+    }
+    return Canary(f"127.0.0.1:{broker.ports['SASL_SSL']}", login)
+
+
+def without_login(
+    broker: SecuredBroker, listener: str, logins: RandomLogins, count: int, canary: Canary
+) -> str:
+    """Send conversations of clients that do not log in until they have so many frames."""
+    tls = broker.trusting() if listener == "SASL_SSL" else None
+    lanes, sent = Attack(broker.ports[listener], 16, tls=tls), 0
+
+    def throw(number: int) -> None:
+        nonlocal sent
+        if number < sent:
+            return  # of the conversation before
+        frames = logins.conversation()
+        sent += len(frames)
+        if tls is not None and logins.rng.random() < 0.02:
+            lanes.throw_raw(logins.records())
+        lanes.throw(logins.rng.randrange(16), *frames)
+
+    throw_all(broker, throw, count, canary)
+    lanes.close()
+    return f"{count:,} frames, {lanes.reconnects:,} connections"
+
+
+def strange_things(broker: SecuredBroker) -> list[str]:
+    """Return what exists although only the canary could have made something."""
+    topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    names = sorted(name for name in topics.list_topics(timeout=30).topics if not name.startswith("__"))
+    found = [] if names == [CANARY] else [f"there are topics {names}"]
+    return found + clean_up_security(broker)
+
+
+def after_login(folder: Path, count: int, seed: int) -> list[str]:
+    """Send the frames of two users, one without rights and one with all; return what went wrong."""
+    with SecuredBroker(folder, SETTINGS | OF_LOGINS) as broker:
+        canary = canary_of(broker)
+        canary.sing()
+        canary_quotas(broker)
+        frames = RandomFrames(seed, served_apis(broker.port), STRINGS + OF_SECURITY)
+        for user in ("alice", ADMIN):
+            for listener in LISTENERS:
+                logged_in(broker, listener, user, frames, max(1000, count // 40), canary)
+        clean_up(broker.bootstrap_servers)
+        clean_up_security(broker)
+        before, wrong = resident_mib(broker.pid), []
+        for user in ("alice", ADMIN):
+            for listener in LISTENERS:
+                done = logged_in(broker, listener, user, frames, count // 4, canary)
+                wrong += strange_things(broker) if user != ADMIN else []
+                clean_up(broker.bootstrap_servers)
+                clean_up_security(broker)
+                wrong += grown(broker, before, f"{user} on {listener}: {done}")
+        broker.check_honest_clients()
+        wrong += lost_records(canary)
+    return wrong + noted(broker)
+
+
+def logged_in(
+    broker: SecuredBroker, listener: str, user: str, frames: RandomFrames, count: int, canary: Canary
+) -> str:
+    """Send random frames behind logins of a user."""
+    requests = [
+        (SaslHandshakeRequest(mechanism="PLAIN"), 1),
+        (SaslAuthenticateRequest(auth_bytes=plain(user, PASSWORDS[user])), 1),
     ]
+    login = [
+        sized(encode_request(RequestHeader(request.API_KEY, version, 1, "fuzz"), request))
+        for request, version in requests
+    ]
+    tls = broker.trusting() if listener == "SASL_SSL" else None
+    lanes = Attack(broker.ports[listener], tls=tls, login=login)
+    throw_all(broker, lambda number: lanes.throw(number, frames.frame()), count, canary)
+    lanes.close()
+    return f"{count:,} frames, {lanes.reconnects:,} connections"
 
 
 def main() -> int:
@@ -223,10 +245,20 @@ def main() -> int:
     parser.add_argument(
         "--ignore-times", action="store_true", help="fail for memory and answers only: the machine is busy"
     )
+    parser.add_argument(
+        "--secure",
+        choices=["before", "after"],
+        help="send the frames to a broker with logins, before or after a login",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ottla-fuzz-") as folder:
         if options.attacks is not None:
-            wrong = attacks.run(Path(folder), options.attacks, with_times=not options.ignore_times)
+            for module in ATTACKS:
+                importlib.import_module(module)
+            wrong = attack_costs.run(Path(folder), options.attacks, with_times=not options.ignore_times)
+        elif options.secure is not None:
+            run_secured = before_login if options.secure == "before" else after_login
+            wrong = run_secured(Path(folder), options.frames, options.seed)
         else:
             wrong = run(Path(folder), options.frames, options.seed)
     for line in wrong[:20]:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from ottla.protocol.api import ApiKey, request_class
+from ottla.protocol.api import ApiKey, RequestHeader, encode_request, request_class
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ottla.protocol.records import BatchBuilder, Codec
 from ottla.protocol.schema import Field, Message, Struct
 
@@ -19,6 +21,12 @@ STRINGS = [
     "%2e%2e", "a.b", "a_b", "consumer", "range", "1.2.3.4", "segment.bytes", "retention.ms",
     "cleanup.policy", "compact", "100",
 ]  # fmt: skip
+OF_SECURITY = [
+    "user", "client-id", "ip", "alice", "User:alice", "User:*", "User:canary;User:admin", "*", "group",
+    "producer_byte_rate", "consumer_byte_rate", "request_percentage", "connection_creation_rate",
+    "controller_mutation_rate", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512",
+]  # fmt: skip
+"""Further texts, with which random rules, quotas and users are valid more often."""
 INTEGERS = [
     -(2**63),
     -(2**31),
@@ -56,9 +64,10 @@ _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 class RandomFrames:
     """Makes frames from a seed; the same seed gives the same frames."""
 
-    def __init__(self, seed: int, keys: list[ApiKey]) -> None:
+    def __init__(self, seed: int, keys: list[ApiKey], strings: list[str] = STRINGS) -> None:
         self.rng = random.Random(seed)
         self._keys = keys
+        self._strings = strings
         self._batches = [self._batch(codec) for codec in Codec for _ in range(3)]
         self._kinds: list[tuple[int, Callable[[], bytes]]] = [
             (50, self.valid),
@@ -173,7 +182,7 @@ class RandomFrames:
         if kind in ("uint16", "uint32"):
             return self.rng.choice((0, 1, 65535))
         if kind == "string":
-            return self.rng.choice(STRINGS)
+            return self.rng.choice(self._strings)
         if kind == "boolean":
             return self.rng.random() < 0.5
         if kind == "uuid":
@@ -195,6 +204,111 @@ class RandomFrames:
         for number in range(self.rng.randrange(1, 20)):
             builder.append(b"k%d" % number, b"v" * self.rng.randrange(50), 1_700_000_000_000 + number)
         return bytes(builder.build())
+
+
+class RandomLogins:
+    """Makes the frames of clients that never log in: tokens that are none, out of order, of every size."""
+
+    def __init__(self, seed: int, keys: list[ApiKey]) -> None:
+        self.rng = random.Random(seed)
+        self._frames = RandomFrames(seed, keys)
+        self._tokens = [self._of_plain, self._of_scram, self._of_bearer, self._of_bytes, self._of_size]
+
+    def conversation(self) -> list[bytes]:
+        """Return the frames of one connection."""
+        kinds = (self._login, self._login, self._login, self._raw_login, self._versions, self._requests)
+        return self.rng.choice(kinds)()
+
+    def records(self) -> bytes:
+        """Return bytes in place of a TLS handshake."""
+        size = self.rng.choice((0, 1, 5, 100, 16_384, 65_535))
+        head = bytes([self.rng.choice((20, 21, 22, 22, 22, 23, 24, 0, 128)), 3, self.rng.randrange(5)])
+        body = self.rng.randbytes(min(size, self.rng.choice((size, 20))))
+        return head + struct.pack(">H", size) + body if self.rng.random() < 0.8 else body
+
+    def _login(self) -> list[bytes]:
+        tokens = [
+            SaslAuthenticateRequest(auth_bytes=self.token()) for _ in range(self.rng.choice((1, 1, 2, 3, 8)))
+        ]
+        found = [self._sent(self._handshake(), 0, 1), *(self._sent(token, 0, 2) for token in tokens)]
+        if self.rng.random() < 0.3:
+            self.rng.shuffle(found)
+        return found
+
+    def _raw_login(self) -> list[bytes]:
+        """Tokens without a header follow version 0 of the handshake."""
+        tokens = [sized(self.token()) for _ in range(self.rng.choice((1, 2, 5)))]
+        return [self._sent(self._handshake(), 0, 0), *tokens]
+
+    def _versions(self) -> list[bytes]:
+        count = self.rng.choice((1, 5, 20))
+        return [self._sent(ApiVersionsRequest(), 0, 3) for _ in range(count)] + self._requests()
+
+    def _requests(self) -> list[bytes]:
+        return [self._frames.frame()]
+
+    def _handshake(self) -> SaslHandshakeRequest:
+        known = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+        others = ("GSSAPI", "plain", "", "PLAIN\0", "x" * 32_000, "SCRAM-SHA-1")
+        return SaslHandshakeRequest(mechanism=self.rng.choice(known * 4 + others))
+
+    def token(self) -> bytes:
+        """Return a token that lets nobody in."""
+        return self.rng.choice(self._tokens)()
+
+    def _of_plain(self) -> bytes:
+        names = (
+            "admin",
+            "alice",
+            "",
+            "mallory",
+            "User:admin",
+            "admin\0",
+            "x" * 5_000,
+            "\u202eadmin",
+            "admin\n",
+        )
+        fields = [self.rng.choice(names) for _ in range(self.rng.choice((1, 2, 2, 2, 3, 9)))]
+        return "\0".join(["", *fields]).encode()
+
+    def _of_scram(self) -> bytes:
+        first = (
+            "n,,n=admin,r=abc", "n,a=alice,n=admin,r=abc", "y,,n=admin,r=abc", "p=tls-unique,,n=admin,r=abc",
+            "n,,n=,r=abc", "n,,n=admin,r=", "n,,n=admin", "n,,m=x,n=admin,r=abc", "n,,n=a=2Cb=3D,r=abc",
+            "n,,n=admin,r=abc,tokenauth=true", "n,,n=" + "x" * 60_000 + ",r=abc",
+            "n,,n=admin,r=" + "y" * 60_000,
+        )  # fmt: skip
+        final = (
+            "c=biws,r=abc,p=" + "A" * 44, "c=biws,r=foreign,p=", "c=,r=,p=", "c=biws,p=AAAA", "e=other-error",
+            "c=biws,r=abc" + "z" * 40 + ",p=" + "=" * 88, "c=" + "A" * 60_000 + ",r=abc,p=AAAA",
+        )  # fmt: skip
+        return self._flipped(self.rng.choice(first + final).encode())
+
+    def _of_bearer(self) -> bytes:
+        tokens = ("", "x", "a.b.c", ".".join(["e30"] * 3), "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZG1pbiJ9.")
+        token = self.rng.choice((*tokens, "A" * 70_000, "[" * 30_000))
+        form = self.rng.choice(
+            ("n,,\x01auth=Bearer {}\x01\x01", "n,a=admin,\x01auth=Bearer {}\x01\x01", "{}")
+        )
+        return self._flipped(form.replace("{}", token).encode())
+
+    def _of_bytes(self) -> bytes:
+        return self.rng.randbytes(self.rng.choice((0, 1, 16, 300)))
+
+    def _of_size(self) -> bytes:
+        if self.rng.random() < 0.97:  # large ones would be all that is measured
+            return bytes(self.rng.choice((1_000, 20_000)))
+        return bytes(524_288 + self.rng.choice((-100, -13, -1, 0, 1, 100_000)))
+
+    def _flipped(self, token: bytes) -> bytes:
+        changed = bytearray(token)
+        for _ in range(self.rng.choice((0, 0, 0, 1, 3)) if token else 0):
+            changed[self.rng.randrange(len(changed))] ^= 1 << self.rng.randrange(8)
+        return bytes(changed)
+
+    def _sent(self, request: Message, lowest: int, highest: int) -> bytes:
+        version = self.rng.randint(lowest, highest)
+        return sized(encode_request(RequestHeader(request.API_KEY, version, 1, "fuzz"), request))
 
 
 def sized(body: bytes) -> bytes:

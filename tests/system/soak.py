@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from connections import PARTITIONS, Client, create_topic, produce, resident_bytes
-from fuzz import troubles
+from fuzz_clients import troubles
 
 from ottla.broker.testing import BrokerProcess, free_port
 from ottla.protocol.api import ApiKey

@@ -179,7 +179,7 @@ def key_updates(records: Records, count: int) -> bytes:
     def expanded(secret: bytes, label: str, size: int) -> bytes:
         name = b"tls13 " + label.encode()
         info = struct.pack(">HB", size, len(name)) + name + b"\0"
-        return HKDFExpand(hashes.SHA384(), size, info).derive(secret)
+        return bytes(HKDFExpand(hashes.SHA384(), size, info).derive(secret))
 
     secret, found = records.secret, []
     for _ in range(count):
