@@ -51,6 +51,9 @@ class Certificate(NamedTuple):
     password: str | None
     shown: str | None = None
 
+    def __repr__(self) -> str:
+        return f"Certificate({self.certfile!r}, {self.keyfile!r})"
+
     def load(self, context: ssl.SSLContext) -> None:
         """Load both. Raises OSError for bad files, SettingError for a key that cannot be decrypted."""
         import ssl

@@ -72,6 +72,9 @@ class Token(NamedTuple):
     fresh_until_ms: float
     ends_ms: float
 
+    def __repr__(self) -> str:
+        return f"Token(ends_ms={self.ends_ms:.0f})"
+
 
 @dataclass(slots=True)
 class _Kept:

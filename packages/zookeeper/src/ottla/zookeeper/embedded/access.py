@@ -39,6 +39,9 @@ class Access(NamedTuple):
     connect_string: str
     credentials: tuple[tuple[str, str], ...]
 
+    def __repr__(self) -> str:
+        return f"Access({self.connect_string!r})"
+
 
 def digest_of(secret: str) -> bytes:
     """Return the identity that a client authenticates with, in the scheme `digest`."""
