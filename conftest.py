@@ -54,7 +54,13 @@ def pytest_runtest_teardown() -> None:
     gc.set_threshold(*_THRESHOLDS)
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--debug-secrets", action="store_true", help="log at DEBUG, and fail if a log has a secret of a test"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Refuse an editable installation that is older than the tree: it lacks a package, or has old commands.
 
     It has the modules of the tree, but the commands of the day on which it was made.
@@ -67,6 +73,10 @@ def pytest_configure() -> None:
             "the packages of this tree are not all installed, or older: "
             f"uv pip install --no-deps --no-build-isolation {paths}"
         )
+    if config.getoption("--debug-secrets"):
+        from peers.debug_secrets import DebugSecrets
+
+        config.pluginmanager.register(DebugSecrets())
 
 
 def _is_stale(folder: Path) -> bool:

@@ -148,7 +148,10 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests that need nothing but PyPI, on all cores; arguments after `--` go to pytest."""
+    """Run the tests that need nothing but PyPI, on all cores; arguments after `--` go to pytest.
+
+    `-- --debug-secrets` and the usual arguments log at DEBUG, and fail if a log has a secret of a test.
+    """
     _install(session, *TESTING, *PEERS, *KERBEROS)
     wanted = session.posargs or [*ON_ALL_CORES, "-m", "not java and not slow", *_folders(*TEST_FOLDERS)]
     session.run("pytest", *wanted)
@@ -290,6 +293,15 @@ def fuzz(session: nox.Session) -> None:
     """
     _install(session, "psutil", "confluent-kafka", "cryptography", "pyjwt", "google-re2")
     session.run("python", "tests/system/fuzz.py", *session.posargs)
+
+
+@nox.session
+def tls_scan(session: nox.Session) -> None:
+    """Scan the listener of `--secure` with sslyze and testssl.sh (`apt-get install testssl.sh`)."""
+    _install(session, *TESTING)
+    python = _empty_environment(session, "sslyze")
+    _install_into(session, python, "sslyze==6.3.1")
+    session.run("python", "tests/system/tls_scan.py", "--sslyze", str(Path(python).parent), *session.posargs)
 
 
 @nox.session

@@ -286,3 +286,21 @@ def test_versions_and_suites_are_those_of_the_settings(tmp_path: Path) -> None:
     assert context.maximum_version is ssl.TLSVersion.TLSv1_2
     names = [cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] == "TLSv1.2"]
     assert names == ["ECDHE-ECDSA-AES128-GCM-SHA256"]
+
+
+def test_suites_without_authenticated_encryption_are_offered_only_where_they_are_named(
+    tmp_path: Path,
+) -> None:
+    place = {"ssl_keystore_location": BROKER.write(tmp_path / "broker.pem")}
+    older = "ECDHE-ECDSA-AES128-SHA256"
+
+    names = [suites_of(settings(**place, **more)) for more in ({}, {"ssl_cipher_suites": older})]
+
+    assert not [name for name in names[0] if "GCM" not in name and "CHACHA20" not in name]
+    assert "ECDHE-ECDSA-AES256-GCM-SHA384" in names[0]
+    assert names[1] == [older]
+
+
+def suites_of(config: BrokerConfig) -> list[str]:
+    ciphers = server_context(config, read_stores(config)).get_ciphers()
+    return [cipher["name"] for cipher in ciphers if cipher["protocol"] == "TLSv1.2"]

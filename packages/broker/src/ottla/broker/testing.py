@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ottla.zookeeper.embedded import EmbeddedCoordinator
     from ottla.zookeeper.session import Session
 
+LOG_LEVEL_VARIABLE = "TEST_BROKERS_LOG_LEVEL"
+"""An environment variable with the log level of `BrokerProcess`."""
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
@@ -265,7 +267,9 @@ class BrokerProcess:
 
     def _command(self, flags: list[str]) -> list[str]:
         """Return the command of the process, which may be another program with the same flags."""
-        return [self.python, "-m", "ottla.broker", "start", *flags]
+        level = os.environ.get(LOG_LEVEL_VARIABLE)
+        more = [] if level is None else ["--log-level", level]
+        return [self.python, "-m", "ottla.broker", "start", *flags, *more]
 
     def _wait_until_it_accepts(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -29,7 +29,8 @@ class TlsSettings:
     ssl_cipher_suites: tuple[str, ...] | None = setting(
         None,
         "Cipher suites under the names of IANA, as in Java, or of OpenSSL. If one of TLS 1.3 is named, all "
-        "of TLS 1.3 are offered; without this key OpenSSL's defaults.",
+        "of TLS 1.3 are offered. Without this key: all of TLS 1.3, and of TLS 1.2 those with ECDHE and GCM "
+        "or ChaCha20.",
         update=_PER_BROKER,
     )
     ssl_client_auth: str = setting(

@@ -32,6 +32,8 @@ _OWN_NAMES: Final = {
     "ssl_enabled_protocols": "ssl.enabled.protocols",
     "ssl_cipher_suites": "ssl.cipher.suites",
 }
+_AUTHENTICATED: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Suites of TLS 1.2 that encrypt and authenticate in one step; the padding of others was attacked."""
 _MOST_FLIGHTS: Final = 10
 
 
@@ -56,6 +58,8 @@ def server_context(config: BrokerConfig, stores: Stores) -> ssl.SSLContext:
     context.verify_mode = _VERIFY[config.ssl_client_auth]
     if config.ssl_client_auth != "none":
         _trust(context, stores.trusted, ssl.Purpose.CLIENT_AUTH)
+    if config.ssl_cipher_suites is None:
+        context.set_ciphers(_AUTHENTICATED)
     _restrict(context, config)
     load_key_store(context, stores.keys)
     return context
