@@ -45,7 +45,8 @@ MECHANISM: Final = "SCRAM-SHA-512"
 LISTENER: Final = "SASL_SSL"
 
 _AUTHORITY_DAYS: Final = 3_650
-_CERTIFICATE_DAYS: Final = 825
+_CERTIFICATE_DAYS: Final = 820
+"""Less than the 825 beyond which scanners and browsers refuse a certificate."""
 _RENEW_DAYS: Final = 30
 """A start makes a new certificate if the present one ends sooner."""
 _DAY_MS: Final = 24 * 3_600 * 1_000
