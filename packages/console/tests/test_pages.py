@@ -90,7 +90,7 @@ async def test_what_is_not_there_has_a_page_that_says_so(console: httpx.AsyncCli
     answer = await console.get(path)
 
     assert answer.status_code == 404
-    assert "<h1>Not found</h1>" in answer.text
+    assert "<h1>Not Found</h1>" in answer.text
 
 
 async def test_htmx_gets_the_content_alone_and_nothing_while_it_has_not_changed(

@@ -11,7 +11,7 @@ from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
-from ottla.console.pages.records import Unclear, Wanted, wanted_records
+from ottla.console.pages.records import Wanted, wanted_records
 from ottla.console.records.reading import (
     ShownRecord,
     Window,
@@ -24,6 +24,7 @@ from ottla.console.records.reading import (
 )
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
+from ottla.console.web.fields import Unclear
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 

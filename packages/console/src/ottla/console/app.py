@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import TypedDict
 
 from starlette.applications import Starlette
@@ -16,9 +17,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ottla.client.environment import monotonic_s
+from ottla.console.changes.audit import AuditLog
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.pages import respond
 from ottla.console.pages.access import access
+from ottla.console.pages.changes import change
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.groups import group, groups
 from ottla.console.pages.overview import overview
@@ -30,6 +33,7 @@ from ottla.console.pages.watched import metrics, points
 from ottla.console.settings import ConsoleSettings
 from ottla.console.watch.collecting import Collector
 from ottla.console.watch.history import History
+from ottla.console.web.csrf import FormTokens
 from ottla.console.web.guards import Guards
 from ottla.console.web.rendering import Renderer
 
@@ -70,6 +74,7 @@ def application(settings: ConsoleSettings) -> Starlette:
             Route("/c/{cluster}/groups", groups),
             Route("/c/{cluster}/group", group),
             Route("/c/{cluster}/points", points),
+            Route("/c/{cluster}/change/{change}", change, methods=["GET", "POST"]),
             Route("/c/{cluster}/transactions", transactions),
             Route("/c/{cluster}/settings", settings_page),
             Route("/c/{cluster}/access", access),
@@ -79,7 +84,10 @@ def application(settings: ConsoleSettings) -> Starlette:
         exception_handlers={HTTPException: refused, Exception: failed},
         lifespan=lifespan,
     )
-    app.state.renderer = Renderer()
+    app.state.renderer = Renderer(allows_changes=settings.allows_changes)
+    app.state.form_tokens = FormTokens()
+    app.state.audit = AuditLog(settings.audit)
+    app.state.allows_changes = settings.allows_changes
     return app
 
 
@@ -91,7 +99,13 @@ async def health(_: Request) -> Response:
 def refused(request: Request, error: Exception) -> Response:
     """Return the page of an error that the user can do something about."""
     assert isinstance(error, HTTPException)
-    return respond(request, "refused", status=error.status_code, title="Not found", reason=error.detail)
+    return respond(
+        request,
+        "refused",
+        status=error.status_code,
+        title=HTTPStatus(error.status_code).phrase,
+        reason=error.detail,
+    )
 
 
 def failed(request: Request, _: Exception) -> Response:

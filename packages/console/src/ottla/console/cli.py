@@ -37,12 +37,18 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False),
     help="The file of two weeks of lag, ~/.local/state/ottla/console.sqlite by default.",
 )
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Allow changes; each is written to ~/.local/state/ottla/console-audit.jsonl.",
+)
 def console(
     profiles: tuple[str, ...],
     bootstrap_server: str | None,
     listen: str,
     names: tuple[str, ...],
     history: str | None,
+    allow_changes: bool,
 ) -> None:
     """Show clusters, topics and groups in a browser.
 
@@ -62,18 +68,20 @@ def console(
         ConsoleRefused,
         ConsoleSettings,
         checked_host,
-        history_path,
+        state_path,
     )
 
     try:
         (address,) = parse_bootstrap_servers(listen)
         settings = ConsoleSettings(
             _clusters(profiles, bootstrap_server), checked_host(address.host), address.port,
-            (*LOOPBACK_NAMES, *names), Path(history) if history else history_path(),
+            (*LOOPBACK_NAMES, *names), allows_changes=allow_changes,
+            audit=state_path("console-audit.jsonl") if allow_changes else None,
+            history=Path(history) if history else state_path("console.sqlite"),
         )  # fmt: skip
+        serve(settings, lambda url: click.echo(f"Open {url} (Ctrl-C ends the console)."))
     except (ConsoleRefused, SettingError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    serve(settings, lambda url: click.echo(f"Open {url} (Ctrl-C ends the console)."))
 
 
 def _clusters(profiles: tuple[str, ...], bootstrap_server: str | None) -> tuple[ClusterSettings, ...]:

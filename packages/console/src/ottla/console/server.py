@@ -12,6 +12,7 @@ from ottla.console.app import application
 from ottla.console.settings import ConsoleRefused, ConsoleSettings
 
 MOST_CONNECTIONS: Final = 4_096
+BACKLOG: Final = 1_024
 STOP_S: Final = 3
 """How long requests may go on after the end of the console was asked for."""
 
@@ -24,6 +25,7 @@ def serve(settings: ConsoleSettings, started: Callable[[str], None]) -> None:
         config = uvicorn.Config(
             application(settings), log_level="warning", access_log=False, server_header=False,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=STOP_S, lifespan="on",
+            backlog=BACKLOG,
         )  # fmt: skip
         uvicorn.Server(config).run([listening])
 
@@ -34,6 +36,7 @@ def _listening(settings: ConsoleSettings) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
+        listening.listen(BACKLOG)  # a browser that comes before the application is ready waits
     except OSError as error:
         listening.close()
         where = f"{settings.host}:{settings.port}"

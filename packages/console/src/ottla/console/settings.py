@@ -47,6 +47,9 @@ class ConsoleSettings:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     names: tuple[str, ...] = LOOPBACK_NAMES
+    allows_changes: bool = False
+    audit: Path | None = None
+    """The file to which each change is written; None writes it to the log of the process only."""
     history: Path | None = None
     """The file of what is collected; None keeps it in memory."""
 
@@ -55,10 +58,10 @@ class ConsoleSettings:
         return next((cluster for cluster in self.clusters if cluster.name == name), None)
 
 
-def history_path() -> Path:
-    """Return the file of the history: `ottla/console.sqlite` in the user's state directory."""
+def state_path(name: str) -> Path:
+    """Return a file of the console: `ottla/` and its name in the user's state directory."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "ottla" / "console.sqlite"
+    return Path(state) / "ottla" / name
 
 
 def clusters_of_profiles(names: Iterable[str], path: Path | None = None) -> tuple[ClusterSettings, ...]:

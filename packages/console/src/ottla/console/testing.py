@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,9 +16,11 @@ ORIGIN = "http://127.0.0.1:8180"
 
 
 @asynccontextmanager
-async def serving(*clusters: ClusterSettings) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(
+    *clusters: ClusterSettings, allows_changes: bool = False, audit: Path | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a console for clusters, and return a client whose requests come from a page of it."""
-    app = application(ConsoleSettings(clusters))
+    app = application(ConsoleSettings(clusters, allows_changes=allows_changes, audit=audit))
     async with app.router.lifespan_context(app) as state:
         transport = httpx.ASGITransport(_with_state(app, dict(state or {})))
         async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, timeout=60) as client:

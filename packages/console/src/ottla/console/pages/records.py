@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final, Literal, cast
 from urllib.parse import urlencode
 
@@ -18,16 +17,12 @@ from ottla.console.clusters.connections import ShownCluster
 from ottla.console.pages import of_cluster, respond
 from ottla.console.records.reading import ShownRecord, from_offsets, from_time, newest, read_window
 from ottla.console.records.values import ALL_BYTES, FORMS, Form, ShownValue, shown_value
+from ottla.console.web.fields import Unclear, time_ms, whole
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
 Start = Literal["newest", "beginning", "offset", "time"]
 COUNTS: Final = (50, 100, 500)
-_MOST_DIGITS: Final = 19
-
-
-class Unclear(ValueError):
-    """The address asks for something that makes no sense; the message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +56,13 @@ def wanted_records(query: Mapping[str, str]) -> Wanted:
     count, form, at = query.get("count", ""), query.get("form", "auto"), query.get("at", "").strip()
     return Wanted(
         cast("Start", start),
-        _number(query.get("partition", ""), "partition") if query.get("partition") else None,
-        _number(query.get("offset", "") or "0", "offset"),
-        _time_ms(at) if start == "time" else 0,
+        whole(query.get("partition", ""), "the partition") if query.get("partition") else None,
+        whole(query.get("offset", "") or "0", "the offset"),
+        time_ms(at) if start == "time" else 0,
         at,
         int(count) if count in map(str, COUNTS) else COUNTS[0],
         cast("Form", form if form in FORMS else "auto"),
     )
-
-
-def _number(text: str, noun: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
-        raise Unclear(f"{text!r} is no {noun}: it must be a whole number from 0 on")
-    return int(text)
-
-
-def _time_ms(text: str) -> int:
-    """Return a time: ISO 8601, in UTC where it names no other zone, or milliseconds since 1970."""
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise Unclear(
-            f"{text!r} is no time: 2026-11-26T08:00, with +01:00 at its end for another zone than UTC"
-        ) from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 @of_cluster
@@ -163,8 +139,8 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
     """Show one record whole, or download its value."""
     topic, query = request.path_params["topic"], request.query_params
     try:
-        partition = _number(query.get("partition", ""), "partition")
-        offset = _number(query.get("offset", ""), "offset")
+        partition = whole(query.get("partition", ""), "the partition")
+        offset = whole(query.get("offset", ""), "the offset")
         found = await _one(cluster, TopicPartition(topic, partition), offset)
     except Unclear as error:
         raise HTTPException(404, str(error)) from None

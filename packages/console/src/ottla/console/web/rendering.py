@@ -32,8 +32,9 @@ def environment() -> jinja2.Environment:
 class Renderer:
     """Renders templates, and answers 304 to a browser that has the same page already."""
 
-    def __init__(self, base_path: str = "") -> None:
+    def __init__(self, base_path: str = "", *, allows_changes: bool = False) -> None:
         self._environment = environment()
+        self._environment.globals["allows_changes"] = allows_changes
         self._base_path = base_path
 
     def respond(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:

@@ -1,0 +1,102 @@
+"""Changes of groups: reset offsets with a preview of every partition, delete."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.admin import EARLIEST, LATEST, Admin
+from ottla.admin.groups import read_progress
+from ottla.console.changes.plans import Field, Form, Plan, cut
+from ottla.console.web.fields import named, signed, time_ms, whole
+from ottla.protocol.topics import TopicPartition
+
+WAYS: Final = ("the oldest record", "the end", "an offset", "a time", "by so many records")
+
+
+async def delete_group(admin: Admin, form: Form) -> Plan:
+    """Plan the deletion of a group with its offsets."""
+    name = named(form, "group", "the group")
+    description = await admin.groups.describe(name)
+    fields = (Field("group", "Group", name, "hidden"),)
+    if description.members:
+        unclear = f"the group has {len(description.members)} members: stop them first"
+        return Plan(f"Delete group {name}", "Delete", fields, unclear=unclear)
+
+    async def perform(admin: Admin) -> str:
+        await admin.groups.delete(name)
+        return f"Group {name} is deleted with its offsets."
+
+    summary = f"Group {name} is deleted with its commits; its members begin where auto.offset.reset says."
+    return Plan(
+        f"Delete group {name}", "Delete", fields, summary, typed=name, perform=perform, back="/groups"
+    )
+
+
+async def reset_group(admin: Admin, form: Form) -> Plan:
+    """Plan new offsets of a group, of one topic or of all that it reads."""
+    name, way, at = named(form, "group", "the group"), form.get("to", ""), form.get("at", "").strip()
+    progress = await read_progress(admin.groups, admin.offsets, admin.topics, name)
+    topics = sorted({found.partition.topic for found in progress.partitions})
+    fields = (
+        Field("group", "Group", name, "hidden"),
+        Field("topic", "Topic", form.get("topic", ""), "choice", ("all", *topics)),
+        Field("to", "Go on at", way, "choice", WAYS),
+        Field("at", "Offset, time (UTC unless it names a zone), or number of records (may be negative)", at),
+    )
+    title = f"Reset the offsets of {name}"
+    if progress.description.members:
+        unclear = f"the group has {len(progress.description.members)} members: stop them first"
+        return Plan(title, "Reset", fields, unclear=unclear)
+    if way not in WAYS:
+        return Plan(title, "Reset", fields, unclear="choose where the group goes on")
+    chosen = [
+        found
+        for found in progress.partitions
+        if form.get("topic", "all") in ("all", "", found.partition.topic)
+    ]
+    committed = {found.partition: found.offset for found in chosen}
+    new = await _offsets(admin, committed, way, at)
+
+    async def perform(admin: Admin) -> str:
+        await admin.groups.commit(name, new)
+        return f"Group {name} goes on at the offsets that were shown."
+
+    ends = {found.partition: found.end_offset for found in chosen}
+    rows = [
+        (
+            str(partition),
+            "none" if committed[partition] is None else str(committed[partition]),
+            str(offset),
+            "" if (end := ends[partition]) is None else str(end - offset),
+        )
+        for partition, offset in sorted(new.items())
+    ]
+    return Plan(
+        title, "Reset", fields, f"Group {name} commits these offsets.",
+        ("Partition", "Now", "Then", "Lag then"), cut(rows),
+        typed=name, perform=perform, back=f"/group?name={name}",
+    )  # fmt: skip
+
+
+async def _offsets(
+    admin: Admin, committed: dict[TopicPartition, int | None], way: str, at: str
+) -> dict[TopicPartition, int]:
+    starts = await admin.offsets.find(dict.fromkeys(committed, EARLIEST))
+    ends = await admin.offsets.find(dict.fromkeys(committed, LATEST))
+    match way:
+        case "the oldest record":
+            wanted = starts
+        case "the end":
+            wanted = ends
+        case "an offset":
+            wanted = dict.fromkeys(committed, whole(at, "the offset"))
+        case "a time":
+            wanted = await admin.offsets.find(dict.fromkeys(committed, time_ms(at)))
+        case _:
+            step = signed(at, "the number")
+            wanted = {partition: (offset or 0) + step for partition, offset in committed.items()}
+    # An offset outside of the log would be reset again, by the members, and elsewhere.
+    return {
+        partition: min(max(offset, starts[partition]), ends[partition])
+        for partition, offset in wanted.items()
+    }

@@ -1,0 +1,247 @@
+"""Changes of topics: create, more partitions, settings, delete records, delete, produce a record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from ottla.admin import EARLIEST, LATEST, TOPIC, Admin
+from ottla.admin.balancing import TooFewBrokers, balanced
+from ottla.client.cluster import Topic
+from ottla.console.changes.plans import Field, Form, Plan, cut
+from ottla.console.web.fields import Unclear, named, settings, whole
+from ottla.producer import Producer, ProducerConfig
+from ottla.protocol.topics import TopicPartition
+
+_MOST_DRAWN: Final = 10_000
+
+
+async def create_topic(admin: Admin, form: Form) -> Plan:
+    """Plan a topic, with the placement of its replicas."""
+    fields = (
+        Field("topic", "Name", form.get("topic", "")),
+        Field("partitions", "Partitions", form.get("partitions", "6"), "number"),
+        Field("replicas", "Replicas of each", form.get("replicas", "1"), "number"),
+        Field("settings", "Settings, KEY=VALUE in lines", form.get("settings", ""), "lines"),
+    )
+    try:
+        name, configs = named(form, "topic", "the name"), settings(form.get("settings", ""))
+        count, factor = (
+            whole(form.get("partitions", ""), "partitions", least=1),
+            whole(form.get("replicas", ""), "replicas", least=1),
+        )
+        if count > _MOST_DRAWN:
+            raise Unclear(f"at most {_MOST_DRAWN} partitions can be placed here")
+        racks = {broker.id: broker.rack for broker in (await admin.brokers.describe()).brokers}
+        empty: dict[TopicPartition, tuple[int, ...]] = {
+            TopicPartition(name, index): () for index in range(count)
+        }
+        placed = balanced(empty, racks, replication_factor=factor)
+    except TooFewBrokers:
+        return Plan(
+            "Create a topic",
+            "Create",
+            fields,
+            unclear=f"there are only {len(racks)} brokers for {factor} replicas",
+        )
+    except Unclear as error:
+        return Plan("Create a topic", "Create", fields, unclear=str(error))
+    by_index = {partition.partition: replicas for partition, replicas in placed.items()}
+
+    async def perform(admin: Admin) -> str:
+        await admin.topics.create(name, configs=configs, assignments=by_index)
+        return f"Topic {name} is created with {count} partitions."
+
+    return Plan(
+        "Create a topic", "Create", fields, f"Topic {name} gets these replicas; the first one of each leads.",
+        ("Partition", "Brokers"),
+        cut([(str(index), ", ".join(map(str, by_index[index]))) for index in range(count)]),
+        perform=perform, back=f"/topics/{name}",
+    )  # fmt: skip
+
+
+async def add_partitions(admin: Admin, form: Form) -> Plan:
+    """Plan more partitions of a topic."""
+    name = named(form, "topic", "the topic")
+    before = len((await admin.topics.describe(name)).partitions)
+    total = form.get("total", "")
+    fields = (
+        Field("topic", "Topic", name, "hidden"),
+        Field("total", "Partitions in all", total or str(before + 1), "number"),
+    )
+    title = f"Add partitions to {name}"
+    if not total:
+        return Plan(title, "Add", fields, unclear=f"the topic has {before} partitions now")
+    wanted = whole(form.get("total", ""), "partitions", least=before + 1)
+
+    async def perform(admin: Admin) -> str:
+        await admin.topics.add_partitions(name, wanted)
+        return f"Topic {name} has {wanted} partitions now."
+
+    summary = (
+        f"Topic {name} gets {wanted - before} more partitions, {wanted} in all. Keys go to other partitions "
+        "from then on, so the order of a key's records is lost once. Partitions cannot be taken away again."
+    )
+    return Plan(title, "Add", fields, summary, typed=name, perform=perform, back=f"/topics/{name}")
+
+
+async def set_topic_setting(admin: Admin, form: Form) -> Plan:
+    """Plan a change of one setting of a topic; an empty value goes back to the default."""
+    name, key, value = (
+        named(form, "topic", "the topic"),
+        form.get("key", "").strip(),
+        form.get("value", "").strip(),
+    )
+    fields = (
+        Field("topic", "Topic", name, "hidden"), Field("key", "Key", key),
+        Field("value", "Value, empty for the default", value),
+    )  # fmt: skip
+    title = f"Change a setting of {name}"
+    entries = {entry.name: entry for entry in await admin.configs.describe(TOPIC, name)}
+    if key not in entries:
+        return Plan(title, "Change", fields, unclear=f"{key!r} is no key of a topic" if key else "name a key")
+    now = entries[key]
+
+    async def perform(admin: Admin) -> str:
+        await admin.configs.alter(TOPIC, name, {key: value or None})
+        return f"{key} of {name} is {value or 'the default'} now."
+
+    row = (key, now.value or "", now.source, value or "the default")
+    return Plan(
+        title, "Change", fields, f"{key} of topic {name} changes for all brokers.",
+        ("Key", "Now", "From", "Then"), (row,),
+        perform=perform, back=f"/topics/{name}",
+    )  # fmt: skip
+
+
+async def delete_records(admin: Admin, form: Form) -> Plan:
+    """Plan the deletion of a partition's records before an offset."""
+    name, before = named(form, "topic", "the topic"), form.get("before", "").strip()
+    topic = await admin.topics.describe(name)
+    fields = (
+        Field("topic", "Topic", name, "hidden"),
+        _partition_field(form, "all", topic),
+        Field("before", "Delete all before offset, empty for all records", before),
+    )
+    title = f"Delete records of {name}"
+    if not (which := form.get("partition", "")):
+        return Plan(title, "Delete", fields, unclear="choose a partition")
+    chosen = (
+        sorted(topic.partitions) if which == "all" else [whole(form.get("partition", ""), "the partition")]
+    )
+    if any(index not in topic.partitions for index in chosen):
+        raise Unclear(f"topic {name} has no partition {which}")
+    if before and which == "all":
+        return Plan(title, "Delete", fields, unclear="an offset is one of a single partition")
+    partitions = [TopicPartition(name, index) for index in chosen]
+    starts = await admin.offsets.find(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.offsets.find(dict.fromkeys(partitions, LATEST))
+    to = {
+        partition: whole(form.get("before", ""), "the offset") if before else ends[partition]
+        for partition in partitions
+    }
+
+    async def perform(admin: Admin) -> str:
+        # The offsets of the preview: records that were written since stay.
+        await admin.offsets.delete_records(to)
+        return f"The records of {name} are deleted as shown."
+
+    rows = [
+        (
+            str(partition),
+            str(starts[partition]),
+            str(to[partition]),
+            str(max(0, to[partition] - starts[partition])),
+        )
+        for partition in partitions
+    ]
+    return Plan(
+        title, "Delete", fields, "These offsets are deleted for good.",
+        ("Partition", "From", "Before", "Offsets"), cut(rows),
+        typed=name, perform=perform, back=f"/topics/{name}",
+    )  # fmt: skip
+
+
+async def delete_topic(admin: Admin, form: Form) -> Plan:
+    """Plan the deletion of a topic."""
+    name = named(form, "topic", "the topic")
+    topic = await admin.topics.describe(name)
+    partitions = [TopicPartition(name, index) for index in topic.partitions]
+    starts = await admin.offsets.find_reachable(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.offsets.find_reachable(dict.fromkeys(partitions, LATEST))
+    offsets = sum(ends[partition] - starts[partition] for partition in set(starts) & set(ends))
+
+    async def perform(admin: Admin) -> str:
+        await admin.topics.delete(name)
+        return f"Topic {name} is deleted."
+
+    summary = (
+        f"Topic {name} is deleted with its {len(partitions)} partitions and {offsets} offsets, for good."
+    )
+    fields = (Field("topic", "Topic", name, "hidden"),)
+    return Plan(f"Delete {name}", "Delete", fields, summary, typed=name, perform=perform, back="/topics")
+
+
+async def produce(admin: Admin, form: Form) -> Plan:
+    """Plan one record: a new one, or an edited copy of another."""
+    name = named(form, "topic", "the topic")
+    topic = await admin.topics.describe(name)
+    is_tombstone = form.get("tombstone") == "1"
+    fields = (
+        Field("topic", "Topic", name, "hidden"),
+        _partition_field(form, "by key", topic),
+        Field("key", "Key, empty for none", form.get("key", "")),
+        Field("value", "Value", form.get("value", ""), "lines"),
+        Field(
+            "tombstone",
+            "No value: deletes the key in a compacted topic",
+            "1" if is_tombstone else "",
+            "check",
+        ),
+        Field("headers", "Headers, NAME=VALUE in lines", form.get("headers", ""), "lines"),
+    )
+    title = f"Produce a record to {name}"
+    if not (which := form.get("partition", "")):
+        return Plan(title, "Produce", fields, unclear="fill in the record")
+    partition = None if which == "by key" else whole(form.get("partition", ""), "the partition")
+    if partition is not None and partition not in topic.partitions:
+        raise Unclear(f"topic {name} has no partition {partition}")
+    key, headers = form.get("key", "").encode() or None, settings(form.get("headers", ""))
+    value = None if is_tombstone else form.get("value", "").replace("\r\n", "\n").encode()
+    if key is None and is_tombstone:
+        return Plan(title, "Produce", fields, unclear="a record that deletes a key needs that key")
+    shown = "no value" if value is None else f"{len(value)} bytes"
+    return Plan(
+        title, "Produce", fields, f"Topic {name} gets a record with {shown}.",
+        perform=partial(_send, topic=name, partition=partition, key=key, value=value, headers=headers),
+        back=f"/topics/{name}/records",
+    )  # fmt: skip
+
+
+def _partition_field(form: Form, other: str, topic: Topic) -> Field:
+    choices = (other, *map(str, sorted(topic.partitions)))
+    return Field("partition", "Partition", form.get("partition", ""), "choice", choices)
+
+
+async def _send(
+    admin: Admin,
+    *,
+    topic: str,
+    partition: int | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: dict[str, str],
+) -> str:
+    config = ProducerConfig(
+        client=replace(admin.cluster.config, bootstrap_servers=",".join(map(str, admin.cluster.bootstrap)))
+    )
+    async with Producer(config=config) as producer:
+        written = await producer.send_and_wait(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=[(name, text.encode()) for name, text in headers.items()],
+        )
+    return f"The record is at offset {written.offset} of {topic}-{written.partition}."

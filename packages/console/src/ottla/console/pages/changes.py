@@ -1,0 +1,128 @@
+"""Changes in the browser: a form, a preview of what would happen, and the change once it is confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.client.environment import now_ms
+from ottla.client.errors import ClientError
+from ottla.console.changes.audit import AuditLog
+from ottla.console.changes.groups import delete_group, reset_group
+from ottla.console.changes.plans import Plan, Planner
+from ottla.console.changes.topics import (
+    add_partitions,
+    create_topic,
+    delete_records,
+    delete_topic,
+    produce,
+    set_topic_setting,
+)
+from ottla.console.clusters.connections import ShownCluster
+from ottla.console.pages import of_cluster, respond
+from ottla.console.web.csrf import FormTokens
+from ottla.console.web.fields import Unclear
+from ottla.protocol.errors import KafkaError
+
+CHANGES: Final[Mapping[str, Planner]] = {
+    "create-topic": create_topic,
+    "add-partitions": add_partitions,
+    "set-topic-setting": set_topic_setting,
+    "delete-records": delete_records,
+    "delete-topic": delete_topic,
+    "produce": produce,
+    "reset-group": reset_group,
+    "delete-group": delete_group,
+}
+MOST_FORM_BYTES: Final = 4 << 20
+_MOST_FIELDS: Final = 20
+
+
+@of_cluster
+async def change(request: Request, cluster: ShownCluster) -> Response:
+    """Show the form of a change with its preview; with POST, do it."""
+    name = request.path_params["change"]
+    if (planner := CHANGES.get(name)) is None:
+        raise HTTPException(404, f"there is no change {name!r}")
+    if not request.app.state.allows_changes:
+        raise HTTPException(403, "the console only reads: `ottla console --allow-changes` allows changes")
+    if request.method == "POST":
+        return await _do(request, cluster, name, planner)
+    return await _show(request, cluster, name, planner, dict(request.query_params))
+
+
+async def _show(
+    request: Request, cluster: ShownCluster, name: str, planner: Planner, form: dict[str, str],
+    *, failure: str = "", done: str = "",
+) -> Response:  # fmt: skip
+    tokens: FormTokens = request.app.state.form_tokens
+    browser, token = tokens.of(request)
+    plan = None
+    if not done:
+        try:
+            plan = await planner(await cluster.admin(), form)
+        except (Unclear, ClientError, KafkaError) as error:
+            failure = failure or " ".join(str(error).split())
+    response = respond(
+        request, "change", title=f"Change · {cluster.name}", cluster=cluster, is_live=False, change=name,
+        plan=plan, form=form, token=token, failure=failure, done=done, status=400 if failure else 200,
+    )  # fmt: skip
+    tokens.keep(response, browser)
+    return response
+
+
+async def _do(request: Request, cluster: ShownCluster, name: str, planner: Planner) -> Response:
+    form = await read_form(request)
+    tokens: FormTokens = request.app.state.form_tokens
+    if not tokens.is_valid(request, form.pop("token", "")):
+        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
+    typed = form.pop("typed", "").strip()
+    try:
+        plan = await planner(await cluster.admin(), form)
+        if (why := _why_not(plan, typed)) is not None:
+            return await _show(request, cluster, name, planner, form, failure=why)
+        await _audit(request, cluster, name, form, "begins")
+        assert plan.perform is not None
+        done = await plan.perform(await cluster.admin())
+    except (Unclear, ClientError, KafkaError) as error:
+        reason = " ".join(str(error).split())
+        await _audit(request, cluster, name, form, f"failed: {reason}")
+        return await _show(request, cluster, name, planner, form, failure=reason)
+    await _audit(request, cluster, name, form, done)
+    cluster.forget()
+    return await _show(request, cluster, name, planner, {"back": plan.back}, done=done)
+
+
+def _why_not(plan: Plan, typed: str) -> str | None:
+    if plan.perform is None:
+        return plan.unclear or "the form is not complete"
+    if plan.typed and typed != plan.typed:
+        return f"type {plan.typed} to confirm, not {typed!r}" if typed else f"type {plan.typed} to confirm"
+    return None
+
+
+async def _audit(
+    request: Request, cluster: ShownCluster, name: str, form: Mapping[str, str], outcome: str
+) -> None:
+    audit: AuditLog = request.app.state.audit
+    client = request.client.host if request.client else "unknown"
+    await audit.write(now_ms(), client, cluster.name, name, form, outcome)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a posted form, of a bounded size. Raises HTTPException."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_FORM_BYTES:
+            raise HTTPException(413, f"a form has at most {MOST_FORM_BYTES} bytes")
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise HTTPException(400, "the form cannot be read") from None
+    return dict(fields)

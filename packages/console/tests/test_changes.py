@@ -1,0 +1,248 @@
+"""Changes: planned, shown, confirmed by a typed name, done on a real broker, and written to the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+
+from ottla.admin import TOPIC, Admin
+from ottla.broker.testing import BrokerProcess
+from ottla.client.cluster import NoSuchTopic
+from ottla.client.config import ClientConfig
+from ottla.console.settings import ClusterSettings
+from ottla.console.testing import ORIGIN, serving
+from ottla.console.web.fields import Unclear, settings, signed, time_ms, whole
+from ottla.producer import Producer
+from ottla.protocol.errors import GroupIdNotFound
+from ottla.protocol.topics import TopicPartition
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("data")) as started:
+        yield started
+
+
+@pytest.fixture
+def address(broker: BrokerProcess) -> str:
+    return f"127.0.0.1:{broker.port}"
+
+
+@pytest.fixture
+async def admin(address: str) -> AsyncIterator[Admin]:
+    async with Admin(address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "audit.jsonl"
+
+
+@pytest.fixture
+async def console(address: str, audit: Path) -> AsyncIterator[httpx.AsyncClient]:
+    cluster = ClusterSettings("local", address, ClientConfig)
+    async with serving(cluster, allows_changes=True, audit=audit) as client:
+        yield client
+
+
+async def preview(console: httpx.AsyncClient, change: str, **form: str) -> str:
+    answer = await console.get(f"/c/local/change/{change}?{urlencode(form)}")
+    return answer.text
+
+
+async def do(console: httpx.AsyncClient, change: str, typed: str = "", **form: str) -> httpx.Response:
+    """Open the form of a change as a browser does, and send it."""
+    text = await preview(console, change, **form)
+    token = re.search(r'name="token" value="(\w+)"', text)
+    given = {**form, "typed": typed, "token": token[1] if token else ""}
+    return await console.post(
+        f"/c/local/change/{change}", content=urlencode(given),
+        headers={"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
+
+
+async def test_a_topic_is_created_as_its_placement_was_drawn(
+    console: httpx.AsyncClient, admin: Admin
+) -> None:
+    form = {"topic": "orders", "partitions": "3", "replicas": "1", "settings": "retention.ms=1234567\n"}
+    shown = await preview(console, "create-topic", **form)
+    done = await do(console, "create-topic", **form)
+
+    assert "the first one of each leads" in shown
+    assert "Topic orders is created with 3 partitions." in done.text
+    assert len((await admin.topics.describe("orders")).partitions) == 3
+    entries = {entry.name: entry.value for entry in await admin.configs.describe(TOPIC, "orders")}
+    assert entries["retention.ms"] == "1234567"
+
+
+async def test_a_topic_that_cannot_be_placed_says_why(console: httpx.AsyncClient) -> None:
+    assert "there are only 1 brokers for 3 replicas" in await preview(
+        console, "create-topic", topic="wide", partitions="1", replicas="3"
+    )
+    assert "must be a whole number from 1 on" in await preview(
+        console, "create-topic", topic="x", partitions="0"
+    )
+    refused = await do(console, "create-topic", topic="bad/name", partitions="1", replicas="1")
+    assert refused.status_code == 400
+    assert "bad/name" in refused.text
+
+
+async def test_what_cannot_be_taken_back_wants_the_name_typed(
+    console: httpx.AsyncClient, admin: Admin, audit: Path
+) -> None:
+    await admin.topics.create("gone")
+
+    refused = [await do(console, "delete-topic", typed, topic="gone") for typed in ("", "Gone", "orders")]
+    assert {answer.status_code for answer in refused} == {400}
+    await admin.topics.describe("gone")
+
+    done = await do(console, "delete-topic", "gone", topic="gone")
+    assert "Topic gone is deleted." in done.text
+    with pytest.raises(NoSuchTopic):
+        await admin.topics.describe("gone")
+
+
+async def test_records_are_deleted_up_to_the_offset_of_the_preview(
+    console: httpx.AsyncClient, admin: Admin, address: str
+) -> None:
+    await admin.topics.create("old")
+    async with Producer(bootstrap_servers=address) as producer:
+        for number in range(10):
+            await producer.send("old", str(number).encode())
+
+    shown = await preview(console, "delete-records", topic="old", partition="0", before="4")
+    done = await do(console, "delete-records", "old", topic="old", partition="0", before="4")
+
+    assert "old-0" in shown
+    assert "deleted as shown" in done.text
+    assert await admin.offsets.find({TopicPartition("old", 0): -2}) == {TopicPartition("old", 0): 4}
+
+
+async def test_settings_and_partitions_of_a_topic_change(console: httpx.AsyncClient, admin: Admin) -> None:
+    await admin.topics.create("grown")
+
+    set_ = await do(console, "set-topic-setting", topic="grown", key="retention.ms", value="5000")
+    unset = await do(console, "set-topic-setting", topic="grown", key="retention.ms", value="")
+    added = await do(console, "add-partitions", "grown", topic="grown", total="4")
+
+    assert "retention.ms of grown is 5000 now." in set_.text
+    assert "retention.ms of grown is the default now." in unset.text
+    assert "Topic grown has 4 partitions now." in added.text
+    assert "is no key of a topic" in await preview(console, "set-topic-setting", topic="grown", key="no.such")
+
+
+async def test_a_record_is_produced_with_key_headers_and_every_letter(
+    console: httpx.AsyncClient, admin: Admin
+) -> None:
+    await admin.topics.create("written")
+    value = '{"text": "Zürich & <b> + %41"}'
+
+    done = await do(
+        console, "produce", topic="written", partition="0", key="k", value=value, headers="a=1\nb=="
+    )
+    tombstone = await do(console, "produce", topic="written", partition="by key", key="k", tombstone="1")
+    shown = (await console.get("/c/local/topics/written/record?partition=0&offset=0&download=value")).content
+
+    assert "The record is at offset 0 of written-0." in done.text
+    assert "The record is at offset 1 of written-0." in tombstone.text
+    assert shown == value.encode()
+    assert "needs that key" in await preview(
+        console, "produce", topic="written", partition="0", tombstone="1"
+    )
+
+
+async def test_a_group_is_reset_to_what_was_shown_and_deleted(
+    console: httpx.AsyncClient, admin: Admin, address: str
+) -> None:
+    await admin.topics.create("read", partitions=2)
+    async with Producer(bootstrap_servers=address) as producer:
+        for number in range(10):
+            await producer.send("read", b"x", partition=number % 2, timestamp_ms=1_767_225_600_000 + number)
+    await admin.groups.commit("billing", {TopicPartition("read", 0): 1, TopicPartition("read", 1): 5})
+
+    async def reset(to: str, at: str = "") -> list[int]:
+        done = await do(console, "reset-group", "billing", group="billing", topic="all", to=to, at=at)
+        assert done.status_code == 200, done.text
+        return [commit.offset for commit in await admin.groups.offsets("billing")]
+
+    assert await reset("the oldest record") == [0, 0]
+    assert await reset("the end") == [5, 5]
+    assert await reset("by so many records", "-2") == [3, 3]
+    assert await reset("an offset", "900") == [5, 5]
+    assert await reset("a time", "2026-01-01T00:00:00.004+00:00") == [2, 2]
+    assert "is no time" in await preview(console, "reset-group", group="billing", to="a time", at="soon")
+    await do(console, "delete-group", "billing", group="billing")
+    with pytest.raises(GroupIdNotFound):
+        await admin.groups.describe("billing")
+
+
+async def test_each_change_stands_in_the_audit_log_without_the_data_of_records(
+    console: httpx.AsyncClient, admin: Admin, audit: Path
+) -> None:
+    await admin.topics.create("audited")
+    await do(console, "produce", topic="audited", partition="0", key="secret key", value="secret value")
+    await do(console, "create-topic", topic="audited", partitions="1", replicas="1")
+
+    text, mode = await asyncio.to_thread(lambda: (audit.read_text(), audit.stat().st_mode))
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["change"], line["outcome"].split(":")[0]) for line in lines] == [
+        ("produce", "begins"),
+        ("produce", "The record is at offset 0 of audited-0."),
+        ("create-topic", "begins"),
+        ("create-topic", "failed"),
+    ]
+    assert "secret" not in text
+    assert stat.S_IMODE(mode) == 0o600
+
+
+async def test_a_form_of_another_site_or_another_browser_changes_nothing(
+    console: httpx.AsyncClient, admin: Admin
+) -> None:
+    await admin.topics.create("kept")
+    text = await preview(console, "delete-topic", topic="kept")
+    token = re.search(r'name="token" value="(\w+)"', text)
+    assert token is not None
+    form = urlencode({"topic": "kept", "typed": "kept", "token": token[1]})
+
+    foreign = await console.post(
+        "/c/local/change/delete-topic", content=form, headers={"origin": "http://evil"}
+    )
+    no_token = await console.post("/c/local/change/delete-topic", content=form.replace(token[1], "0" * 64))
+    console.cookies.clear()
+    other = await console.post("/c/local/change/delete-topic", content=form)
+    large = await console.post("/c/local/change/delete-topic", content=b"x" * (5 << 20))
+
+    assert [answer.status_code for answer in (foreign, no_token, other, large)] == [403, 403, 403, 413]
+    await admin.topics.describe("kept")
+
+
+async def test_a_console_that_only_reads_has_no_changes(address: str) -> None:
+    async with serving(ClusterSettings("local", address, ClientConfig)) as console:
+        shown = await console.get("/c/local/change/create-topic")
+        posted = await console.post("/c/local/change/create-topic", content="topic=x")
+        topics = await console.get("/c/local/topics")
+
+    assert (shown.status_code, posted.status_code) == (403, 403)
+    assert "--allow-changes" in shown.text
+    assert "Create a topic" not in topics.text
+
+
+def test_what_users_type_is_read_or_refused_with_the_way_out() -> None:
+    assert (whole(" 7 ", "n"), signed("-3", "n"), time_ms("1970-01-01T01:00+01:00")) == (7, -3, 0)
+    assert settings("a=1\n\n b = c=d \n") == {"a": "1", "b": "c=d"}
+    for text in ("-1", "9" * 30, "1.0", ""):
+        with pytest.raises(Unclear, match="n must be a whole number"):
+            whole(text, "n")
+    with pytest.raises(Unclear, match="n must be a whole number"):
+        signed("--1", "n")
+    with pytest.raises(Unclear, match="KEY=VALUE"):
+        settings("novalue")
