@@ -16,6 +16,8 @@ from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.broker.server.broker import Broker
+from ottla.broker.testing import free_port
+from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.znodes import TopicAssignment
@@ -112,6 +114,30 @@ async def test_a_broker_that_is_not_controller_hands_its_leaderships_over_before
         assert await two.parts.handover.try_once()
 
         await both_know([one, two], "orders", {0: 1})
+
+
+async def test_brokers_move_to_a_listener_of_their_own_one_after_the_other(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    """Each works beside one that has not moved yet, whichever of them is the controller."""
+    ports = {number: (free_port(), free_port()) for number in (1, 2)}
+    own = {"inter.broker.listener.name": "BROKERS", "inter.broker.networks": "127.0.0.0/8"}
+
+    def made(number: int, **settings: str) -> Broker:
+        clients, brokers = ports[number]
+        places = f"CLIENTS://127.0.0.1:{clients},BROKERS://127.0.0.1:{brokers}"
+        protocols = {"listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT"}
+        return broker_on(coordinator, tmp_path, number, listeners=places, **protocols, **settings)
+
+    for number, (first, second) in enumerate((((2, {}), (1, own)), ((1, own), (2, {})))):
+        async with made(first[0], **first[1]) as controller, made(second[0], **second[1]) as other:
+            assert controller.services.controller.is_active
+            topic = f"written-{number}"
+            await controller.services.topics.create(NewTopic(topic, assignments={0: [1, 2], 1: [2, 1]}))
+            await both_know([controller, other], topic, {0: 1, 1: 2})
+            async with Producer(f"127.0.0.1:{ports[1][0]}", acks="all") as producer:
+                for partition in (0, 1):
+                    await producer.send_and_wait(topic, b"v", partition=partition)
 
 
 async def test_a_second_broker_with_the_same_id_is_refused(
