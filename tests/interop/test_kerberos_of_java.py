@@ -360,6 +360,13 @@ RULES: Final = [
     r"RULE:[1:$1](a|A)nna",
     r"RULE:[1:$1]([aA].*)",
     r"RULE:[1:$1]s/[0-9]+/#/g",
+    r"RULE:[1:$1]s/$/-x/",
+    r"RULE:[1:$1]s/$/-x/g",
+    r"RULE:[1:$1]s/n*/-/g",
+    r"RULE:[1:$1]s/n*?/-/g",
+    r"RULE:[1:$1]s/(a|)/-/g",
+    r"RULE:[1:$1]s//./g",
+    r"RULE:[1:$1]s/^/./g",
     r"RULE:[2:$1](kafka)s/kafka/broker/",
 ]
 UNUSABLE: Final = ("RULE:[1:$1]s/a/$/", "RULE:[1:$1]s/a/$1/", "RULE:[1:$1]s/a/\\/")

@@ -44,8 +44,25 @@ class Rule(NamedTuple):
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        mapped: str = self.pattern.sub(_expand(self.replacement, self.pattern.groups), name)
+        mapped = _replaced(self.pattern, self.replacement, name, repeats=True)
         return {"L": mapped.lower, "U": mapped.upper}.get(self.case, mapped.__str__)()
+
+
+def _replaced(pattern: Any, replacement: str, text: str, *, repeats: bool) -> str:
+    """Replace the first match of a pattern, or all, as Java does.
+
+    RE2's own `sub` finds an empty match behind other text twice: of `$` at the end of a name, for example.
+    """
+    expand, parts, end, before = _expand(replacement, pattern.groups), [], 0, None
+    for match in pattern.finditer(text):
+        if match.span() == before:
+            continue
+        before = match.span()
+        parts += [text[end : match.start()], expand(match)]
+        end = match.end()
+        if not repeats:
+            break
+    return "".join([*parts, text[end:]])
 
 
 def _expand(replacement: str, groups: int) -> Callable[[Any], str]:
@@ -147,8 +164,7 @@ class KerberosRule(NamedTuple):
         if self.match is not None and self.match.fullmatch(base) is None:
             return None
         if self.pattern is not None:
-            expand = _expand(self.replacement, self.pattern.groups)
-            base = self.pattern.sub(expand, base, 0 if self.repeats else 1)
+            base = _replaced(self.pattern, self.replacement, base, repeats=self.repeats)
         _check_is_simple(base)
         return {"L": base.lower, "U": base.upper}.get(self.case, base.__str__)()
 
