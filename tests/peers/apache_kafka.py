@@ -6,7 +6,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +88,10 @@ class ApacheKafka:
         zookeeper: ZooKeeper | None = None,
         heap: str = "1g",
         listeners: Mapping[str, Listener] | None = None,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         self.data_dir = data_dir
+        self._jvm_options = tuple(jvm_options)
         self._listeners = dict(listeners or {})
         self.port = free_port()
         self.heap = heap
@@ -122,7 +124,7 @@ class ApacheKafka:
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
         command = [
             "java", f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", _QUIET,
-            "-cp", kafka_3_server(), "kafka.Kafka", str(properties),
+            *self._jvm_options, "-cp", kafka_3_server(), "kafka.Kafka", str(properties),
         ]  # fmt: skip
         self._process = self._stack.enter_context(Process(command, self.data_dir / "kafka.out"))
         self._wait_until_it_serves(self._process)

@@ -21,6 +21,7 @@ from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.frames import FrameReader, ReceiveBuffer
 from ottla.broker.network.request_metrics import RequestMetrics, RequestTimes
+from ottla.broker.quotas.rates import UNLIMITED
 from ottla.broker.requests.fast_path import FastAnswers, Outcome, ReceivedBytes
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request, response_header
 from ottla.protocol.errors import ErrorCode
@@ -61,7 +62,7 @@ def reader_with(data: bytes) -> FrameReader:
 
 
 def run_in(data: bytes, index: dict[bytes, Any] | None = None) -> ProduceRun | None:
-    return run_at_hand(reader_with(data), INDEX if index is None else index)
+    return run_at_hand(reader_with(data), INDEX if index is None else index, UNLIMITED)
 
 
 @pytest.mark.parametrize("version", range(3, 12))
@@ -126,7 +127,7 @@ def test_a_run_ends_where_the_partition_changes() -> None:
     reader = reader_with(b"".join(frames))
 
     runs = []
-    while (run := run_at_hand(reader, INDEX)) is not None:
+    while (run := run_at_hand(reader, INDEX, UNLIMITED)) is not None:
         runs.append((run.target, run.count))
         pass_run(reader, run)
 
@@ -137,7 +138,7 @@ def test_a_run_that_was_not_taken_is_still_frames() -> None:
     frames = [framed(request_of(batch_of(b"a")), correlation_id=number) for number in (1, 2)]
     reader = reader_with(b"".join(frames))
 
-    assert run_at_hand(reader, INDEX) is not None
+    assert run_at_hand(reader, INDEX, UNLIMITED) is not None
 
     assert [bytes(reader.next_frame() or b"") for _ in frames] == [frame[4:] for frame in frames]
 

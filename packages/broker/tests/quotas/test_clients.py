@@ -133,14 +133,15 @@ def test_another_quota_forgives_what_was_used_before() -> None:
     assert bucket.wait_ms(START_MS + 12_000) == 0
 
 
-def test_a_debt_is_paid_within_five_minutes_and_that_of_request_time_within_the_windows() -> None:
+def test_an_older_debt_counts_for_five_minutes_and_that_of_request_time_for_the_windows() -> None:
     produced, time = byte_bucket(10), QuotaBucket(10, 1000.0, 11, longest_ms=1000.0)
     for bucket in (produced, time):
         bucket.charge(1_000_000, START_MS)
+        bucket.charge(10, START_MS)
 
     after_ms = START_MS + 12_000
-    assert produced.wait_ms(after_ms) == 288_000
-    assert produced.wait_ms(after_ms + 288_000) == 0
+    assert produced.wait_ms(after_ms) == 301_000 - 12_000
+    assert produced.wait_ms(after_ms + 289_000) == 0
     assert time.wait_ms(after_ms) == 0
 
 
@@ -172,11 +173,12 @@ def test_one_window_of_one_value_has_a_rate_over_at_least_a_millisecond() -> Non
 
 def test_the_room_of_a_bucket_is_what_may_come_without_a_throttle() -> None:
     bucket = byte_bucket(100)
-    bucket.record(900, START_MS)
+    assert bucket.room(START_MS) == 1_000
+    bucket.charge(900, START_MS)
 
     assert bucket.room(START_MS) == 100
-    assert bucket.record(100, START_MS) == 0
-    assert bucket.record(1, START_MS) > 0
+    assert bucket.charge(100, START_MS) == 0
+    assert bucket.charge(1, START_MS) > 0
     assert bucket.room(START_MS) == -1
 
 
@@ -408,7 +410,7 @@ def test_clients_without_number_do_not_fill_the_memory_and_share_no_rate(
     assert len(quotas._buckets) == 3 * 4, "three clients, and the one whose session lives"
     assert quotas.of("u", "connected").produce is connected.produce
     shown = [sample for sample in quotas.samples() if sample is not None]
-    assert len(shown) == 2 * 3 * 2
+    assert len(shown) == 2 * 3 * 2 + 1, "and the time of brokers"
 
 
 def test_metrics_have_kafkas_names_and_tags() -> None:
@@ -426,6 +428,21 @@ def test_metrics_have_kafkas_names_and_tags() -> None:
         "kafka.server:type=ControllerMutation,name=mutation-rate,client-id=,user=alice": 0,
         "kafka.server:type=ControllerMutation,name=throttle-time,client-id=,user=alice": 0,
         "kafka.server:type=ControllerMutation,name=tokens,client-id=,user=alice": 22,
+    }
+
+
+def test_the_time_of_brokers_requests_is_shown_while_any_clients_is_limited() -> None:
+    time = Time()
+    quotas = quotas_in(time)
+    quotas.limit(QuotaEntity("alice"), {Quota.PRODUCE: 100})
+    assert not quotas.measures_time
+    assert not list(quotas.samples())
+
+    quotas.limit(QuotaEntity("alice"), {Quota.REQUEST: 100})
+    quotas.exempt.record(50, time.ms)
+
+    assert {str(name): value for name, value in filter(None, quotas.samples())} == {
+        "kafka.server:type=Request,name=exempt-request-time": 5
     }
 
 

@@ -13,6 +13,7 @@ from ottla.broker.quotas.connections import (
     AddressRates,
     ConnectionQuotas,
     CreationRates,
+    address_of,
     parse_overrides,
 )
 
@@ -232,14 +233,38 @@ def test_an_address_is_shut_out_by_zero_and_let_in_again_without_its_quota() -> 
     assert rates.take("2001:db8:0::1") is None
 
 
-def test_a_host_name_or_another_text_is_no_quota_of_connections(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_host_name_stands_for_its_address_until_its_quota_is_removed() -> None:
+    rates = AddressRates(BrokerConfig(), Time().now_ms)
+    address = await address_of("localhost")
+    assert address in ("127.0.0.1", "::1")
+
+    await rates.follow("ips/localhost", {CONNECTION_RATE: "0"})
+    assert rates.take(address) is not None
+    await rates.follow("ips/localhost", {})
+
+    assert rates.take(address) is None
+
+
+@pytest.mark.parametrize("name", ["no.such.host.invalid", "a%00b", "%ED%A0%80", "x" * 300, "..", "a b"])
+async def test_a_name_without_an_address_has_no_quota(name: str, caplog: pytest.LogCaptureFixture) -> None:
     rates = AddressRates(BrokerConfig(), Time().now_ms)
 
-    rates.entity_changed("ips/example.org", {CONNECTION_RATE: "0"})
-    rates.entity_changed("ips/10.0.0.1", {CONNECTION_RATE: "NaN"})
+    await rates.follow(f"ips/{name}", {CONNECTION_RATE: "0"})
+
+    assert rates.take("127.0.0.1") is None
+    assert [record.reason for record in caplog.records] == ["the host has no address"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", ["NaN", "-1", "1.5", "", "\u00b2"])
+def test_a_text_that_is_no_number_is_no_quota_of_connections(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rates = AddressRates(BrokerConfig(), Time().now_ms)
+
+    rates.entity_changed("ips/10.0.0.1", {CONNECTION_RATE: text})
 
     assert rates.take("10.0.0.1") is None
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 1
 
 
 def test_addresses_without_number_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,28 @@ def test_the_time_of_requests_is_limited(broker: BrokerThread) -> None:
     play(run)
 
 
+def test_the_time_of_brokers_requests_is_measured_while_the_time_of_a_client_is_limited(
+    broker: BrokerThread,
+) -> None:
+    async def run() -> None:
+        await make_topic(broker, records=1)
+        follower = await Client("follower").connect(broker)
+        assert broker.broker is not None
+        quotas = broker.broker.services.client_quotas
+        fetch = fetch_of(0, 0)
+        fetch.replica_id = 1
+
+        await follower.ask(ApiKey.FETCH, 12, fetch, FetchResponse)
+        assert quotas.exempt.last_ms == 0
+        await set_quota(broker, {CLIENT_ID: "any"}, request_percentage=50)
+        response = await follower.ask(ApiKey.FETCH, 12, fetch, FetchResponse)
+
+        assert response.throttle_time_ms == 0
+        assert quotas.exempt.last_ms > 0
+
+    play(run)
+
+
 async def create(client: Client, version: int, *names: str) -> tuple[list[int], int]:
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name=name, num_partitions=8, replication_factor=1) for name in names],

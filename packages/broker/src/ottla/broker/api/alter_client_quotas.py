@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ottla.broker.api.describe_client_quotas import CLIENT_ID, IP, USER
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.quotas.clients import QUOTA_KEYS, encoded_name
-from ottla.broker.quotas.connections import CONNECTION_RATE, DEFAULT, is_address
+from ottla.broker.quotas.connections import CONNECTION_RATE, DEFAULT, address_of
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import ALTER_CONFIGS
 from ottla.broker.security.authorizer import CLUSTER
@@ -64,8 +64,8 @@ async def _alter(services: Needs, entry: AlteredEntryData, *, validate_only: boo
     names = {of.entity_type: of.entity_name for of in entry.entity}
     path = entity_path(names)
     address = names.get(IP)
-    if address is not None and not is_address(address):
-        raise InvalidRequest(f"{address} is not a valid IP: a host name has no quota here.")
+    if address is not None and await address_of(address) is None:
+        raise InvalidRequest(f"{address} is not a valid IP or resolvable host.")
     changes = {op.key: checked_value(op, is_of_address=IP in names) for op in entry.ops}
     if validate_only:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.topic_settings import MISSING, write_entity
@@ -28,7 +28,7 @@ CLIENTS: Final = "clients"
 IPS: Final = "ips"
 CLIENT_KINDS: Final = (USERS, CLIENTS, IPS)
 
-EntityChanged = Callable[[str, Mapping[str, str]], None]
+EntityChanged = Callable[[str, Mapping[str, str]], Awaitable[None] | None]
 """Takes the path of an entity below `/config`, and its settings; without any it has none any more."""
 
 
@@ -65,7 +65,8 @@ class ClientEntities:
         else:
             self._named.discard(entity_path)
         for changed in listeners:
-            changed(entity_path, settings)
+            if (done := changed(entity_path, settings)) is not None:
+                await done
 
     # ---- reading and changing
 

@@ -204,6 +204,12 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "request-time": ("gauge", "Percent of the event loop that a client with a quota uses."),
         "throttle-time": ("gauge", "Mean throttle time in ms of its requests beyond the quota."),
     },
+    ("kafka.server", "Request", ()): {
+        "exempt-request-time": (
+            "gauge",
+            "Percent of the event loop that requests of brokers use, while a client's time is limited.",
+        ),
+    },
     ("kafka.server", "ControllerMutation", ("client-id", "user")): {
         "mutation-rate": ("gauge", "Partitions per second that a client with a quota creates and deletes."),
         "throttle-time": ("gauge", "Mean throttle time in ms of its requests beyond the quota."),

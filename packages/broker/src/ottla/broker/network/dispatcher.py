@@ -215,9 +215,11 @@ class Dispatcher(Generic[S]):
 
         It is the only place that calls handlers, and asks for access. Raises the error of a refusal.
         """
-        if call.context.quotas.request is None:
-            return self._begin(call)
-        return timed(partial(self._begin, call), call.context, call.context.quotas.now_ms)
+        if call.context.quotas.request is not None:
+            return timed(partial(self._begin, call), call.context, call.context.quotas.now_ms)
+        if self._quotas is not None and self._quotas.measures_time and _is_exempt(call):
+            return timed(partial(self._begin, call), call.context, self._quotas.now_ms)
+        return self._begin(call)
 
     def _begin(self, call: Call) -> Any:
         if call.route.is_of_brokers:
@@ -298,7 +300,7 @@ class Dispatcher(Generic[S]):
 
     def encode(self, call: Call, response: Any) -> list[Part] | None:
         """Encode a response as a frame, with its throttle time; None stands for no response."""
-        if call.context.quotas.is_limited:
+        if call.context.quotas.is_limited or call.context.busy_ms:
             self._throttle(call, response)
         if response is None:
             return None
@@ -314,7 +316,11 @@ class Dispatcher(Generic[S]):
         """Charge the client's quotas, and say in the response how long it has to wait."""
         context, route = call.context, call.route
         quotas = context.quotas
-        if not quotas.is_limited or route.quota is Quota.EXEMPT or route.of_brokers(call.request):
+        if _is_exempt(call):
+            if context.busy_ms and self._quotas is not None:
+                self._quotas.exempt.record(context.busy_ms / 10, self._quotas.now_ms())
+            return
+        if not quotas.is_limited:
             return
         throttle_time_ms = context.throttle_time_ms
         if route.quota is Quota.PRODUCE:
@@ -350,6 +356,11 @@ class Dispatcher(Generic[S]):
             return self.encode(call, response)
         except UnsupportedField:  # this version has error codes in its elements alone
             raise CloseConnection from error
+
+
+def _is_exempt(call: Call) -> bool:
+    """Whether only a broker sends such a request: it has no quota."""
+    return call.route.quota is Quota.EXEMPT or call.route.of_brokers(call.request)
 
 
 def _raw_token(call: Call, response: Any) -> list[Part]:

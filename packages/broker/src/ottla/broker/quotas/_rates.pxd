@@ -82,4 +82,5 @@ cdef class SessionQuotas:
     cdef int64_t fetch_credit(self) except -2
     cdef int charge_fetch(self, int64_t size) except -1
     cdef int charge_time(self, double began_ms) except -1
+    cdef int64_t produce_credit(self) except -2
     cpdef int32_t charge_produce(self, int64_t size) except -1

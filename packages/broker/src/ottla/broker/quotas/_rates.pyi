@@ -29,14 +29,15 @@ class ThrottleTimes:
 class QuotaBucket:
     """One rate with its quota: all clients that share the quota record here.
 
-    `record` and `excess_ms` are Kafka's. Its rate forgets a window with all that was beyond the quota in it,
-    and a new client's rate covers windows that have not passed: large requests, or many clients at once, get
-    several times the quota. `charge` and `wait_ms` also hold the client to what the quota has granted since
-    it was idle: at once as much as Kafka, the worth of all windows but one, and in the long run the quota.
+    `record` and `excess_ms` are Kafka's, and limit connections. That rate forgets a window with all that was
+    beyond the quota in it, and a new client's covers windows that have not passed: large requests, or many
+    clients at once, get several times the quota. So `charge` and `wait_ms` hold a client to what the quota
+    has granted since it was idle: at once as much as Kafka, the worth of all windows but one, and from the
+    end of these windows on the quota.
     """
 
     bound: float
-    """Of a second. Another one begins with what Kafka's rate remembers, and no other debt."""
+    """Of a second. Another one forgives what was used."""
     longest_ms: float
     """The longest throttle time."""
     rate: SampledRate
@@ -51,7 +52,7 @@ class QuotaBucket:
     def wait_ms(self, now_ms: float) -> float:
         """Return the throttle time for what was charged so far.
 
-        A debt counts for five minutes at most, and for all windows where `longest_ms` is finite.
+        An older debt counts for five minutes at most, and for all windows where `longest_ms` is finite.
         """
     def room(self, now_ms: float) -> float:
         """Return how much may be recorded now within the quota; negative above it."""

@@ -145,13 +145,13 @@ cdef class QuotaBucket:
             return self.longest_ms
         return fmin(floor((per_s - self.limit) / self.limit * span_ms + 0.5), self.longest_ms)
 
-    # ---- with what the rate forgets
+    # ---- clients: what they used since they were idle, whatever the rate forgets
 
     cdef int count(self, double value, double now_ms) except -1:
         cdef double granted = self.limit * (now_ms - self.busy_since_ms) / 1000
         if self.used <= 0 or granted - self.used >= self.burst():
             self.busy_since_ms, self.used, granted = now_ms, 0, 0
-        self.used = fmin(self.used + value, granted + self.limit * self.debt_ms / 1000)
+        self.used = fmin(self.used, granted + self.limit * self.debt_ms / 1000) + value
         return self.rate.put(value, now_ms)
 
     cdef double burst(self) noexcept:
@@ -163,13 +163,15 @@ cdef class QuotaBucket:
         return fmax(now_ms - self.busy_since_ms, self.burst_ms)
 
     cpdef double wait_ms(self, double now_ms) except *:
-        cdef double used_ms, wait_ms = self.excess_ms(now_ms)
+        cdef double used_ms, until_ms
         if self.used * 1000 <= self.limit * self.granted_ms(now_ms):
-            return wait_ms
+            return 0
+        if self.limit <= 0:
+            return self.longest_ms
         used_ms = self.used * 1000 / self.limit
-        # Nothing is granted before the burst's time is over: Kafka's client is throttled again until then.
-        wait_ms = fmax(wait_ms, fmin(used_ms - now_ms + self.busy_since_ms, LONGEST_STALL_MS))
-        return fmin(floor(fmax(wait_ms, used_ms - self.granted_ms(now_ms)) + 0.5), self.longest_ms)
+        # Nothing is granted before the burst's time is over, but a wait for that alone is bounded.
+        until_ms = fmin(used_ms - now_ms + self.busy_since_ms, LONGEST_STALL_MS)
+        return fmin(floor(fmax(until_ms, used_ms - self.granted_ms(now_ms)) + 0.5), self.longest_ms)
 
     cpdef int32_t charge(self, double value, double now_ms) except -1:
         cdef double throttle_ms
@@ -180,9 +182,7 @@ cdef class QuotaBucket:
         return <int32_t> throttle_ms
 
     cpdef double room(self, double now_ms) except *:
-        cdef double span_ms = self.rate.span(now_ms)
-        cdef double left = self.limit * span_ms / 1000 - self.rate.sum()
-        return fmin(left, self.limit * self.granted_ms(now_ms) / 1000 - self.used)
+        return fmin(self.limit * self.granted_ms(now_ms) / 1000 - self.used, self.burst())
 
 
 cdef class TokenBucket:
@@ -240,6 +240,12 @@ cdef class SessionQuotas:
 
     cpdef int32_t charge_produce(self, int64_t size) except -1:
         return 0 if self.produce is None else self.produce.charge(size, self.now_ms())
+
+    cdef int64_t produce_credit(self) except -2:
+        """Return how many bytes may be produced now; -1 without any."""
+        if self.produce is None:
+            return INT64_MAX
+        return <int64_t> fmax(-1, fmin(floor(self.produce.room(self.now_ms())), 1e18))
 
     # ---- the general path
 

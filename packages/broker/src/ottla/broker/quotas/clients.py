@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from ottla.broker.metrics import MetricName
 from ottla.broker.quotas import Quota
 from ottla.broker.quotas.connections import DEFAULT, AddressRates
-from ottla.broker.quotas.rates import QuotaBucket, SessionQuotas, TokenBucket
+from ottla.broker.quotas.rates import QuotaBucket, SampledRate, SessionQuotas, TokenBucket
 from ottla.client.config_definition import MAX_INT
 from ottla.protocol.errors import ThrottlingQuotaExceeded
 
@@ -149,7 +149,10 @@ class ClientQuotas:
             config.controller_quota_window_size_seconds * 1000.0,
             config.controller_quota_window_num,
         )
-        self._now_ms = monotonic_ms
+        self.now_ms = monotonic_ms
+        """The clock of all quotas."""
+        self.exempt = SampledRate(*self._window)
+        """The time of brokers' requests, in percent of the event loop, while any client's time is limited."""
         self.address_rates = AddressRates(config, monotonic_ms)
         """The quotas of addresses."""
         self._limits: dict[Quota, dict[QuotaEntity, float]] = {quota: {} for quota in QUOTA_KEYS.values()}
@@ -193,10 +196,15 @@ class ClientQuotas:
             if quota in quotas:
                 limits[entity] = quotas[quota]
         self._unlimited.is_stale = True
-        self._unlimited = SessionQuotas(self._now_ms)
+        self._unlimited = SessionQuotas(self.now_ms)
         for resolved in self._resolved.values():
             resolved.is_stale = True
         self._resolved.clear()
+
+    @property
+    def measures_time(self) -> bool:
+        """Whether any client's request time is limited."""
+        return bool(self._limits[Quota.REQUEST])
 
     @property
     def entities(self) -> set[QuotaEntity]:
@@ -229,7 +237,7 @@ class ClientQuotas:
         )
         mutation = buckets[Quota.CONTROLLER_MUTATION]
         return SessionQuotas(
-            self._now_ms, produce, fetch, request, mutation if isinstance(mutation, TokenBucket) else None
+            self.now_ms, produce, fetch, request, mutation if isinstance(mutation, TokenBucket) else None
         )
 
     def _bucket(self, quota: Quota, user: str, client_id: str) -> QuotaBucket | TokenBucket | None:
@@ -250,7 +258,7 @@ class ClientQuotas:
 
     def _new_bucket(self, quota: Quota, bound: float) -> QuotaBucket | TokenBucket:
         if quota is Quota.CONTROLLER_MUTATION:
-            return TokenBucket(bound, *self._mutation_window, self._now_ms())
+            return TokenBucket(bound, *self._mutation_window, self.now_ms())
         if quota is Quota.REQUEST:
             return QuotaBucket(bound, *self._window, longest_ms=self._window[0])
         return QuotaBucket(bound, *self._window)
@@ -265,7 +273,7 @@ class ClientQuotas:
 
     def forget_idle(self) -> None:
         """Forget the clients whose last request is an hour ago; call it every few minutes."""
-        before_ms = self._now_ms() - IDLE_MS
+        before_ms = self.now_ms() - IDLE_MS
         for key, quotas in list(self._remembered.items()):
             buckets = (quotas.produce, quotas.fetch, quotas.request, quotas.mutation)
             if all(bucket is None or bucket.rate.last_ms <= before_ms for bucket in buckets):
@@ -279,7 +287,9 @@ class ClientQuotas:
 
     def samples(self) -> Iterator[tuple[MetricName, float] | None]:
         """Yield rate and throttle time of each quota's users and client ids, under Kafka's names."""
-        now_ms, shown = self._now_ms(), dict.fromkeys(_METRICS, 0)
+        now_ms, shown = self.now_ms(), dict.fromkeys(_METRICS, 0)
+        if self.measures_time:
+            yield MetricName("kafka.server", "Request", "exempt-request-time", ()), self.exempt.per_s(now_ms)
         for (quota, sharers), bucket in list(self._buckets.items()):
             if shown[quota] >= MOST_SHOWN:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections import OrderedDict
@@ -24,6 +25,7 @@ MOST_ADDRESSES: Final = 10_000
 
 _PREFIX: Final = 64
 """Bits of an IPv6 address: one machine has all addresses behind them."""
+RESOLVE_WITHIN_S: Final = 5.0
 
 CONNECTION_RATE: Final = "connection_creation_rate"
 """The quota of an address in Kafka's znodes: connections per second."""
@@ -146,21 +148,38 @@ class AddressRates:
         self._window = config.quota_window_size_seconds * 1000.0, config.quota_window_num
         self._now_ms = monotonic_ms
         self._limits: dict[str, int] = {}
+        self._resolved: dict[str, str] = {}
+        """The addresses of host names that have a quota."""
         self._buckets: OrderedDict[str, QuotaBucket] = OrderedDict()
 
-    def entity_changed(self, entity_path: str, settings: Mapping[str, str]) -> None:
-        """Take the settings of `ips/<address>` or `ips/<default>`; an invalid one is named in the log."""
+    async def follow(self, entity_path: str, settings: Mapping[str, str]) -> None:
+        """Take settings as `entity_changed` does; a host name stands for its first address at this time."""
         name = unquote(entity_path.rpartition("/")[2])
+        address = None if name == DEFAULT or is_address(name) else await address_of(name)
+        self.entity_changed(entity_path, settings, address)
+
+    def entity_changed(
+        self, entity_path: str, settings: Mapping[str, str], resolved: str | None = None
+    ) -> None:
+        """Take the settings of `ips/<address>` or `ips/<default>`; an invalid one is named in the log.
+
+        `resolved` is the address of a host name.
+        """
+        name = unquote(entity_path.rpartition("/")[2])
+        address = plain_host(name) if name == DEFAULT or is_address(name) else resolved
+        if (earlier := self._resolved.pop(name, None)) is not None:
+            self._limits.pop(earlier, None)
         text = settings.get(CONNECTION_RATE)
         limit = int(text) if text is not None and text.isdecimal() else None
-        if (text is not None and limit is None) or (name != DEFAULT and not is_address(name)):
-            _log.error("quota ignored: an address and a number are expected", extra={"entity": entity_path})
-            return
-        address = name if name == DEFAULT else plain_host(name)
-        if limit is None:
+        if text is not None and (limit is None or address is None):
+            expected = "a number is expected" if limit is None else "the host has no address"
+            _log.error("quota ignored", extra={"entity": entity_path, "reason": expected})
+        elif address is not None and limit is None:
             self._limits.pop(address, None)
-        else:
+        elif address is not None and limit is not None:
             self._limits[address] = limit
+            if resolved is not None:
+                self._resolved[name] = address
 
     def take(self, host: str) -> str | None:
         """Count a new connection and return None, or return which quota refuses it."""
@@ -195,6 +214,18 @@ def plain_host(host: str) -> str:
         return host
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)
+
+
+async def address_of(host: str) -> str | None:
+    """Return a host's first address, as Kafka takes it; None where it has none or is not found in time."""
+    if is_address(host):
+        return plain_host(host)
+    try:
+        async with asyncio.timeout(RESOLVE_WITHIN_S):
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError, TimeoutError):  # a name of odd characters is a ValueError
+        return None
+    return plain_host(str(found[0][4][0]))
 
 
 def is_loopback(host: str) -> bool:

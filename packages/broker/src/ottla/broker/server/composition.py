@@ -222,7 +222,7 @@ class Composition:
         client_quotas = ClientQuotas(self.config, self.environment.clock.monotonic_ms)
         for kind in (USERS, CLIENTS):
             configs.client_entities.subscribe(kind, client_quotas.entity_changed)
-        configs.client_entities.subscribe(IPS, client_quotas.address_rates.entity_changed)
+        configs.client_entities.subscribe(IPS, client_quotas.address_rates.follow)
         self.metrics.families.append(client_quotas.samples)
         return client_quotas
 

@@ -29,7 +29,9 @@ class Target:
     def flush(self) -> None:
         """Bring the meters up to date."""
 
-def run_at_hand(received: ReceivedBytes, targets: dict[bytes, Any]) -> ProduceRun | None:
+def run_at_hand(
+    received: ReceivedBytes, targets: dict[bytes, Any], quotas: SessionQuotas
+) -> ProduceRun | None:
     """Return the run of plain requests to one partition of `targets` that stands first, or None.
 
     A run ends where version, acks, timeout or partition do.

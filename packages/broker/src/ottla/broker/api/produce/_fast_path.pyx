@@ -54,11 +54,18 @@ cdef class Target:
         return 0
 
 
-cpdef ProduceRun run_at_hand(ReceivedBytes received, dict targets):
+cpdef ProduceRun run_at_hand(ReceivedBytes received, dict targets, SessionQuotas quotas):
+    cdef Py_ssize_t end = received.end
+    cdef int64_t credit
     if received.source is None:
         return None
+    if quotas.is_limited:
+        # Beyond the quota requests go one by one, on the general path: each is throttled as Kafka does.
+        credit = quotas.produce_credit()
+        if credit < end - received.position:
+            end = received.position + max(0, credit)
     return take_run(
-        received.source, received.source_view, received.position, received.end, received.limit, targets
+        received.source, received.source_view, received.position, end, received.limit, targets
     )
 
 
@@ -81,7 +88,7 @@ cdef class NativeProduceFastPath(FastPath):
     cpdef int serve(
         self, ReceivedBytes received, dict targets, object session, TurnClock clock, FastAnswers answers
     ) except -1:
-        cdef ProduceRun run = run_at_hand(received, targets)
+        cdef ProduceRun run = run_at_hand(received, targets, answers.quotas)
         cdef Target target
         cdef bytes data
         cdef int outcome = ANSWERED
