@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
-import types
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -379,28 +378,33 @@ def timed(begin: Callable[[], Any], context: RequestContext, now_ms: Callable[[]
         begun = begin()
     finally:
         context.busy_ms += now_ms() - began_ms
-    return _timed_steps(begun, context, now_ms) if inspect.isawaitable(begun) else begun
+    return TimedSteps(begun, context, now_ms) if inspect.isawaitable(begun) else begun
 
 
-@types.coroutine
-def _timed_steps(
-    begun: Awaitable[Any], context: RequestContext, now_ms: Callable[[], float]
-) -> Generator[Any, Any, Any]:
-    steps = begun.__await__()
-    thrown: BaseException | None = None
-    while True:
-        began_ms = now_ms()
-        try:
-            awaited = next(steps) if thrown is None else steps.throw(thrown)
-        except StopIteration as end:
-            return end.value
-        finally:
-            context.busy_ms += now_ms() - began_ms
-        thrown = None
-        try:
-            yield awaited
-        except BaseException as error:
-            thrown = error
+class TimedSteps(Awaitable[Any]):
+    """An awaitable whose time on the event loop is added to its request's, step by step."""
+
+    __slots__ = ("_begun", "_context", "_now_ms")
+
+    def __init__(self, begun: Awaitable[Any], context: RequestContext, now_ms: Callable[[], float]) -> None:
+        self._begun, self._context, self._now_ms = begun, context, now_ms
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._begun.__await__()
+        thrown: BaseException | None = None
+        while True:
+            began_ms = self._now_ms()
+            try:
+                awaited = next(steps) if thrown is None else steps.throw(thrown)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._context.busy_ms += self._now_ms() - began_ms
+            thrown = None
+            try:
+                yield awaited
+            except BaseException as error:
+                thrown = error
 
 
 def _name_of(api_key: int) -> str:
