@@ -363,7 +363,9 @@ def introduction(setup: SecureSetup, address: str) -> str:
 {note}The administrator is {ADMIN}; the password is in {password}
 ottla        ottla topic list --profile {name}
 Python       from ottla.client.profiles import profile_settings
-             Producer(**profile_settings("{name}"))
+             from ottla.producer import SyncProducer
+             with SyncProducer(**profile_settings("{name}")) as producer:
+                 producer.send("orders", b"hello").result()
 Java         bootstrap.servers={servers}
              security.protocol={LISTENER}
              ssl.truststore.type=PEM
