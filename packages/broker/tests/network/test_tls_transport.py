@@ -194,6 +194,50 @@ async def test_records_are_read_in_pieces_of_any_size(tmp_path: Path) -> None:
         assert found == list(range(60))
 
 
+@on_both_loops
+async def test_a_ticket_goes_out_with_the_first_answer_in_one_piece(tmp_path: Path) -> None:
+    async with listening() as there:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        there.writers.append(writer)
+        client = Encrypted(client_context(tmp_path), reader, writer)
+        await client.shake()
+        writer.write(client.outgoing.read())
+        await until(there.server.connections.all)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.1)
+
+        writer.write(client.records(struct.pack(">i", len(heartbeat(7))) + heartbeat(7)))
+        client.incoming.write(await reader.read(65_536))
+        assert client.tls.read(100)[4:8] == struct.pack(">i", 7)
+        assert client.tls.session is not None
+        assert client.tls.session.has_ticket
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@on_both_loops
+async def test_a_client_resumes_its_session(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    context = client_context(tmp_path)
+    context.minimum_version = context.maximum_version = version
+
+    def talk(port: int, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
+        with (
+            socket.create_connection(("127.0.0.1", port), BOUND_S) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as encrypted,
+        ):
+            frame = heartbeat(7)
+            encrypted.sendall(struct.pack(">i", len(frame)) + frame)
+            assert encrypted.recv(100)[4:8] == struct.pack(">i", 7)
+            return encrypted.session, encrypted.session_reused
+
+    async with listening() as there:
+        session, is_resumed = await asyncio.to_thread(talk, there.port, None)
+        assert not is_resumed
+        session, is_resumed = await asyncio.to_thread(talk, there.port, session)
+        assert is_resumed
+        _, is_resumed = await asyncio.to_thread(talk, there.port, session)
+        assert is_resumed
+
+
 @pytest.mark.parametrize("size", [1, 4, 5, 20])
 @on_both_loops
 async def test_a_client_that_leaves_amid_a_record_is_closed(tmp_path: Path, size: int) -> None:

@@ -100,6 +100,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         "_received_bytes",
         "_shared",
         "_since_s",
+        "_ticket",
         "_tls",
         "_transport",
         "_unread",
@@ -132,6 +133,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Of the handshake."""
         self._answered_bytes = 0
         """Answers of OpenSSL since everything was sent the last time."""
+        self._ticket = b""
+        """For the client's next connection; it goes out with the first answer."""
         self._has_record = False
         """Whether OpenSSL has a whole record that was not read, or the rest of one."""
         self._missing_bytes = 0
@@ -234,7 +237,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._send_records()  # the alert
             self._failed(why_failed(error))
         else:
-            self._send_records()
+            if self._tls.version() == "TLSv1.3":  # the client waits for nothing more
+                self._ticket = self._outgoing.read()
+            else:
+                self._send_records()
             self._begin(self._tls)
 
     def _begin(self, tls: ssl.SSLObject) -> None:
@@ -409,6 +415,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if tls is None or self._is_closing or not data:
             return
         view, records = memoryview(data), []
+        if self._ticket:
+            records, self._ticket = [self._ticket], b""
         try:
             while view:
                 view = view[tls.write(cast(Any, view[:PIECE_BYTES])) :]
@@ -420,7 +428,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _send_records(self) -> None:
         if self._outgoing.pending:
-            self._transport.write(self._outgoing.read())
+            records, self._ticket = self._ticket + self._outgoing.read(), b""
+            self._transport.write(records)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high, low)

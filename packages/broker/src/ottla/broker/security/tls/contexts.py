@@ -55,6 +55,7 @@ def server_context(config: BrokerConfig, stores: Stores) -> ssl.SSLContext:
         raise ConfigError("ssl.keystore.location", "must be set: a listener with TLS needs a certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 1  # OpenSSL's 2 are for browsers, which open several connections at once
     context.verify_mode = _VERIFY[config.ssl_client_auth]
     if config.ssl_client_auth != "none":
         _trust(context, stores.trusted, ssl.Purpose.CLIENT_AUTH)
