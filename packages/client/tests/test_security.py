@@ -136,6 +136,42 @@ async def test_a_refused_login_says_why() -> None:
             await Connection(Address(broker.host, broker.port), plain_login()).connect()
 
 
+async def test_hashing_a_password_leaves_the_event_loop_to_others() -> None:
+    turns, at = 0, []
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    def answer(request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        at.append(turns)
+        if len(at) == 2:
+            return SaslAuthenticateResponse(error_code=58, error_message="enough")
+        nonce = bytes(request.auth_bytes).rpartition(b"r=")[2]
+        return SaslAuthenticateResponse(auth_bytes=b"r=%sx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1000000" % nonce)
+
+    login = ClientConfig(
+        security=SecurityConfig(
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_username="josef",
+            sasl_password="k",
+        )
+    )
+    async with ScriptedBroker() as broker, asyncio.TaskGroup() as tasks:
+        broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["SCRAM-SHA-512"]))
+        broker.on(SaslAuthenticateRequest, answer)
+        counting = tasks.create_task(count())
+        with pytest.raises(AuthenticationFailed, match="enough"):
+            await Connection(Address(broker.host, broker.port), login).connect()
+        counting.cancel()
+
+    began, proved = at
+    assert proved - began > 200
+
+
 async def test_a_mechanism_the_broker_lacks_is_refused_with_those_it_has() -> None:
     async with ScriptedBroker() as broker:
         broker.on(
