@@ -278,7 +278,7 @@ async def _serve(config: BrokerConfig, setup: SecureSetup | None, ready_fd: int 
         running.environment.budget.collector.end_start()
         _say_ready(running.address, running.broker_id, ready_fd)
         if setup is not None and setup.is_announced:
-            click.echo(setup.introduce(running.address), nl=False)
+            click.echo(await asyncio.to_thread(setup.introduce, running.address), nl=False)
         await _until_stopped(running, stopping)
 
 

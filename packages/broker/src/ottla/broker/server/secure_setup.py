@@ -22,20 +22,12 @@ from ottla.broker.config import BrokerConfig, load_broker_config
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
 from ottla.client.config_definition import ConfigError
 from ottla.client.environment import nonce, now_ms, random_bytes
-from ottla.client.profiles import (
-    Profile,
-    ProfileError,
-    SecretSource,
-    add_profile,
-    profiles_path,
-    read_profiles,
-    write_private,
-)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate, GeneralName
 
+    from ottla.client.profiles import Profile, SecretSource
     from ottla.zookeeper.session import Session
 
 DIRECTORY: Final = "secure"
@@ -163,7 +155,7 @@ def prepare(data_dir: Path, hosts: list[str]) -> SecureSetup:
         _make_authority(files)
     for path in (files.password(ADMIN), files.password(BROKER), files.token_key):
         if not path.exists():
-            write_private(path, f"{nonce()}\n")
+            _write(path, f"{nonce()}\n")
     names = sorted({*_own_hosts(), *hosts})
     if is_new or not _is_certificate_good(files, names):
         _make_certificate(files, names)
@@ -173,6 +165,12 @@ def prepare(data_dir: Path, hosts: list[str]) -> SecureSetup:
 def read_secret(path: Path) -> str:
     """Return the first line of a file."""
     return path.read_text(encoding="utf-8").strip()
+
+
+def _write(path: Path, text: str) -> None:
+    from ottla.client.profiles import write_private  # 10 ms of imports, which later starts do without
+
+    write_private(path, text)
 
 
 def _own_hosts() -> set[str]:
@@ -202,9 +200,9 @@ def _make_authority(files: SecureFiles) -> None:
         (x509.BasicConstraints(ca=True, path_length=0), True),
         (_usage(signs_certificates=True), True),
     )  # fmt: skip
-    write_private(files.authority, certificate.public_bytes(Encoding.PEM).decode())
+    _write(files.authority, certificate.public_bytes(Encoding.PEM).decode())
     files.authority.chmod(0o644)
-    write_private(files.authority_key, _pem(key))  # the last: it shows that the others are there
+    _write(files.authority_key, _pem(key))  # the last: it shows that the others are there
 
 
 def _make_certificate(files: SecureFiles, hosts: list[str]) -> None:
@@ -223,9 +221,9 @@ def _make_certificate(files: SecureFiles, hosts: list[str]) -> None:
         (x509.ExtendedKeyUsage(purposes), False),
         (x509.SubjectAlternativeName([_alternative(host) for host in hosts]), False),
     )  # fmt: skip
-    write_private(files.certificate, _pem(key) + certificate.public_bytes(Encoding.PEM).decode())
+    _write(files.certificate, _pem(key) + certificate.public_bytes(Encoding.PEM).decode())
     ends_ms = int(certificate.not_valid_after_utc.timestamp() * 1_000)
-    write_private(files.facts, json.dumps({"hosts": hosts, "ends_ms": ends_ms}))
+    _write(files.facts, json.dumps({"hosts": hosts, "ends_ms": ends_ms}))
 
 
 def _signed(
@@ -347,6 +345,8 @@ def introduction(setup: SecureSetup, address: str) -> str:
     `address` is the broker's; of a cluster the addresses of all, separated by commas. A profile that cannot
     be written, in a container without a home for instance, is no reason not to serve.
     """
+    from ottla.client.profiles import ProfileError, add_profile
+
     host, _, port = address.partition(",")[0].rpartition(":")
     servers = f"localhost:{port}" if _is_any(host.strip("[]")) else address
     name, note = _LOCAL, ""
@@ -385,6 +385,8 @@ others       ottla user add NAME --profile {name}
 
 def _profile_for(setup: SecureSetup, servers: str, port: str) -> Profile:
     """Return the profile `local`, or one named by the port where that belongs to another broker."""
+    from ottla.client.profiles import Profile, SecretSource, profiles_path, read_profiles
+
     password = SecretSource("file", str(setup.files.password(ADMIN)))
     present = read_profiles().get(_LOCAL)
     is_free = present is None or _is_ours(present.settings.get("sasl_password"), password)
@@ -394,6 +396,8 @@ def _profile_for(setup: SecureSetup, servers: str, port: str) -> Profile:
 
 def _is_ours(found: object, password: SecretSource) -> bool:
     """Return whether a profile's password is that of this broker, or of one whose directory is gone."""
+    from ottla.client.profiles import SecretSource
+
     if not isinstance(found, SecretSource) or found.kind != "file":
         return False
     path = Path(found.reference)
