@@ -9,6 +9,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 
 import pytest
 import uvloop
@@ -48,6 +49,19 @@ def test_without_descriptors_accepting_pauses_with_one_line_and_goes_on(
 ) -> None:
     with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
         runner.run(pause_and_go_on(caplog))
+
+
+async def test_connections_that_come_at_once_are_opened_over_many_turns_of_the_loop() -> None:
+    async with network() as made:
+        plugs = [socket.create_connection((made.host, made.port)) for _ in range(40)]
+        open_after = [0]
+        while open_after[-1] < len(plugs):
+            await asyncio.sleep(0)
+            open_after.append(len(made.server.connections))
+        for plug in plugs:
+            plug.close()
+
+    assert max(after - before for before, after in pairwise(open_after)) <= 8
 
 
 async def pause_and_go_on(caplog: pytest.LogCaptureFixture) -> None:
