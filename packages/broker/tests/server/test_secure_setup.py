@@ -46,7 +46,7 @@ def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files.directory.iterdir()}
     assert modes.pop("ca.pem") == 0o644
     assert set(modes) == {
-        "ca.key", "broker.pem", "broker.json", "admin.password", "broker.password",
+        "ca.key", "broker.pem", "broker.json", "admin.password", "broker.password", "delegation-tokens.key",
     }  # fmt: skip
     assert set(modes.values()) == {0o600}
     assert stat.S_IMODE(files.directory.stat().st_mode) == 0o700
