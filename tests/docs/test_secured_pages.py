@@ -241,6 +241,7 @@ KINDS: dict[str, Doing] = {
 ELSEWHERE = {
     "Kafka Streams, the application `billing`",
     "Kafka Connect, the worker `connect` with its topics `connect-…`",
+    "... with sources exactly-once",
     "Spark's writes and pipelines with `delivery = \"exactly-once\"`", "broker",
 }  # fmt: skip
 """Tests with Java, with Spark, and of whole clusters run these."""

@@ -6,7 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 class Worker:
     """A worker of a Connect cluster, and its REST interface."""
 
-    def __init__(self, servers: str, folder: Path) -> None:
+    def __init__(self, servers: str, folder: Path, more: Mapping[str, str] | None = None) -> None:
         self._servers = servers
         self._folder = folder
         self._port = free_port()
@@ -57,6 +57,7 @@ class Worker:
             **{f"{each}.storage.topic": f"connect-{each}" for each in ("config", "offset", "status")},
             **{f"{each}.storage.replication.factor": "1" for each in ("config", "offset", "status")},
             **{f"{each}.storage.partitions": "2" for each in ("offset", "status")},
+            **(more or {}),
         }
         (folder / "plugins").mkdir()
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

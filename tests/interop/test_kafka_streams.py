@@ -35,8 +35,9 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 class Counting:
     """The program, of which each start has an empty state directory: its counts come from the changelog."""
 
-    def __init__(self, servers: str, folder: Path) -> None:
+    def __init__(self, servers: str, folder: Path, *login: str) -> None:
         self._arguments = (servers, "counting", "words", "counts")
+        self._login = login
         self._folder = folder
         self._starts = 0
 
@@ -49,7 +50,7 @@ class Counting:
             "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp", f"{classes}{os.pathsep}{kafka_streams()}", program.stem, *self._arguments,
-            str(self._folder / f"state-{self._starts}"),
+            str(self._folder / f"state-{self._starts}"), *self._login,
         ]  # fmt: skip
         return Process(command, self._folder / "streams.out")
 

@@ -10,7 +10,8 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * Counts the records of each key, exactly once: SERVERS APPLICATION SOURCE TARGET STATE_DIR. The words of a record
+ * Counts the records of each key, exactly once: SERVERS APPLICATION SOURCE TARGET STATE_DIR [PROPERTIES]. The file
+ * of properties has the login. The words of a record
  * are its keys, so they pass a repartition topic; the counts are in memory and in a changelog. Every count is
  * written to the target. Prints each state of the program; ends with SIGTERM.
  */
@@ -35,8 +36,13 @@ public class CountingStreams {
         Thread.currentThread().join();
     }
 
-    static Properties settings(String[] arguments) {
+    static Properties settings(String[] arguments) throws Exception {
         Properties properties = new Properties();
+        if (arguments.length > 5) {
+            try (java.io.Reader login = new java.io.FileReader(arguments[5])) {
+                properties.load(login);
+            }
+        }
         properties.put("bootstrap.servers", arguments[0]);
         properties.put("application.id", arguments[1]);
         properties.put("state.dir", arguments[4]);
