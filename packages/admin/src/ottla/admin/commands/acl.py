@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ottla.admin.commands import with_admin
-from ottla.client.commands import cluster_options, json_option, show, show_json
+from ottla.client.commands import allowing, cluster_options, json_option, show, show_json
 
 if TYPE_CHECKING:
     from ottla.admin import Acl, AclFilter, Admin
@@ -22,6 +22,7 @@ _COLUMNS: Final = ("resource", "name", "pattern", "principal", "host", "operatio
 _CLUSTER_NAME: Final = "kafka-cluster"
 
 _operation: Final = click.Choice(_OPERATIONS, case_sensitive=False)
+_NAMES_OF_OPERATIONS: Final = ", ".join(_OPERATIONS[1:])
 
 
 def _principals(_: click.Context, __: click.Parameter, given: Any) -> Any:
@@ -38,8 +39,8 @@ def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--delegation-token", "tokens", multiple=True, metavar="ID", help="A delegation token."),
         click.option("--transactional-id", "txns", multiple=True, metavar="ID", help="A transactional id."),
         click.option("--cluster", is_flag=True, help="The cluster itself."),
-        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group. Repeatable."),
-        click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic. Repeatable."),
+        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group; '*' is every group."),
+        click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic; '*' is every topic."),
     ):
         command = option(command)
     return command
@@ -72,9 +73,12 @@ def acl() -> None:
     "--principal", "principals", multiple=True, required=True, callback=_principals, metavar="User:NAME",
     help="A user; User:* is everyone. Repeatable.",
 )  # fmt: skip
-@click.option("--operation", "-o", "operations", multiple=True, type=_operation, help="Repeatable.")
-@click.option("--producer", is_flag=True, help="All that a producer needs on the topics and ids.")
-@click.option("--consumer", is_flag=True, help="All that a consumer needs on the topics and groups.")
+@click.option(
+    "--operation", "-o", "operations", multiple=True, type=_operation, metavar="NAME",
+    help=f"{_NAMES_OF_OPERATIONS}, or ALL. Repeatable.",
+)  # fmt: skip
+@click.option("--producer", is_flag=True, help="WRITE and CREATE on the topics, WRITE on transactional ids.")
+@click.option("--consumer", is_flag=True, help="READ on the topics and the groups.")
 @_resource_options
 @click.option("--prefixed", is_flag=True, help="The names are the beginnings of names.")
 @click.option("--host", "hosts", multiple=True, metavar="IP", help="Only from this address. Repeatable.")
@@ -94,7 +98,8 @@ def add(
 ) -> None:
     """Add access rules: one for each principal, resource, operation and host.
 
-    READ, WRITE, DELETE and ALTER allow DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS.
+    READ, WRITE, DELETE and ALTER allow DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS. Options that
+    name resources may be repeated.
 
     \b
     Examples:
@@ -192,7 +197,7 @@ _filter_options: Final = (
     click.option(
         "--affecting", is_flag=True, help="Also prefixed rules and those of `*` that match the names."
     ),
-    click.option("--operation", "-o", type=_operation, help="Only rules of this operation."),
+    click.option("--operation", "-o", type=_operation, metavar="NAME", help="Only rules of this operation."),
     click.option("--host", metavar="IP", help="Only rules of this address."),
     click.option("--principal", callback=_principals, metavar="User:NAME", help="Only rules of this user."),
 )
@@ -295,7 +300,7 @@ def remove(
 
 @acl.command()
 @click.option("--principal", required=True, callback=_principals, metavar="User:NAME", help="The user.")
-@click.option("--operation", "-o", required=True, type=_operation, help="The operation.")
+@click.option("--operation", "-o", required=True, type=_operation, metavar="NAME", help=_NAMES_OF_OPERATIONS)
 @click.option("--host", metavar="IP", help="Its address; without it rules for single addresses do not count.")
 @_resource_options
 @json_option
@@ -336,6 +341,8 @@ def check(
         show_json({"allowed": allowed, "reason": reason, "rule": None if rule is None else _record(rule)})
     else:
         click.echo(f"{'Allowed' if allowed else 'Denied'}: {reason}")
+        if not allowed and rule is None:
+            click.echo(f"A rule allows it: {allowing(principal, operation.upper(), kind.name, name)}")
     if not allowed:
         raise click.exceptions.Exit(1)
 

@@ -35,7 +35,7 @@ def user() -> None:
 @_mechanism_option("The mechanism of the login; SCRAM-SHA-512 by default. Repeatable.")
 @click.option(
     "--iterations", type=click.IntRange(4_096, 16_384), default=4_096, show_default=True,
-    help="The rounds of the hash.",
+    metavar="NUMBER", help="The rounds of the hash, from 4096 to 16384.",
 )  # fmt: skip
 @cluster_options
 def add(

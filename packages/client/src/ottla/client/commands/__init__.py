@@ -269,14 +269,19 @@ def _advice(text: str) -> str:
     found = re.search(r"not permitted to ([A-Z_]+) ([A-Z_]+) '(.*?)'", text)
     if found is None or found[2] not in _RESOURCE_OPTIONS:
         return ""
-    resource = _RESOURCE_OPTIONS[found[2]]
-    named = resource if found[2] == "CLUSTER" else f"{resource} {found[3]}"
-    return f". A rule allows it: ottla acl add --principal User:NAME -o {found[1]} {named}"
+    return f". A rule allows it: {allowing('User:NAME', found[1], found[2], found[3])}"
+
+
+def allowing(principal: str, operation: str, resource_type: str, name: str) -> str:
+    """Return the command that adds a rule, by which an operation is allowed."""
+    option = _RESOURCE_OPTIONS[resource_type]
+    named = option if resource_type == "CLUSTER" else f"{option} {name}"
+    return f"ottla acl add --principal {principal} -o {operation} {named}"
 
 
 _RESOURCE_OPTIONS: Final = {
     "TOPIC": "--topic", "GROUP": "--group", "CLUSTER": "--cluster", "TRANSACTIONAL_ID": "--transactional-id",
-    "USER": "--user-resource",
+    "USER": "--user-resource", "DELEGATION_TOKEN": "--delegation-token",
 }  # fmt: skip
 
 
