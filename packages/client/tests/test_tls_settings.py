@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import subprocess
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from ottla.client.config import ClientConfig
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
+from ottla.client.errors import ConnectionClosed
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import SettingError, from_properties
 from peers.certificates import Authority, missing_openssl
@@ -186,3 +189,19 @@ def test_settings_of_the_java_library_are_accepted_with_a_note(
     with caplog.at_level(logging.WARNING):
         security({"security.protocol": "SSL", name: "any"})
     assert f"{name}: " in caplog.text
+
+
+@pytest.mark.parametrize("alert", [b"", b"\x15\x03\x03\x00\x02\x02\x50"])
+async def test_a_port_for_tls_that_hangs_up_or_answers_with_an_alert_is_named(alert: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        writer.write(alert)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(
+            ConnectionClosed, match=r"speaks TLS, connect with security\.protocol=SSL or SASL"
+        ):
+            await Connection(Address("127.0.0.1", port)).connect()

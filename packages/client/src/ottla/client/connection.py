@@ -30,6 +30,7 @@ from ottla.client.errors import (
     ConnectionClosed,
     RequestTimeout,
 )
+from ottla.client.frames import FrameTooLarge
 from ottla.client.wire import Reply, WireProtocol
 from ottla.protocol.api import ApiKey, RequestHeader, decode_response_header, encode_request_header
 from ottla.protocol.errors import ErrorCode, error_for
@@ -312,6 +313,10 @@ class Connection:
                 return await self._ask_versions(version)
             except ConnectionClosed:
                 await self._reopen()
+            except BadResponse as error:
+                if isinstance(error.__cause__, FrameTooLarge) and error.__cause__.is_tls_alert:
+                    raise self._without_answer(error) from error
+                raise
         self.versions = BEFORE_API_VERSIONS
         await self._hear_of_it()
         try:
@@ -321,14 +326,18 @@ class Connection:
         return None
 
     async def _hear_of_it(self) -> None:
-        """Get an answer without ApiVersions. A port for TLS gives none, or an alert of TLS."""
+        """Get an answer without ApiVersions. Raises ConnectionClosed."""
         try:
             await self.send(MetadataRequest(topics=[]), MetadataResponse)
-        except (ConnectionClosed, BadResponse) as error:
-            if self.config.security.uses_tls:
-                raise
-            fits = "SASL_SSL" if self.config.security.uses_sasl else "SSL or SASL_SSL"
-            raise ConnectionClosed(*self.address, f"{ONLY_TLS_THERE}={fits}") from error
+        except ConnectionClosed as error:
+            raise self._without_answer(error) from error
+
+    def _without_answer(self, error: ConnectionClosed | BadResponse) -> ConnectionClosed | BadResponse:
+        """Return the error of a first request: a port for TLS gives no answer, or an alert of TLS."""
+        if self.config.security.uses_tls:
+            return error
+        fits = "SASL_SSL" if self.config.security.uses_sasl else "SSL or SASL_SSL"
+        return ConnectionClosed(*self.address, f"{ONLY_TLS_THERE}={fits}")
 
     async def _reopen(self) -> None:
         await self.close()

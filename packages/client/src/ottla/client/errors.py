@@ -121,8 +121,8 @@ class AuthenticationFailed(ClientError):
 OTHER_PROTOCOL: Final = "connect with security.protocol"
 NO_TLS_THERE: Final = f"hung up on our TLS greeting; if that port speaks no TLS, {OTHER_PROTOCOL}"
 """The words about a port that ends connections when they begin with TLS."""
-ONLY_TLS_THERE: Final = f"it hung up on our first request; if that port speaks TLS, {OTHER_PROTOCOL}"
-"""The words about a port that ends connections when they begin without TLS."""
+ONLY_TLS_THERE: Final = f"it does not answer our first request; if that port speaks TLS, {OTHER_PROTOCOL}"
+"""The words about a port that ends connections which begin without TLS, as Java's with an alert of TLS."""
 NO_LOGIN: Final = f"it hung up on our first request; if that port asks for a login, {OTHER_PROTOCOL}"
 """The words about a port that ends connections without a login."""
 

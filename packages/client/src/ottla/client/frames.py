@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 _LENGTH = struct.Struct(">i")
 _USUAL_BYTES = 64 * 1024
 _ROUND_TO_BYTES = 256 * 1024
+_TLS_ALERT: Final = 0x1503
+"""The first two bytes of an alert of TLS: its type, and the major version, which has stayed 3."""
 
 
 class FrameTooLarge(ValueError):
     """A frame's length is negative or above the maximum; no memory was allocated for it."""
+
+    def __init__(self, length: int, most: int) -> None:
+        super().__init__(f"a frame has {length} bytes, at most {most} are allowed")
+        self.is_tls_alert = length >> 16 == _TLS_ALERT
 
 
 class FrameReader:
@@ -66,7 +73,7 @@ class FrameReader:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer, start)
         if not 0 <= length <= self._max:
-            raise FrameTooLarge(f"a frame has {length} bytes, at most {self._max} are allowed")
+            raise FrameTooLarge(length, self._max)
         return int(length) + _LENGTH.size
 
     def _take_large(self) -> memoryview:

@@ -67,8 +67,12 @@ class WireProtocol(asyncio.BufferedProtocol):
         try:
             for frame in self._frames.received(nbytes):
                 self._answered(frame)
-        except (FrameTooLarge, BadResponse) as error:
-            self.fail(error if isinstance(error, BadResponse) else BadResponse(f"{self.address}: {error}"))
+        except FrameTooLarge as error:
+            failure = BadResponse(f"{self.address}: {error}")
+            failure.__cause__ = error
+            self.fail(failure)
+        except BadResponse as error:
+            self.fail(error)
 
     def eof_received(self) -> None:
         self.fail(ConnectionClosed(*self.address))
