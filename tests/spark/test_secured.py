@@ -146,6 +146,7 @@ def recipe_of_sinks() -> list[Acl]:
     ]
 
 
+@pytest.mark.timeout(900)  # two programs start Spark, one after the other
 @pytest.mark.ottla_secure_broker(users={"app": SECRET})
 async def test_no_plan_event_log_or_checkpoint_has_a_secret(
     ottla_secure_broker: SecureBroker, tmp_path: Path
@@ -171,7 +172,7 @@ async def test_no_plan_event_log_or_checkpoint_has_a_secret(
     said = [
         await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, *command], capture_output=True, text=True, timeout=240, cwd=tmp_path,
+            [sys.executable, *command], capture_output=True, text=True, timeout=400, cwd=tmp_path,
             env=environment, check=False,
         )
         for command in (
