@@ -25,6 +25,7 @@ ENTRY_POINTS = "ottla.commands"
 
 PACKAGES = {
     "acl": "ottla-admin",
+    "alerts": "ottla-console",
     "broker": "ottla-broker",
     "cluster": "ottla-admin",
     "config": "ottla-admin",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -21,6 +22,7 @@ from ottla.console.changes.audit import AuditLog
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.pages import respond
 from ottla.console.pages.access import access
+from ottla.console.pages.alerts import alerts as alerts_page
 from ottla.console.pages.changes import change
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.groups import group, groups
@@ -31,11 +33,15 @@ from ottla.console.pages.topics import topic, topics
 from ottla.console.pages.transactions import transactions
 from ottla.console.pages.watched import metrics, points
 from ottla.console.settings import ConsoleSettings
-from ottla.console.watch.collecting import Collector
+from ottla.console.watch.alerts import Alerts
+from ottla.console.watch.collecting import Collector, Look
 from ottla.console.watch.history import History
+from ottla.console.watch.sending import Webhook
 from ottla.console.web.csrf import FormTokens
 from ottla.console.web.guards import Guards
 from ottla.console.web.rendering import Renderer
+
+_log = logging.getLogger(__name__)
 
 
 class Shared(TypedDict):
@@ -44,6 +50,7 @@ class Shared(TypedDict):
     clusters: ShownClusters
     history: History
     collector: Collector
+    alerts: Alerts
 
 
 def application(settings: ConsoleSettings) -> Starlette:
@@ -51,21 +58,15 @@ def application(settings: ConsoleSettings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[Shared]:
-        async with (
-            History(settings.history) as history,
-            ShownClusters(settings.clusters, monotonic_s) as clusters,
-            asyncio.TaskGroup() as tasks,
-        ):
-            collector = Collector(clusters, history)
-            watching = tasks.create_task(collector.run(), name="collector")
-            yield {"clusters": clusters, "history": history, "collector": collector}
-            watching.cancel()
+        async with watching(settings) as shared:
+            yield shared
 
     app = Starlette(
         routes=[
             Route("/", all_clusters),
             Route("/health", health),
             Route("/metrics", metrics),
+            Route("/alerts", alerts_page),
             Route("/c/{cluster}/", overview),
             Route("/c/{cluster}/topics", topics),
             Route("/c/{cluster}/topics/{topic}", topic),
@@ -89,6 +90,32 @@ def application(settings: ConsoleSettings) -> Starlette:
     app.state.audit = AuditLog(settings.audit)
     app.state.allows_changes = settings.allows_changes
     return app
+
+
+@asynccontextmanager
+async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
+    """Watch the clusters, and judge the rules of alerts at each look."""
+    alerts = Alerts(settings.rules)
+    webhook = None if settings.webhook is None else Webhook(settings.webhook)
+
+    def judge(look: Look, at_s: int) -> None:
+        for event in alerts.step(look, at_s):
+            _log.warning("an alert is %s: %s", event.kind, event.text, extra={"rule": event.rule})
+            if webhook is not None and not event.is_silent:
+                webhook.put(event)
+
+    async with (
+        History(settings.history) as history,
+        ShownClusters(settings.clusters, monotonic_s) as clusters,
+        asyncio.TaskGroup() as tasks,
+    ):
+        collector = Collector(clusters, history, on_look=judge)
+        running = [tasks.create_task(collector.run(), name="collector")]
+        if webhook is not None:
+            running.append(tasks.create_task(webhook.run(), name="webhook"))
+        yield {"clusters": clusters, "history": history, "collector": collector, "alerts": alerts}
+        for task in running:
+            task.cancel()
 
 
 async def health(_: Request) -> Response:

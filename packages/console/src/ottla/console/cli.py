@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import DEFAULT_BOOTSTRAP
+from ottla.client.commands import DEFAULT_BOOTSTRAP, chosen_profile, cluster_options
 
 if TYPE_CHECKING:
-    from ottla.console.settings import ClusterSettings
+    from ottla.console.settings import ClusterSettings, ConsoleSettings
 
 
 @click.command()
@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     help="The file of two weeks of lag, ~/.local/state/ottla/console.sqlite by default.",
 )
 @click.option(
+    "--alerts",
+    "rules",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A TOML file with rules of alerts.",
+)
+@click.option(
     "--allow-changes",
     is_flag=True,
     help="Allow changes; each is written to ~/.local/state/ottla/console-audit.jsonl.",
@@ -48,6 +55,7 @@ def console(
     listen: str,
     names: tuple[str, ...],
     history: str | None,
+    rules: str | None,
     allow_changes: bool,
 ) -> None:
     """Show clusters, topics and groups in a browser.
@@ -59,29 +67,45 @@ def console(
       ottla console
       ottla console --bootstrap-server 127.0.0.1:9092
       ottla console --profile production --profile staging --listen 127.0.0.1:9000
+      ottla console --alerts rules.toml --allow-changes
     """
-    from ottla.client.config import parse_bootstrap_servers
     from ottla.client.config_definition import SettingError
     from ottla.console.server import serve
-    from ottla.console.settings import (
-        LOOPBACK_NAMES,
-        ConsoleRefused,
-        ConsoleSettings,
-        checked_host,
-        state_path,
-    )
+    from ottla.console.settings import ConsoleRefused
 
     try:
-        (address,) = parse_bootstrap_servers(listen)
-        settings = ConsoleSettings(
-            _clusters(profiles, bootstrap_server), checked_host(address.host), address.port,
-            (*LOOPBACK_NAMES, *names), allows_changes=allow_changes,
-            audit=state_path("console-audit.jsonl") if allow_changes else None,
-            history=Path(history) if history else state_path("console.sqlite"),
-        )  # fmt: skip
+        settings = _settings(
+            _clusters(profiles, bootstrap_server), listen, names, history, rules, allow_changes
+        )
         serve(settings, lambda url: click.echo(f"Open {url} (Ctrl-C ends the console)."))
     except (ConsoleRefused, SettingError, ValueError) as error:
         raise click.UsageError(str(error)) from None
+
+
+def _settings(
+    clusters: tuple[ClusterSettings, ...],
+    listen: str,
+    names: tuple[str, ...],
+    history: str | None,
+    rules: str | None,
+    allow_changes: bool,
+) -> ConsoleSettings:
+    from ottla.client.config import parse_bootstrap_servers
+    from ottla.console.settings import LOOPBACK_NAMES, ConsoleSettings, checked_host, state_path
+    from ottla.console.watch.rule_files import read_rules, read_webhook
+
+    (address,) = parse_bootstrap_servers(listen)
+    return ConsoleSettings(
+        clusters,
+        checked_host(address.host),
+        address.port,
+        (*LOOPBACK_NAMES, *names),
+        allows_changes=allow_changes,
+        audit=state_path("console-audit.jsonl") if allow_changes else None,
+        rules=read_rules(Path(rules)) if rules else (),
+        webhook=read_webhook(Path(rules)) if rules else None,
+        history=Path(history) if history else state_path("console.sqlite"),
+    )
 
 
 def _clusters(profiles: tuple[str, ...], bootstrap_server: str | None) -> tuple[ClusterSettings, ...]:
@@ -93,3 +117,54 @@ def _clusters(profiles: tuple[str, ...], bootstrap_server: str | None) -> tuple[
         return clusters_of_profiles(profiles)
     direct = ClusterSettings("local", bootstrap_server or DEFAULT_BOOTSTRAP, ClientConfig)
     return (direct, *(clusters_of_profiles(profiles) if profiles else ()))
+
+
+@click.group()
+def alerts() -> None:
+    """Check rules of alerts."""
+
+
+@alerts.command()
+@click.argument("rules", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3_600),
+    default=5.0,
+    show_default=True,
+    help="The time between two looks, for rules that compare them.",
+)
+@cluster_options
+def check(rules: str, seconds: float, bootstrap_server: str, properties: str | None) -> None:
+    """Check rules now: print that which they find, and exit with 1 if there is anything.
+
+    A rule holds at once, whatever its for_minutes.
+
+    \b
+    Examples:
+      ottla alerts check rules.toml
+      ottla alerts check rules.toml --profile production --seconds 30
+    """
+    from ottla.client.commands import load_config, run
+    from ottla.client.config_definition import SettingError
+    from ottla.console.settings import ClusterSettings
+    from ottla.console.watch.checking import check_now
+    from ottla.console.watch.rule_files import read_rules
+
+    try:
+        chosen = read_rules(Path(rules))
+    except SettingError as error:
+        raise click.UsageError(str(error)) from None
+    config = load_config(properties)
+    cluster = ClusterSettings(cluster_name(), bootstrap_server, lambda: config)
+    found = run(lambda: check_now(cluster, chosen, seconds))
+    for rule, finding in found:
+        click.echo(f"{rule.name}: {finding.text}")
+    if found:
+        raise click.exceptions.Exit(1)
+    click.echo(f"No rule of {len(chosen)} holds.")
+
+
+def cluster_name() -> str:
+    """Return the name of the cluster in rules: that of the profile, `local` without one."""
+    profile, _ = chosen_profile()
+    return "local" if profile is None else profile.name

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ottla.client.config import ClientConfig
 from ottla.client.page_server import is_loopback
 from ottla.client.profiles import Profile, ProfileError, profiles_path, read_profile, read_profiles
+from ottla.console.watch.rule_files import Rule
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8180
@@ -50,6 +51,9 @@ class ConsoleSettings:
     allows_changes: bool = False
     audit: Path | None = None
     """The file to which each change is written; None writes it to the log of the process only."""
+    rules: tuple[Rule, ...] = ()
+    webhook: str | None = field(default=None, repr=False)
+    """Where alerts are posted; its path may hold a secret."""
     history: Path | None = None
     """The file of what is collected; None keeps it in memory."""
 

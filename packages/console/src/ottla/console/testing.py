@@ -11,16 +11,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.console.app import application
 from ottla.console.settings import ClusterSettings, ConsoleSettings
+from ottla.console.watch.rule_files import Rule
 
 ORIGIN = "http://127.0.0.1:8180"
 
 
 @asynccontextmanager
 async def serving(
-    *clusters: ClusterSettings, allows_changes: bool = False, audit: Path | None = None
+    *clusters: ClusterSettings,
+    allows_changes: bool = False,
+    audit: Path | None = None,
+    rules: tuple[Rule, ...] = (),
+    webhook: str | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a console for clusters, and return a client whose requests come from a page of it."""
-    app = application(ConsoleSettings(clusters, allows_changes=allows_changes, audit=audit))
+    settings = ConsoleSettings(
+        clusters, allows_changes=allows_changes, audit=audit, rules=rules, webhook=webhook
+    )
+    app = application(settings)
     async with app.router.lifespan_context(app) as state:
         transport = httpx.ASGITransport(_with_state(app, dict(state or {})))
         async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, timeout=60) as client:

@@ -62,13 +62,14 @@ class Collector:
 
     def __init__(
         self, clusters: ShownClusters, history: History, *, every_s: float = EVERY_S,
-        now_ms: Callable[[], int] = now_ms,
+        now_ms: Callable[[], int] = now_ms, on_look: Callable[[Look, int], None] | None = None,
     ) -> None:  # fmt: skip
         self._clusters = clusters
         self._history = history
         self._every_s = every_s
         self._now_ms = now_ms
         self._thinned_s = 0
+        self._on_look = on_look
         self.latest: dict[str, tuple[Look, int]] = {}
         """The last look at each cluster, and its time in seconds since 1970."""
 
@@ -91,6 +92,8 @@ class Collector:
             return
         at_s = self._now_ms() // 1_000
         self.latest[cluster.name] = look, at_s
+        if self._on_look is not None:
+            self._on_look(look, at_s)
         await self._keep(self._history.add(at_s, values_of(look)))
 
     async def _keep(self, change: Awaitable[None]) -> None:
