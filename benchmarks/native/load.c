@@ -6,6 +6,7 @@
  *
  * Produce sends version 7, one v2 batch of one record of VALUE_BYTES; fetch sends version 4 and asks for the
  * offsets 0..OFFSETS-1 in turn. Prints: requests seconds own_cpu_seconds bytes_in bytes_out errors p50_us p99_us.
+ * OTTLA_PROGRESS names a file of 8 bytes in which the number of answered requests stands all the time.
  * OTTLA_FLOOR=1 skips the look into responses: the floor server does not speak Kafka.
  * Compiled with -DTLS and -lssl -lcrypto it speaks TLS 1.3, and trusts every certificate.
  */
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -199,6 +201,7 @@ static uint64_t requests, bytes_in, bytes_out, errors, begun, limit = UINT64_MAX
 static uint64_t offsets = 1;
 static int floor_server, want_in_flight;
 static float *latencies;
+static volatile uint64_t *progress;
 static size_t latency_count, latency_room = 4 << 20;
 static char sink[1 << 20];
 
@@ -221,6 +224,7 @@ static void answered(struct connection *c) {
     c->in_flight--;
     c->head_have = 0;
     requests++;
+    if (progress) *progress = requests;
 }
 
 static void arm(int ep, struct connection *c, int writing) {
@@ -312,6 +316,12 @@ int main(int argc, char **argv) {
     if (is_fetch) offsets = strtoull(argv[10], NULL, 10); else acks = atoi(argv[10]);
     if (is_fill) { limit = (uint64_t)seconds; seconds = 120; }
     floor_server = getenv("OTTLA_FLOOR") != NULL;
+    if (getenv("OTTLA_PROGRESS")) {
+        int file = open(getenv("OTTLA_PROGRESS"), O_RDWR);
+        void *at = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *progress, PROT_WRITE, MAP_SHARED, file, 0);
+        if (at == MAP_FAILED) { perror("OTTLA_PROGRESS"); return 1; }
+        progress = at;
+    }
     request = malloc(size + 512);
     request_size = is_fetch ? make_fetch(request, size) : make_produce(request, size);
     out_room = request_size > (1 << 20) ? request_size : (1 << 20) + request_size;

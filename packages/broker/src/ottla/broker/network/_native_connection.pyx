@@ -80,7 +80,6 @@ cdef class NativeIntake:
         cdef FastAnswers answers = write_round.answers
         cdef dict known_by_key = self.session.known
         cdef SessionQuotas quotas = self.session.quotas
-        cdef double began_ms = 0
         found = None if known_by_key is None else known_by_key.get(self.reader.api_key())
         if found is None:
             return GENERAL
@@ -89,11 +88,9 @@ cdef class NativeIntake:
         known = found
         write_round.clear_answers()
         answers.quotas = quotas
-        if quotas.request is not None:
-            began_ms = quotas.now_ms()
         outcome = known.fast_path.serve(self.reader, known.targets, self.session, write_round, answers)
         if quotas.request is not None:
-            quotas.charge_time(began_ms)
+            quotas.charge_time()
         if answers.throttle_time_ms:
             self.throttle(answers.throttle_time_ms)
         if outcome == ANSWERED:

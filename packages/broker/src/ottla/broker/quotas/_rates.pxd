@@ -77,10 +77,14 @@ cdef class SessionQuotas:
     cdef readonly bint is_limited
     cdef public bint is_stale
     cdef readonly object now_ms
+    cdef bint is_of_system  # whether now_ms is the machine's clock
+    cdef double served_ms   # when a fast path began to serve what it charges
 
+    cdef double clock_ms(self) except *
     cdef bint serves_fast(self) except -1
     cdef int64_t fetch_credit(self) except -2
+    cdef int32_t charge_served(self, int64_t size) except -1
     cdef int charge_fetch(self, int64_t size) except -1
-    cdef int charge_time(self, double began_ms) except -1
+    cdef int charge_time(self) except -1
     cdef int64_t produce_credit(self) except -2
     cpdef int32_t charge_produce(self, int64_t size) except -1

@@ -5,6 +5,12 @@ from libc.math cimport INFINITY, floor, fmax, fmin
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 
+from ottla.broker.runtime.clock import SystemClock
+
+cdef extern from "python_clock.h" nogil:
+    bint OTTLA_HAS_PYTHON_CLOCK
+    double python_clock_ms()
+
 cdef enum:
     FIRST_SAMPLES = 4
     AVERAGED_MS = 30_000
@@ -209,43 +215,56 @@ cdef class TokenBucket:
         return floor(-left * 1000 / self.bound + 0.5) if left < 0 else 0.0
 
 
+cdef int64_t credit_of(double room) noexcept:
+    return <int64_t> fmax(-1, fmin(floor(room), 1e18))
+
+
 cdef class SessionQuotas:
 
     def __init__(self, now_ms, produce=None, fetch=None, request=None, mutation=None):
         self.now_ms = now_ms
+        self.is_of_system = OTTLA_HAS_PYTHON_CLOCK and isinstance(getattr(now_ms, "__self__", None), SystemClock)
         self.produce, self.fetch, self.request, self.mutation = produce, fetch, request, mutation
         self.is_limited = not (produce is None and fetch is None and request is None and mutation is None)
 
+    cdef double clock_ms(self) except *:
+        """Read the clock: the machine's at a fifth of what a call of Python costs."""
+        return python_clock_ms() if self.is_of_system else <double> self.now_ms()
+
     cdef bint serves_fast(self) except -1:
-        """Whether the next request may take a fast path: the general path answers where a throttle is due."""
-        return self.request is None or self.request.wait_ms(self.now_ms()) <= 0
+        """Whether the next request may take a fast path: the general path answers where a throttle is due.
+
+        What is served is charged at the time that is read here.
+        """
+        self.served_ms = self.clock_ms()
+        return self.request is None or self.request.wait_ms(self.served_ms) <= 0
+
+    cdef int64_t produce_credit(self) except -2:
+        """Return how many bytes may be produced by what is served; -1 without any."""
+        return INT64_MAX if self.produce is None else credit_of(self.produce.room(self.served_ms))
 
     cdef int64_t fetch_credit(self) except -2:
-        """Return how many bytes may be fetched now; -1 without any."""
-        if self.fetch is None:
-            return INT64_MAX
-        return <int64_t> fmax(-1, fmin(floor(self.fetch.room(self.now_ms())), 1e18))
+        """Return how many bytes may be fetched by what is served; -1 without any."""
+        return INT64_MAX if self.fetch is None else credit_of(self.fetch.room(self.served_ms))
+
+    cdef int32_t charge_served(self, int64_t size) except -1:
+        """Record bytes that are produced by what is served; return the throttle time in milliseconds."""
+        return 0 if self.produce is None else self.produce.charge(size, self.served_ms)
 
     cdef int charge_fetch(self, int64_t size) except -1:
         if self.fetch is not None:
-            self.fetch.count(size, self.now_ms())
+            self.fetch.count(size, self.served_ms)
         return 0
 
-    cdef int charge_time(self, double began_ms) except -1:
+    cdef int charge_time(self) except -1:
         cdef double now_ms
         if self.request is not None:
-            now_ms = self.now_ms()
-            self.request.count((now_ms - began_ms) / 10, now_ms)  # percent of a second
+            now_ms = self.clock_ms()
+            self.request.count((now_ms - self.served_ms) / 10, now_ms)  # percent of a second
         return 0
 
     cpdef int32_t charge_produce(self, int64_t size) except -1:
-        return 0 if self.produce is None else self.produce.charge(size, self.now_ms())
-
-    cdef int64_t produce_credit(self) except -2:
-        """Return how many bytes may be produced now; -1 without any."""
-        if self.produce is None:
-            return INT64_MAX
-        return <int64_t> fmax(-1, fmin(floor(self.produce.room(self.now_ms())), 1e18))
+        return 0 if self.produce is None else self.produce.charge(size, self.clock_ms())
 
     # ---- the general path
 
@@ -254,7 +273,7 @@ cdef class SessionQuotas:
         cdef int32_t throttle_ms
         if self.fetch is None:
             return 0
-        now_ms = self.now_ms()
+        now_ms = self.clock_ms()
         if size > self.fetch.burst() and self.fetch.wait_ms(now_ms) <= 0:
             # A batch that is never within the quota: a client that owes nothing gets it, and then owes it.
             self.fetch.count(size, now_ms)
@@ -265,7 +284,7 @@ cdef class SessionQuotas:
         return throttle_ms
 
     def throttle_request(self, double busy_ms):
-        return 0 if self.request is None else self.request.charge(busy_ms / 10, self.now_ms())
+        return 0 if self.request is None else self.request.charge(busy_ms / 10, self.clock_ms())
 
     @property
     def most_fetch_bytes(self):

@@ -198,17 +198,14 @@ cdef class NativeFetchFastPath(FastPath):
     def answer_waiting(self, PlainFetch ask, bint is_over, SessionQuotas quotas):
         cdef FastAnswers answers = FastAnswers()
         cdef Outcome outcome
-        cdef double began_ms = 0
         if quotas.is_stale or quotas.is_limited and not quotas.serves_fast():
             return None
-        if quotas.request is not None:
-            began_ms = quotas.now_ms()
         answers.version, answers.quotas = ask.version, quotas
         if quotas.is_limited:
             answers.credit = quotas.fetch_credit()
         outcome = try_answer(ask, answers, self.fetch_max_bytes, is_over)
         if quotas.request is not None:
-            quotas.charge_time(began_ms)
+            quotas.charge_time()
         if outcome == ANSWERED:
             self.count_answered(answers)
         return None if outcome == GENERAL else answers

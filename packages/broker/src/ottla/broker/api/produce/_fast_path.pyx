@@ -71,7 +71,7 @@ cpdef ProduceRun run_at_hand(ReceivedBytes received, dict targets, SessionQuotas
 
 cpdef int charge(ProduceRun run, SessionQuotas quotas) except -1:
     if quotas.is_limited:
-        run.throttle_time_ms = quotas.charge_produce(run.request_bytes())
+        run.throttle_time_ms = quotas.charge_served(run.request_bytes())
     return 0
 
 
