@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 
 import msgpack
 import pytest
@@ -63,6 +64,21 @@ def test_deep_json_is_shown_without_a_recursion() -> None:
 
     assert shown_value(data, most=len(data)).form == "text"
     assert set_out("[" * 500 + "]" * 500).count("\n") < 130
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 61 + "1," * 900_000 + "1" + "]" * 61, '{"a": "' + '\\"' * 900_000], ids=["deep", "cut"]
+)
+def test_the_time_for_json_grows_with_its_length_alone(text: str) -> None:
+    began_s = process_time()
+
+    shown_value(text.encode(), most=len(text) - 1)
+
+    assert process_time() - began_s < 30
+
+
+def test_json_that_is_cut_within_a_string_keeps_the_beginning_of_that_string() -> None:
+    assert shown_value(b'{"a": [{ }, "b \\" c"]}', most=19).text == '{\n  "a": [\n    {},\n    "b \\" c'
 
 
 def test_a_long_value_is_cut_between_letters_and_says_how_much_is_left() -> None:

@@ -22,7 +22,11 @@ PART_BYTES: Final = 4_096
 ALL_BYTES: Final = 2 << 20
 """As much is shown on the record's own page; a longer value is downloaded."""
 _DEEPEST: Final = 60
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_TOKEN: Final = re.compile(
+    # A string lasts to the end of the text where that is cut; it is read once, without a step back.
+    r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+',
+    re.DOTALL,
+)
 _REGISTRY_HEADER: Final = 5
 
 
@@ -73,23 +77,17 @@ def _json(data: bytes, left: int) -> str | None:
 
 def set_out(text: str) -> str:
     """Return JSON in lines, its tokens as they were; deep parts stay on one line."""
-    lines, depth = [""], 0
+    parts, depth, before = list[str](), 0, ""
     for found in _TOKEN.finditer(text):
         token = found[0]
-        if token in "}]":
-            depth -= 1
-            if depth < _DEEPEST and not lines[-1].rstrip().endswith(("{", "[")):
-                lines.append("  " * max(depth, 0))
-        lines[-1] += ": " if token == ":" else token
-        if token in "{[":
-            depth += 1
-        if token in "{[," and depth < _DEEPEST and not _closes_at_once(text, found.end(), token):
-            lines.append("  " * max(depth, 0))
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _closes_at_once(text: str, at: int, token: str) -> bool:
-    return token != "," and text[at : at + 1] in ("}", "]")
+        depth -= token in ("}", "]")
+        begins_line = before not in ("{", "[") if token in ("}", "]") else before in ("{", "[", ",")
+        if begins_line and depth < _DEEPEST:
+            parts.append("\n" + "  " * max(depth, 0))
+        parts.append(": " if token == ":" else token)
+        depth += token in ("{", "[")
+        before = token
+    return "".join(parts).rstrip(" ")
 
 
 def _text(data: bytes, left: int) -> str | None:
