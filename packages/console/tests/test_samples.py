@@ -99,6 +99,18 @@ async def test_a_page_does_not_wait_for_a_cluster_that_hangs_while_there_is_an_o
     hangs.set()
 
 
+async def test_a_fault_of_one_question_ends_no_other(tasks: asyncio.TaskGroup) -> None:
+    async def ask() -> int:
+        raise RuntimeError("a fault")
+
+    async def ask_another() -> int:
+        return 1
+
+    with pytest.raises(NoSample, match="RuntimeError"):
+        await Sampled(ask, tasks, Clock()).get()
+    assert (await Sampled(ask_another, tasks, Clock()).get()).value == 1
+
+
 async def test_without_any_answer_the_page_says_why(tasks: asyncio.TaskGroup) -> None:
     async def ask() -> int:
         raise InvalidRequest("no broker")

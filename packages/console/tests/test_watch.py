@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ottla.admin import Admin, Broker, ClusterState
+from ottla.admin import Admin, Broker, ClusterState, GroupListing
 from ottla.admin.groups import GroupDescription, GroupProgress, PartitionProgress
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
+from ottla.console.clusters.connections import ShownCluster, ShownClusters
+from ottla.console.clusters.samples import NoSample, Sample
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
-from ottla.console.watch.collecting import Look, values_of
+from ottla.console.watch.collecting import Collector, Look, look_at, values_of
 from ottla.console.watch.exporter import exposition
 from ottla.console.watch.history import COARSE_S, KEPT_FOR_S, History, Point, Series
 from ottla.console.watch.trends import Trend, trend
@@ -55,6 +60,15 @@ async def test_old_points_are_merged_and_very_old_ones_dropped() -> None:
 async def test_a_history_that_is_closed_says_so() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await History(None).read(LAG, 0)
+
+
+async def test_a_value_that_cannot_be_kept_spoils_no_series() -> None:
+    async with History(None) as history:
+        with pytest.raises(sqlite3.Error):
+            await history.add(NOW_S, {LAG: math.nan})
+        await history.add(NOW_S, {LAG: 3})
+
+        assert await history.read(LAG, 0) == [Point(NOW_S, 3, 3, 3)]
 
 
 def line(*values: float) -> list[Point]:
@@ -108,6 +122,52 @@ def test_prometheus_reads_the_page() -> None:
 
     (sample,) = families["ottla_console_group_lag_records"].samples
     assert (sample.labels, sample.value) == ({"cluster": "local", "group": 'a"b'}, 20)
+
+
+class Remembered(ShownCluster):
+    """A cluster whose answers are from a time before."""
+
+    def __init__(self, state_age_s: float, progress_age_s: float) -> None:
+        self.name = "local"
+        self._ages_s = state_age_s, progress_age_s
+
+    async def admin(self) -> Admin:
+        return Admin("127.0.0.1:1")
+
+    async def state(self) -> Sample[ClusterState]:
+        return Sample(look().state, self._ages_s[0], "no broker answers")
+
+    async def groups(self) -> Sample[list[GroupListing]]:
+        return Sample([GroupListing("billing", "Stable", "consumer")], 0.0)
+
+    async def progress(self, group: str) -> Sample[GroupProgress]:
+        return Sample(look().progress[group], self._ages_s[1])
+
+
+async def test_old_answers_are_not_collected_as_new_ones() -> None:
+    assert (await look_at(Remembered(30, 30))).progress.keys() == {"billing"}
+    assert (await look_at(Remembered(30, 90))).progress == {}
+    with pytest.raises(NoSample, match="no broker answers"):
+        await look_at(Remembered(90, 30))
+
+
+async def test_a_fault_in_one_cluster_does_not_end_the_watch() -> None:
+    class Faulty(Remembered):
+        async def groups(self) -> Sample[list[GroupListing]]:
+            raise RuntimeError("a fault")
+
+    class Several(ShownClusters):
+        def __iter__(self) -> Iterator[ShownCluster]:
+            return iter((Faulty(0, 0), Remembered(0, 0)))
+
+    async with History(None) as history, asyncio.timeout(60):
+        collector = Collector(Several((), lambda: 0.0), history, every_s=0.0)
+        watching = asyncio.create_task(collector.run())
+        while not await history.read(LAG, 0):
+            pass  # reading waits for a thread
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
 
 
 async def test_the_console_watches_the_lag_of_a_real_group(tmp_path: Path) -> None:

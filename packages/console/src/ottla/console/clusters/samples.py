@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -90,5 +93,8 @@ class Sampled(Generic[T]):
             self._failure = f"no answer within {ANSWER_S:g} s"
         except (ClientError, KafkaError, OSError, ValueError) as error:
             self._failure = " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:  # of one question: the others of the group go on
+            _log.exception("a question failed")
+            self._failure = f"the console failed ({type(error).__name__}); its log says why"
         finally:
             self._asking = None

@@ -8,7 +8,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from ottla.admin import LATEST, Admin, ClusterState, problems
 from ottla.admin.groups import GroupProgress
@@ -16,12 +16,14 @@ from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster, ShownClusters
 from ottla.console.clusters.group_rows import total_lag
-from ottla.console.clusters.samples import NoSample
+from ottla.console.clusters.samples import NoSample, Sample
 from ottla.console.watch.history import MINUTE_S, History, Series
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EVERY_S: Final = 30.0
 MOST_GROUPS: Final = 500
@@ -90,6 +92,9 @@ class Collector:
         except (ClientError, KafkaError, NoSample, TimeoutError, OSError, ValueError) as error:
             _log.info("a cluster cannot be watched: %s", error, extra={"cluster": cluster.name})
             return
+        except Exception:  # of one cluster: the others are watched
+            _log.exception("a cluster cannot be watched", extra={"cluster": cluster.name})
+            return
         at_s = self._now_ms() // 1_000
         self.latest[cluster.name] = look, at_s
         if self._on_look is not None:
@@ -105,15 +110,15 @@ class Collector:
 
 
 async def look_at(cluster: ShownCluster) -> Look:
-    """Look at a cluster now."""
-    state = (await cluster.state()).value
-    groups = [group.name for group in (await cluster.groups()).value][:MOST_GROUPS]
+    """Look at a cluster now. Raises NoSample, for answers of a minute ago too: they are no look."""
+    state = _present(await cluster.state())
+    groups = [group.name for group in _present(await cluster.groups())][:MOST_GROUPS]
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def read(group: str) -> GroupProgress | None:
         async with places:
             try:
-                return (await cluster.progress(group)).value
+                return _present(await cluster.progress(group))
             except NoSample:
                 return None
 
@@ -122,6 +127,12 @@ async def look_at(cluster: ShownCluster) -> Look:
     partitions = [health.partition for health in state.partitions]
     watched = [partition for partition in partitions if not partition.topic.startswith("__")]
     return Look(cluster.name, state, progress, await _ends(await cluster.admin(), watched))
+
+
+def _present(sample: Sample[T]) -> T:
+    if sample.age_s > MINUTE_S:
+        raise NoSample(sample.failure or f"the answer is {sample.age_s:.0f} s old")
+    return sample.value
 
 
 async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -22,7 +22,7 @@ COARSE_S: Final = 600
 FINE_FOR_S: Final = 86_400
 KEPT_FOR_S: Final = 14 * 86_400
 MOST_SERIES: Final = 5_000
-"""A cluster with more groups and topics is watched in part; the log says so."""
+"""Clusters with more groups and topics are watched in part."""
 _WAIT_S: Final = 10.0
 
 _SCHEMA: Final = """
@@ -108,6 +108,13 @@ class History:
         self._database.executescript(_SCHEMA)
 
     def _add(self, minute_s: int, values: Mapping[Series, float]) -> None:
+        try:
+            self._insert(minute_s, values)
+        except sqlite3.Error:
+            self._ids.clear()  # those of new series were rolled back, and others will get them
+            raise
+
+    def _insert(self, minute_s: int, values: Mapping[Series, float]) -> None:
         with self._opened as database:
             rows = [(self._id(series), minute_s, value, value, value) for series, value in values.items()]
             database.executemany(
