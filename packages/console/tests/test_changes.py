@@ -62,10 +62,16 @@ async def preview(console: httpx.AsyncClient, change: str, **form: str) -> str:
 async def do(console: httpx.AsyncClient, change: str, typed: str = "", **form: str) -> httpx.Response:
     """Open the form of a change as a browser does, and send it."""
     text = await preview(console, change, **form)
-    token = re.search(r'name="token" value="(\w+)"', text)
-    given = {**form, "typed": typed, "token": token[1] if token else ""}
+    return await send(console, change, text, typed, **form)
+
+
+async def send(
+    console: httpx.AsyncClient, change: str, shown: str, typed: str = "", **form: str
+) -> httpx.Response:
+    """Send the form of a preview, with the hidden fields that it has beside those of the user."""
+    hidden = dict(re.findall(r'name="(token|shown)" value="([^"]*)"', shown))
     return await console.post(
-        f"/c/local/change/{change}", content=urlencode(given),
+        f"/c/local/change/{change}", content=urlencode({**form, "typed": typed, **hidden}),
         headers={"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"},
     )  # fmt: skip
 
@@ -125,6 +131,37 @@ async def test_records_are_deleted_up_to_the_offset_of_the_preview(
     assert "old-0" in shown
     assert "deleted as shown" in done.text
     assert await admin.offsets.find({TopicPartition("old", 0): -2}) == {TopicPartition("old", 0): 4}
+
+
+async def test_records_that_were_written_behind_the_preview_are_not_deleted(
+    console: httpx.AsyncClient, admin: Admin, address: str
+) -> None:
+    await admin.topics.create("busy", partitions=2)
+    async with Producer(bootstrap_servers=address) as producer:
+        await producer.send_and_wait("busy", b"old", partition=0)
+        form = {"topic": "busy", "partition": "all", "before": ""}
+        shown = await preview(console, "delete-records", **form)
+        await producer.send_and_wait("busy", b"new", partition=0)
+    without = await send(console, "delete-records", shown.replace("shown", "other"), "busy", **form)
+    done = await send(console, "delete-records", shown, "busy", **form)
+
+    assert "look at the preview" in without.text
+    assert "deleted as shown" in done.text
+    assert await admin.offsets.find({TopicPartition("busy", 0): -2}) == {TopicPartition("busy", 0): 1}
+
+
+async def test_a_group_goes_on_where_the_preview_said(
+    console: httpx.AsyncClient, admin: Admin, address: str
+) -> None:
+    await admin.topics.create("flow")
+    await admin.groups.commit("follower", {TopicPartition("flow", 0): 0})
+    form = {"group": "follower", "topic": "all", "to": "the end", "at": ""}
+    shown = await preview(console, "reset-group", **form)
+    async with Producer(bootstrap_servers=address) as producer:
+        await producer.send_and_wait("flow", b"new")
+    await send(console, "reset-group", shown, "follower", **form)
+
+    assert [commit.offset for commit in await admin.groups.offsets("follower")] == [0]
 
 
 async def test_settings_and_partitions_of_a_topic_change(console: httpx.AsyncClient, admin: Admin) -> None:

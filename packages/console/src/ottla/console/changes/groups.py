@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlencode
 
 from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.admin.groups import read_progress
-from ottla.console.changes.plans import Field, Form, Plan, cut
+from ottla.console.changes.plans import Field, Form, Plan, cut, shown_offsets
 from ottla.console.web.fields import named, signed, time_ms, whole
 from ottla.protocol.topics import TopicPartition
 
@@ -55,7 +56,7 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
         if form.get("topic", "all") in ("all", "", found.partition.topic)
     ]
     committed = {found.partition: found.offset for found in chosen}
-    new = await _offsets(admin, committed, way, at)
+    new = shown_offsets(form, committed) or await _offsets(admin, committed, way, at)
 
     async def perform(admin: Admin) -> str:
         await admin.groups.commit(name, new)
@@ -74,7 +75,7 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
     return Plan(
         title, "Reset", fields, f"Group {name} commits these offsets.",
         ("Partition", "Now", "Then", "Lag then"), cut(rows),
-        typed=name, perform=perform, back=f"/group?name={name}",
+        typed=name, perform=perform, back=f"/group?{urlencode({'name': name})}", shown=new,
     )  # fmt: skip
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ottla.admin import Admin
+from ottla.console.web.fields import Unclear, is_whole
+from ottla.protocol.topics import TopicPartition
 
 MOST_ROWS: Final = 500
+SHOWN: Final = "shown"
+"""The field with the offsets of a preview."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,39 @@ class Plan:
     perform: Callable[[Admin], Awaitable[str]] | None = None
     back: str = ""
     """Where a link leads after the change, below the cluster's address."""
+    shown: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The offsets of the preview: the change is of these, as the cluster moves on meanwhile."""
+
+    @property
+    def sent(self) -> tuple[Field, ...]:
+        """The fields that are sent with the button: the user's, and the offsets of the preview."""
+        if not self.shown:
+            return self.fields
+        text = " ".join(f"{where.topic}:{where.partition}:{offset}" for where, offset in self.shown.items())
+        return (*self.fields, Field(SHOWN, "", text, "hidden"))
 
 
 Form = Mapping[str, str]
 Planner = Callable[[Admin, Form], Awaitable[Plan]]
+
+
+def shown_offsets(form: Form, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int] | None:
+    """Return the offsets of the preview that a form was sent from; None for a form without one.
+
+    Raises Unclear where the partitions are not those of the preview.
+    """
+    if not (text := form.get(SHOWN, "")):
+        return None
+    found = {}
+    for part in text.split():
+        topic, _, rest = part.partition(":")
+        index, _, offset = rest.partition(":")
+        if not (is_whole(index) and is_whole(offset)):
+            raise Unclear("the offsets of the preview cannot be read: look at it again")
+        found[TopicPartition(topic, int(index))] = int(offset)
+    if found.keys() != set(partitions):
+        raise Unclear("the partitions are not those of the preview any more: look at it again")
+    return found
 
 
 def cut(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

@@ -9,7 +9,7 @@ from typing import Final
 from ottla.admin import EARLIEST, LATEST, TOPIC, Admin
 from ottla.admin.balancing import TooFewBrokers, balanced
 from ottla.client.cluster import Topic
-from ottla.console.changes.plans import Field, Form, Plan, cut
+from ottla.console.changes.plans import Field, Form, Plan, cut, shown_offsets
 from ottla.console.web.fields import Unclear, named, settings, whole
 from ottla.producer import Producer, ProducerConfig
 from ottla.protocol.topics import TopicPartition
@@ -137,13 +137,12 @@ async def delete_records(admin: Admin, form: Form) -> Plan:
     partitions = [TopicPartition(name, index) for index in chosen]
     starts = await admin.offsets.find(dict.fromkeys(partitions, EARLIEST))
     ends = await admin.offsets.find(dict.fromkeys(partitions, LATEST))
-    to = {
+    to = shown_offsets(form, partitions) or {
         partition: whole(form.get("before", ""), "the offset") if before else ends[partition]
         for partition in partitions
     }
 
     async def perform(admin: Admin) -> str:
-        # The offsets of the preview: records that were written since stay.
         await admin.offsets.delete_records(to)
         return f"The records of {name} are deleted as shown."
 
@@ -159,7 +158,7 @@ async def delete_records(admin: Admin, form: Form) -> Plan:
     return Plan(
         title, "Delete", fields, "These offsets are deleted for good.",
         ("Partition", "From", "Before", "Offsets"), cut(rows),
-        typed=name, perform=perform, back=f"/topics/{name}",
+        typed=name, perform=perform, back=f"/topics/{name}", shown=to,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.changes.audit import AuditLog
 from ottla.console.changes.groups import delete_group, reset_group
-from ottla.console.changes.plans import Plan, Planner
+from ottla.console.changes.plans import SHOWN, Plan, Planner
 from ottla.console.changes.topics import (
     add_partitions,
     create_topic,
@@ -84,7 +84,7 @@ async def _do(request: Request, cluster: ShownCluster, name: str, planner: Plann
     typed = form.pop("typed", "").strip()
     try:
         plan = await planner(await cluster.admin(), form)
-        if (why := _why_not(plan, typed)) is not None:
+        if (why := _why_not(plan, form, typed)) is not None:
             return await _show(request, cluster, name, planner, form, failure=why)
         await _audit(request, cluster, name, form, "begins")
         assert plan.perform is not None
@@ -98,9 +98,11 @@ async def _do(request: Request, cluster: ShownCluster, name: str, planner: Plann
     return await _show(request, cluster, name, planner, {"back": plan.back}, done=done)
 
 
-def _why_not(plan: Plan, typed: str) -> str | None:
+def _why_not(plan: Plan, form: Mapping[str, str], typed: str) -> str | None:
     if plan.perform is None:
         return plan.unclear or "the form is not complete"
+    if plan.shown and not form.get(SHOWN):
+        return "look at the preview first"
     if plan.typed and typed != plan.typed:
         return f"type {plan.typed} to confirm, not {typed!r}" if typed else f"type {plan.typed} to confirm"
     return None
