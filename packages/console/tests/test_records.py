@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
-from ottla.admin import Admin
+from ottla.admin import Acl, Admin, Operation, PatternType, PermissionType, ResourceType
 from ottla.broker.testing import BrokerProcess
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
@@ -204,6 +206,49 @@ async def test_a_record_that_holds_a_page_is_shown_and_never_run(
     assert value.content == b"<script>alert(1)</script>"
     assert value.headers["content-disposition"].startswith("attachment")
     assert value.headers["content-type"] == "application/octet-stream"
+
+
+async def test_a_topic_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    settings = {
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    describe = Acl(
+        ResourceType.TOPIC, "closed", PatternType.LITERAL, "User:ANONYMOUS", "*", Operation.DESCRIBE,
+        PermissionType.ALLOW,
+    )  # fmt: skip
+    with BrokerProcess(tmp_path, settings) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        async with Admin(address) as admin, Producer(bootstrap_servers=address) as producer:
+            await admin.topics.create("closed", partitions=2)
+            await producer.send_and_wait("closed", b"x", partition=0)
+            await producer.send_and_wait("closed", b"x", partition=1)
+            await admin.acls.create([describe])
+        async with serving(ClusterSettings("local", address, ClientConfig)) as client:
+            answer = await client.get("/c/local/topics/closed/records")
+
+    assert answer.status_code == 200
+    assert "not permitted to READ TOPIC" in answer.text
+
+
+async def test_a_record_is_sent_again_byte_for_byte(address: str, admin: Admin) -> None:
+    await admin.topics.create("copies")
+    async with Producer(bootstrap_servers=address) as producer:
+        await producer.send(
+            "copies", b'{"a":1}', key=b'{"id":7}', headers=[("trace", b"x=1")], partition=0
+        )  # fmt: skip
+        await producer.send_and_wait("copies", b"bell\x07", key=b"k", partition=0)
+    async with serving(ClusterSettings("local", address, ClientConfig), allows_changes=True) as client:
+        first, second = [
+            (await client.get(f"/c/local/topics/copies/record?partition=0&offset={offset}")).text
+            for offset in range(2)
+        ]
+
+    (link,) = [part for part in first.split('"') if "/change/produce" in part]
+    assert parse_qs(urlsplit(link.replace("&amp;", "&")).query) == {
+        "topic": ["copies"], "key": ['{"id":7}'], "value": ['{"a":1}'], "headers": ["trace=x=1"],
+    }  # fmt: skip
+    assert "/change/produce" not in second
 
 
 async def test_a_long_value_is_shown_in_part_with_a_link_to_all_of_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
@@ -17,12 +18,15 @@ from ottla.console.clusters.connections import ShownCluster
 from ottla.console.pages import of_cluster, respond
 from ottla.console.records.reading import ShownRecord, from_offsets, from_time, newest, read_window
 from ottla.console.records.values import ALL_BYTES, FORMS, Form, ShownValue, shown_value
-from ottla.console.web.fields import Unclear, time_ms, whole
+from ottla.console.web.fields import Unclear, settings, time_ms, whole
+from ottla.console.web.formats import printable
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
 Start = Literal["newest", "beginning", "offset", "time"]
 COUNTS: Final = (50, 100, 500)
+MOST_LINK: Final = 16_384
+"""Bytes of a link that every browser and server takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ async def records(request: Request, cluster: ShownCluster) -> Response:
         counts=COUNTS,
         forms=FORMS,
         failure=failure,
-        rows=[_row(record, wanted.form) for record in found],
+        rows=await asyncio.to_thread(lambda: [_row(record, wanted.form) for record in found]),
         further=_further(wanted, found),
     )
 
@@ -161,10 +165,43 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         record=found,
         form=form,
         forms=FORMS,
-        key=shown_value(found.key, form, ALL_BYTES),
-        value=shown_value(found.value, form, ALL_BYTES),
+        key=await asyncio.to_thread(shown_value, found.key, form, ALL_BYTES),
+        value=await asyncio.to_thread(shown_value, found.value, form, ALL_BYTES),
+        copy=copy_link(topic, found),
         headers=[(name, shown_value(value, form)) for name, value in found.headers],
     )
+
+
+def copy_link(topic: str, found: ShownRecord) -> str | None:
+    """Return the query of a form that sends the same record again; None for one that forms would change."""
+    key, value = _typed(found.key), _typed(found.value)
+    headers = [(name, _typed(data)) for name, data in found.headers]
+    if (
+        found.key == b"" or key is None or "\n" in key or value is None or value.startswith("\n")
+        or len({name for name, _ in headers}) < len(headers)
+        or not all(text is not None and _is_line(name, text) for name, text in headers)
+        or any(data is None for _, data in found.headers)
+    ):  # fmt: skip
+        return None
+    fields = {
+        "topic": topic, "key": key, "value": value, "tombstone": "1" if found.value is None else "",
+        "headers": "\n".join(f"{name}={text}" for name, text in headers),
+    }  # fmt: skip
+    link = urlencode({name: text for name, text in fields.items() if text})
+    return link if len(link) <= MOST_LINK else None
+
+
+def _typed(data: bytes | None) -> str | None:
+    """Return bytes as a user could type them, "" for none; None where a form would change them."""
+    try:
+        text = (data or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return text if printable(text) == text else None
+
+
+def _is_line(name: str, text: str) -> bool:
+    return settings(f"{name}={text}") == {name: text} if name and "=" not in name else False
 
 
 async def _one(cluster: ShownCluster, partition: TopicPartition, offset: int) -> ShownRecord | None:

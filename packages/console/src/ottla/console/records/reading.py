@@ -17,6 +17,8 @@ from typing import Final, Literal
 
 from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.client.cluster import Cluster, raise_for
+from ottla.client.errors import Need
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import OffsetOutOfRange
 from ottla.protocol.messages.fetch import (
     AbortedTransaction,
@@ -249,7 +251,8 @@ async def _ask(cluster: Cluster, partition: TopicPartition, offset: int, isolati
         (found,) = (data for topic in response.responses for data in topic.partitions)
         if found.error_code:
             cluster.forget(partition.topic)
-        raise_for(found.error_code, f"{partition}: the leader refused to read")
+        need = Need(Operation.READ, ResourceType.TOPIC, partition.topic)
+        raise_for(found.error_code, f"{partition}: the leader refused to read", need)
         return found
 
     return await cluster.retry(f"reading {partition}", ask)
@@ -302,6 +305,9 @@ async def _read_all(
         async with places:
             return await read_window(admin.cluster, TopicPartition(topic, index), start, end, most)
 
-    async with asyncio.TaskGroup() as tasks:
-        reads = {index: tasks.create_task(read(index, *span)) for index, span in ranges.items()}
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            reads = {index: tasks.create_task(read(index, *span)) for index, span in ranges.items()}
+    except ExceptionGroup as group:  # most often all partitions fail alike: the first says why
+        raise group.exceptions[0] from group
     return {index: task.result() for index, task in reads.items()}
