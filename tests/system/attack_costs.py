@@ -27,6 +27,8 @@ from ottla.broker.testing import BrokerFailed
 ALLOWED_STALL_MS = 100.0
 ALLOWED_RSS_MIB = 512.0
 ALLOWED_P99_MS = 50.0
+ALLOWED_TURN_MS = 25.0
+"""Of turns of a secured broker: a few shares of the loop's budget together."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Cost:
     rss_mib: float
     stall_ms: float
     turns: Turns
+    is_secured: bool
     p99_ms: float
 
     def too_much(self, *, with_times: bool) -> list[str]:
@@ -43,6 +46,8 @@ class Cost:
         said = [f"{self.rss_mib:.0f} MiB of memory"] if self.rss_mib > ALLOWED_RSS_MIB else []
         if with_times and self.stall_ms > ALLOWED_STALL_MS:
             said.append(f"the event loop stood still for {self.stall_ms:.0f} ms")
+        if with_times and self.is_secured and self.turns.longest_ms > ALLOWED_TURN_MS:
+            said.append(f"a turn of the event loop took the processor for {self.turns.longest_ms:.0f} ms")
         if with_times and self.p99_ms > ALLOWED_P99_MS:
             said.append(f"p99 of the well-behaved producer is {self.p99_ms:.0f} ms")
         return said
@@ -123,7 +128,8 @@ def cost_of(made: MadeAttack, folder: Path) -> Cost:
         p99 = produced[min(len(produced) - 1, int(len(produced) * 0.99))]
         rss_mib = largest_rss_mib(broker.pid)
         broker.kill()  # some attacks leave work behind that a clean stop would wait for
-        return Cost(rss_mib, max(answers), turns, p99)
+        is_secured = made.broker is not MeasuredBroker
+        return Cost(rss_mib, max(answers), turns, is_secured, p99)
 
 
 def run(folder: Path, wanted: str, *, with_times: bool) -> list[str]:

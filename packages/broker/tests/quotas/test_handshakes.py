@@ -29,7 +29,7 @@ class Times:
 
     def call_at(self, when_s: float, call: Any) -> Any:
         self.timers.append((when_s, call))
-        return None
+        return self
 
     def pass_until(self, now_s: float) -> None:
         self.now = now_s
@@ -54,6 +54,21 @@ def test_a_login_is_given_up_after_ten_seconds() -> None:
     assert len(logins) == 1
     times.pass_until(15.0)
     assert late.reason == "not finished within 10 s"
+
+
+def test_a_flood_that_is_over_is_given_up_in_several_turns() -> None:
+    times = Times()
+    logins = UnfinishedHandshakes(times.now_s, times.call_at)
+    flood = [Half() for _ in range(150)]
+    for half in flood:
+        logins.begin(half, "10.0.0.1")
+
+    left = []
+    while len(logins):
+        times.pass_until(10.0)
+        left.append(len(logins))
+
+    assert left == [86, 22, 0]
 
 
 def test_a_flood_from_one_address_leaves_room_for_the_others() -> None:

@@ -242,6 +242,23 @@ def test_a_store_that_cannot_be_used_is_refused_with_what_to_change(tmp_path: Pa
         assert "wrong" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["-----BEGIN CERTIFICATE-----\n", "-----BEGIN A-----x-----END B-----"])
+def test_a_store_with_many_beginnings_is_refused_in_time_linear_in_its_size(
+    text: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "broker.pem"
+
+    def cpu_s(times: int) -> float:
+        store.write_text(text * times)
+        began_s = time.process_time()
+        with pytest.raises(ConfigError):
+            read_key_store(settings(ssl_keystore_location=str(store)))
+        return time.process_time() - began_s
+
+    cpu_s(10)
+    assert cpu_s(20_000) < 2.0  # quadratic time took a minute
+
+
 def test_brokers_that_would_not_trust_each_other_are_refused_at_the_start(tmp_path: Path) -> None:
     config = settings(
         ssl_keystore_location=BROKER.write(tmp_path / "broker.pem"),

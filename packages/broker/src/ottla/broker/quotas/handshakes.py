@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.quotas.connections import source_of
@@ -19,6 +20,8 @@ WITHIN_S: Final = 10.0
 """The time for a handshake; a login behind it has what is left of it."""
 MOST: Final = 2_048
 """Unfinished handshakes at once. Each may hold about 40 KiB."""
+MOST_ENDS: Final = 64
+"""Connections given up in one turn of the event loop, at about 20 µs."""
 
 
 class Unfinished(Protocol):
@@ -102,7 +105,7 @@ class UnfinishedHandshakes:
         """Give up the connections whose time is over; the order of their beginning is that of their ends."""
         self._timer = None
         now_s = self._now_s()
-        for connection, (due_s, _) in list(self._due_s.items()):
+        for connection, (due_s, _) in list(islice(self._due_s.items(), MOST_ENDS)):
             if due_s > now_s:
                 break
             self.end(connection)
