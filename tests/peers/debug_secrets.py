@@ -57,7 +57,8 @@ def known_secrets(folder: Path) -> set[str]:
     sources = [*ROOT.glob("packages/*/tests/**/*.py"), *ROOT.glob("tests/**/*.py")]
     found = {secret for source in sources for secret in secrets_in(source.read_text(encoding="utf-8"))}
     for pattern in _SECRET_FILES:
-        found |= {path.read_text().strip() for path in folder.rglob(pattern) if path.is_file()}
+        files = (path for path in folder.rglob(pattern) if path.is_file())
+        found |= {path.read_text(errors="replace").strip() for path in files}
     return {text for text in found if len(text) >= LEAST_LETTERS and text not in _NO_SECRETS}
 
 
