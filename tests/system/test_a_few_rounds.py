@@ -20,6 +20,17 @@ HERE = Path(__file__).resolve().parent
             id="strangers are no followers or controllers",
         ),
         pytest.param(
+            ["fuzz.py", "--frames", "3000", "--secure", "before"],
+            id="frames before a login let nobody in",
+        ),
+        pytest.param(
+            ["fuzz.py", "--attacks", "tokens without", "--ignore-times"], id="forged tokens let nobody in"
+        ),
+        pytest.param(
+            ["fuzz.py", "--attacks", "updates of keys", "--ignore-times"],
+            id="storms of keys neither stop nor bloat a broker",
+        ),
+        pytest.param(
             ["kill_rounds.py", "--rounds", "5"], id="nothing acknowledged is lost when it is killed"
         ),
         pytest.param(
