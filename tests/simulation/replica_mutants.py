@@ -255,7 +255,7 @@ def config_notifications_ignored() -> list[Patch]:
     return [(Notifications, "follow", follow)]
 
 
-@mutant(within=400)
+@mutant(within=20, scenario="another topic of the same name")
 def topic_ids_ignored() -> list[Patch]:
     """A replica of a topic that was deleted is taken for one of the topic created again."""
     original = Replicas._apply_one

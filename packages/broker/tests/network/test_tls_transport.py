@@ -578,3 +578,39 @@ async def test_half_handshakes_hold_up_nobody_and_end(tmp_path: Path) -> None:
         assert await client.numbers(1) == [5]
         await until(lambda: not len(unfinished))
         assert len(there.server.connections.all()) == 1
+
+
+async def test_a_connection_counts_from_its_accept_and_not_from_its_handshake(tmp_path: Path) -> None:
+    async with listening(max_connections=1) as there:
+        silent = [await asyncio.open_connection("127.0.0.1", there.port) for _ in range(2)]
+        there.writers += [writer for _, writer in silent]
+        await until(lambda: len(there.unfinished) == 2)  # one from this machine is beyond the limit
+
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        there.writers.append(writer)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: not len(there.unfinished))
+        for number in (1, 2):
+            client = await there.connect(client_context(tmp_path))
+            client.send(heartbeat(number))
+            assert await client.numbers(1) == [number]
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await there.connect(client_context(tmp_path))
+
+
+async def test_a_wait_ends_when_its_client_has_left_behind_tls(tmp_path: Path) -> None:
+    async with listening() as there:
+        client = await there.connect(client_context(tmp_path))
+        client.send(heartbeat(1, "wait"), heartbeat(2))
+        await until(lambda: any(found.waits_unseen for found in there.server.connections.all()))
+
+        client.writer.transport.abort()
+
+        while there.server.connections:
+            there.server.connections.end_unseen_waits()
+            await asyncio.sleep(0.005)
+        assert there.answering.cancelled == [1]

@@ -47,7 +47,7 @@ async def test_a_broker_takes_the_place_of_the_least_recently_used_connection() 
 class FakeConnection:
     """A connection as its limits see it."""
 
-    descriptor = -1
+    socket_descriptor = -1
     looked_at_s = 0.0
     idle = True
     waits_unseen = False
@@ -161,7 +161,7 @@ def test_a_changed_rate_is_measured_from_now_on() -> None:
 class Open:
     """A connection of some client."""
 
-    descriptor, idle, waits_unseen = -1, True, False
+    socket_descriptor, idle, waits_unseen = -1, True, False
     last_active_s = looked_at_s = 0.0
 
     def __init__(self, listener: str) -> None:

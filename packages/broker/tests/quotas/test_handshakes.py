@@ -95,3 +95,17 @@ def test_all_addresses_of_an_ipv6_network_are_one() -> None:
     assert logins.begin(Half(), "2001:db8:0:1::1") is None
     assert logins.begin(Half(), "2001:db8::ffff") is not None
     assert len(logins) == 10
+
+
+def test_the_handshakes_of_a_listener_that_is_removed_are_given_up() -> None:
+    times = Times()
+    logins = UnfinishedHandshakes(times.now_s, times.call_at)
+    gone, stays = Half(), Half()
+    stays.listener_name = "OTHER"
+    for half in (gone, stays):
+        assert logins.begin(half, "10.0.0.1") is None
+
+    logins.give_up_of("SSL")
+
+    assert (gone.reason, stays.reason) == ("the listener was removed", "")
+    assert len(logins) == 1

@@ -73,7 +73,7 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
         self.intake = RequestIntake(shared, self, self.session, self.responses)
         self.descriptor = _set_socket_options(self.transport, shared.config)
         self.last_active_s = self.looked_at_s = shared.now_s()
-        if not shared.connections.admit(self):
+        if not shared.connections.admit(self, transport.get_extra_info("holder")):
             self.abort()
         elif self.session.login is not None:
             self.session.on_login = self._logged_in
@@ -148,6 +148,12 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
     def is_of_broker(self) -> bool:
         """Whether the other end is known to be a broker, which no limit concerns."""
         return self.shared.is_broker(self.session) is True
+
+    @property
+    def socket_descriptor(self) -> int:
+        """The descriptor of the socket, also beneath TLS; -1 where it is not known."""
+        plug = self.transport.get_extra_info("socket")
+        return -1 if plug is None else int(plug.fileno())
 
     @property
     def kept_bytes(self) -> int:

@@ -215,6 +215,7 @@ class Server:
                 buffer=memoryview(bytearray(RECEIVE_BYTES)),
                 handshakes=StepQueue(self._budget.handshakes, HANDSHAKE_STEP_MS),
                 unfinished=UnfinishedHandshakes(self._loop.time, self._loop.call_at),
+                places=self.connections,
                 warnings=self._not_accepted,
             )
         return self._tls

@@ -32,14 +32,25 @@ RESERVED_MS: Final = 2_000
 """How long a connection beyond the limits is kept when another one comes: enough for a command."""
 
 
-class Closable(Protocol):
+class Holder(Protocol):
+    """A connection that has a place within the limits, before its TLS handshake is done or after."""
+
+    def close(self) -> None:
+        """Close once the responses are written."""
+        ...
+
+
+class Closable(Holder, Protocol):
     """A connection, as far as it is counted and closed here."""
 
     session: Session
     last_active_s: float
     looked_at_s: float
-    descriptor: int
-    """The socket's; negative where it is not known."""
+
+    @property
+    def socket_descriptor(self) -> int:
+        """The descriptor of the socket, also beneath TLS; negative where it is not known."""
+        ...
 
     @property
     def idle(self) -> bool:
@@ -53,10 +64,6 @@ class Closable(Protocol):
 
     def end_wait(self) -> None:
         """Drop the request that waits."""
-        ...
-
-    def close(self) -> None:
-        """Close once the responses are written."""
         ...
 
 
@@ -84,7 +91,7 @@ class OpenConnections(Generic[C]):
         """Open connections by the listener's name."""
         self._listener_limits: dict[str, int] = {}
         self._listener_of_brokers: str | None = None
-        self._reserved: C | None = None
+        self._reserved: Holder | None = None
         """The connection from this machine that was admitted beyond the limits."""
         self._reserved_since_ms = 0.0
         self._monotonic_ms = monotonic_ms
@@ -145,12 +152,10 @@ class OpenConnections(Generic[C]):
         resolving = asyncio.get_running_loop().run_in_executor(None, parse_overrides, text)
         resolving.add_done_callback(resolved)
 
-    def admit(self, connection: C) -> bool:
-        """Count a new connection, or refuse it."""
-        session = connection.session
-        host = session.client_host
-        full = self._full_listener(session.listener_name)
-        if session.listener_name == self._listener_of_brokers and not full:
+    def take_place(self, holder: Holder, listener_name: str, host: str) -> bool:
+        """Count a connection as it is accepted, or refuse it."""
+        full = self._full_listener(listener_name)
+        if listener_name == self._listener_of_brokers and not full:
             if self._quotas.is_full:
                 self._close_least_recently_used()
             self._quotas.count(host)
@@ -159,11 +164,28 @@ class OpenConnections(Generic[C]):
                 self._warnings.warn(host, "connection refused", extra={"host": host, "reason": refusal})
                 return False
             self._quotas.count(host)
-            self._reserved, self._reserved_since_ms = connection, self._monotonic_ms()
+            self._reserved, self._reserved_since_ms = holder, self._monotonic_ms()
+        self._of_listeners[listener_name] += 1
+        return True
+
+    def give_place_back(self, holder: Holder, listener_name: str, host: str) -> None:
+        """Count a closed connection no longer."""
+        self._of_listeners[listener_name] -= 1
+        if holder is self._reserved:
+            self._reserved = None
+        self._quotas.give_back(host)
+
+    def admit(self, connection: C, holder: Holder | None = None) -> bool:
+        """Count a new connection, or refuse it. One whose handshake is done has the place of its `holder`."""
+        session = connection.session
+        if holder is None:
+            if not self.take_place(connection, session.listener_name, session.client_host):
+                return False
+        elif holder is self._reserved:
+            self._reserved = connection
         self._open[connection] = None
-        self._of_listeners[session.listener_name] += 1
         if session.login is not None:
-            self._admit_before_login(connection, host)
+            self._admit_before_login(connection, session.client_host)
         return True
 
     def _admit_before_login(self, connection: C, host: str) -> None:
@@ -217,11 +239,9 @@ class OpenConnections(Generic[C]):
         """Take a closed connection off."""
         if connection in self._open:
             del self._open[connection]
-            self._of_listeners[connection.session.listener_name] -= 1
             self.logged_in(connection)
-            if connection is self._reserved:
-                self._reserved = None
-            self._quotas.give_back(connection.session.client_host)
+            session = connection.session
+            self.give_place_back(connection, session.listener_name, session.client_host)
         self.settled()
 
     # ---- waiting
@@ -267,10 +287,9 @@ class OpenConnections(Generic[C]):
     def end_unseen_waits(self) -> None:
         """End the waits of clients that have disconnected while the broker does not read from them."""
         waiting = {
-            connection.descriptor: connection
-            for connection in self._open
-            if connection.waits_unseen and connection.descriptor >= 0
+            connection.socket_descriptor: connection for connection in self._open if connection.waits_unseen
         }
+        waiting.pop(-1, None)
         if not waiting:
             return
         poll = select.poll()

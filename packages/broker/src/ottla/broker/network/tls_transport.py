@@ -21,6 +21,7 @@ from ottla.broker.runtime.frozen_classes import frozen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ottla.broker.network.open_connections import OpenConnections
     from ottla.broker.quotas.handshakes import UnfinishedHandshakes
     from ottla.broker.runtime.log_lines import LimitedWarnings
     from ottla.broker.runtime.loop_budget import StepQueue
@@ -76,6 +77,7 @@ class TlsShared:
     buffer: memoryview
     handshakes: StepQueue
     unfinished: UnfinishedHandshakes
+    places: OpenConnections[Any]
     warnings: LimitedWarnings
 
 
@@ -96,6 +98,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         "_make",
         "_missing_bytes",
         "_outgoing",
+        "_place",
         "_proves_identity",
         "_received_bytes",
         "_shared",
@@ -124,6 +127,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._make: Callable[[], Client] | None = make
         self._proves_identity = proves_identity
         self._client: Client | None = None
+        self._place: str | None = None
+        """The host whose place this has within the limits, until there is a connection that has it."""
         self._tls: ssl.SSLObject | None = None
         self._incoming: ssl.MemoryBIO
         self._outgoing: ssl.MemoryBIO
@@ -146,7 +151,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         self._since_s = asyncio.get_running_loop().time()
-        refusal = self._shared.unfinished.begin(self, self._host)
+        if not self._shared.places.take_place(self, self.listener_name, self._host):
+            self.abort()
+            return
+        self._place = self._host
+        refusal = self._shared.unfinished.begin(self, self._place)
         if refusal is not None:
             self._failed(refusal)
 
@@ -190,6 +199,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._unread = b""
         if client is not None:
             client.connection_lost(exc)
+        elif self._place is not None:
+            self._shared.places.give_place_back(self, self.listener_name, self._place)
 
     def pause_writing(self) -> None:
         if self._client is not None:
@@ -466,6 +477,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return self._listener.context
         if name == "ssl_object":
             return self._tls
+        if name == "holder":
+            return self
         if name == "since_s":
             return self._since_s
         return self._transport.get_extra_info(name, default)
