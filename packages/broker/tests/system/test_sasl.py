@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
-from ottla.broker.security.sasl.testing import Wire, logs_in, upsertion_of
+from ottla.broker.security.sasl.testing import MECHANISMS, PASSWORD, SETTINGS, Wire, logs_in, upsertion_of
 from ottla.broker.testing import BrokerThread
 from ottla.client.authentication import Scram
 from ottla.protocol.errors import ErrorCode
@@ -30,28 +30,10 @@ from ottla.protocol.messages.scram_credentials import (
 )
 from ottla.protocol.schema import Message
 
-PASSWORD = "correct horse"
-PLAIN_LINE = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f'username="admin" password="admin-secret" user_admin="admin-secret" user_alice="{PASSWORD}";'
-)
-SETTINGS = {
-    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
-    "security.inter.broker.protocol": "SASL_PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-    "sasl.mechanism.inter.broker.protocol": "PLAIN",
-    "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_LINE,
-}
-MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    with BrokerThread(tmp_path_factory.mktemp("broker"), SETTINGS) as running:
-        with Wire(running.port) as wire:
-            wire.log_in()
-            wire.set_password("alice", PASSWORD)
-        yield running
+@pytest.fixture
+def broker(broker_with_logins: BrokerThread) -> BrokerThread:
+    return broker_with_logins
 
 
 # ---- the order of messages

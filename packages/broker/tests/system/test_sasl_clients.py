@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -17,34 +17,24 @@ from ottla.broker.config import ConfigError, load_broker_config
 from ottla.broker.config.logins import LOGIN_MODULES
 from ottla.broker.metrics.registry import Gauge
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
-from ottla.broker.security.sasl.testing import BOUND_S, Wire, logs_in
+from ottla.broker.security.sasl.testing import (
+    BOUND_S,
+    MECHANISMS,
+    PASSWORD,
+    PLAIN_LINE,
+    SETTINGS,
+    Wire,
+    logs_in,
+)
 from ottla.broker.security.tls.testing import Authority
 from ottla.broker.testing import BrokerThread, _coordinator_for_tests
 from ottla.protocol.errors import ErrorCode
 from ottla.zookeeper.testing import Background
 
-PASSWORD = "correct horse"
-PLAIN_LINE = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f'username="admin" password="admin-secret" user_admin="admin-secret" user_alice="{PASSWORD}";'
-)
-SETTINGS = {
-    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
-    "security.inter.broker.protocol": "SASL_PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-    "sasl.mechanism.inter.broker.protocol": "PLAIN",
-    "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_LINE,
-}
-MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    with BrokerThread(tmp_path_factory.mktemp("broker"), SETTINGS) as running:
-        with Wire(running.port) as wire:
-            wire.log_in()
-            wire.set_password("alice", PASSWORD)
-        yield running
+@pytest.fixture
+def broker(broker_with_logins: BrokerThread) -> BrokerThread:
+    return broker_with_logins
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

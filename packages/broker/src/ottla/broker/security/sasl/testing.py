@@ -1,4 +1,4 @@
-"""For tests: logins byte for byte, over one connection to a broker."""
+"""For tests: the settings of a broker with logins, and logins byte for byte over one connection."""
 
 from __future__ import annotations
 
@@ -26,6 +26,22 @@ from ottla.protocol.messages.scram_credentials import (
 from ottla.protocol.schema import Message
 
 BOUND_S = 60.0
+
+PASSWORD = "correct horse"
+"""That of alice, a user of `PLAIN_LINE`."""
+PLAIN_LINE = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="admin" password="admin-secret" user_admin="admin-secret" user_alice="{PASSWORD}";'
+)
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+SETTINGS = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "security.inter.broker.protocol": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_LINE,
+}
+"""The settings of a broker whose clients log in."""
 
 
 class Wire:
