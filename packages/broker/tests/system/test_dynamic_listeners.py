@@ -191,6 +191,16 @@ async def test_a_change_that_kafka_refuses_is_refused(
         assert await registered(broker) == before
 
 
+async def test_the_listener_of_the_controller_stays(coordinator: EmbeddedCoordinator, tmp_path: Path) -> None:
+    port = free_port()
+    control = {"listeners": at(port, 0), "control.plane.listener.name": "MORE", **OF_BROKERS}
+    async with broker_on(coordinator, tmp_path, port, **control) as broker:
+        with pytest.raises(InvalidConfig, match=r"control\.plane\.listener\.name must be one of PLAINTEXT"):
+            await alter(broker, listeners=at(port))
+
+        assert set(await registered(broker)) == {"PLAINTEXT", "MORE"}
+
+
 async def test_a_port_that_is_taken_is_refused(coordinator: EmbeddedCoordinator, tmp_path: Path) -> None:
     port = free_port()
     with socket.create_server(("127.0.0.1", 0)) as other:
