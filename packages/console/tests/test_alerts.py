@@ -48,6 +48,37 @@ def look(
     return Look("local", state, {"billing": progress}, {ORDERS: end})
 
 
+def test_a_group_whose_coordinator_is_silent_keeps_its_alerts() -> None:
+    alerts = Alerts([Rule("behind", "lag")])
+    assert [event.kind for event in alerts.step(look(7), 0)] == ["raised"]
+
+    silent = replace(look(), progress={}, silent_groups=frozenset({"billing"}))
+    assert alerts.step(silent, 60) == []
+    assert [event.kind for event in alerts.step(replace(look(), progress={}), 120)] == ["cleared"]
+
+
+async def test_a_webhook_that_does_not_speak_http_is_asked_again() -> None:
+    requests, is_sent = 0, asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"what?\r\n\r\n" if requests == 1 else b"HTTP/1.1 204 Yes\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        if requests > 1:
+            is_sent.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        webhook = Webhook(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", first_pause_s=0)
+        running = tasks.create_task(webhook.run())
+        webhook.put(Event(0, "raised", "behind", "local", "billing", "billing lags"))
+        await is_sent.wait()
+        running.cancel()
+
+
 @pytest.mark.parametrize(
     ("kind", "well", "ill", "subject"),
     [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ottla.console.watch.collecting import Look
-from ottla.console.watch.rule_files import Rule
+from ottla.console.watch.rule_files import GROUP_KINDS, Rule
 from ottla.console.watch.rules import Finding, findings
 
 MOST_EVENTS: Final = 1_000
@@ -42,7 +42,7 @@ class Alert:
 class Alerts:
     """The state of all rules over the looks at all clusters.
 
-    A cluster that is not looked at keeps its alerts: silence of a cluster clears nothing.
+    A cluster that is not looked at keeps its alerts: silence of a cluster or a coordinator clears nothing.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -64,7 +64,7 @@ class Alerts:
         earlier = self._earlier.get(look.cluster)
         for rule in self.rules:
             found = {finding.subject: finding for finding in findings(rule, look, earlier)}
-            events += self._cleared(rule, look.cluster, found, at_s)
+            events += self._cleared(rule, look, found, at_s)
             events += [
                 event
                 for finding in found.values()
@@ -84,8 +84,14 @@ class Alerts:
         alert.is_raised = True
         return Event(at_s, "raised", rule.name, cluster, finding.subject, finding.text, rule.silent)
 
-    def _cleared(self, rule: Rule, cluster: str, found: dict[str, Finding], at_s: int) -> list[Event]:
-        over = [key for key in self._held if key[:2] == (rule.name, cluster) and key[2] not in found]
+    def _cleared(self, rule: Rule, look: Look, found: dict[str, Finding], at_s: int) -> list[Event]:
+        cluster = look.cluster
+        unknown = look.silent_groups if rule.kind in GROUP_KINDS else frozenset[str]()
+        over = [
+            key
+            for key in self._held
+            if key[:2] == (rule.name, cluster) and key[2] not in found and key[2] not in unknown
+        ]
         events = []
         for key in over:
             alert = self._held.pop(key)

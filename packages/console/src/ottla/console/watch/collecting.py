@@ -43,6 +43,8 @@ class Look:
     state: ClusterState
     progress: Mapping[str, GroupProgress] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    silent_groups: frozenset[str] = frozenset()
+    """Groups whose coordinators did not answer."""
 
 
 def values_of(look: Look) -> dict[Series, float]:
@@ -97,9 +99,16 @@ class Collector:
             return
         at_s = self._now_ms() // 1_000
         self.latest[cluster.name] = look, at_s
-        if self._on_look is not None:
-            self._on_look(look, at_s)
+        self._report(look, at_s)
         await self._keep(self._history.add(at_s, values_of(look)))
+
+    def _report(self, look: Look, at_s: int) -> None:
+        if self._on_look is None:
+            return
+        try:
+            self._on_look(look, at_s)
+        except Exception:  # the watch goes on
+            _log.exception("rules cannot be judged", extra={"cluster": look.cluster})
 
     async def _keep(self, change: Awaitable[None]) -> None:
         """Change the history; a full disk leaves a gap, and the pages go on."""
@@ -126,7 +135,8 @@ async def look_at(cluster: ShownCluster) -> Look:
     progress = {group: found for group, found in zip(groups, read_all, strict=True) if found is not None}
     partitions = [health.partition for health in state.partitions]
     watched = [partition for partition in partitions if not partition.topic.startswith("__")]
-    return Look(cluster.name, state, progress, await _ends(await cluster.admin(), watched))
+    ends = await _ends(await cluster.admin(), watched)
+    return Look(cluster.name, state, progress, ends, frozenset(groups) - progress.keys())
 
 
 def _present(sample: Sample[T]) -> T:

@@ -24,6 +24,10 @@ KINDS: Final = (
 )  # fmt: skip
 
 
+GROUP_KINDS: Final = ("lag", "lag_growing", "no_members")
+"""The kinds whose subjects are groups."""
+
+
 class RuleError(SettingError):
     """A file of rules cannot be read; the message says what to change."""
 

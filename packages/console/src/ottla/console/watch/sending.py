@@ -7,6 +7,7 @@ import json
 import logging
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Final
 
 from ottla.console.watch.alerts import Event
@@ -45,10 +46,13 @@ class Webhook:
             try:
                 await asyncio.to_thread(self._post, event)
                 return
-            except (OSError, ValueError) as error:  # URLError and HTTPError are OSErrors
-                # The address may hold a secret in its path: it stands in no log.
+            except (OSError, ValueError, HTTPException) as error:  # URLError and HTTPError are OSErrors
+                # The address may hold a secret in its path, and other errors its text: it stands in no log.
+                reason = str(error) if isinstance(error, OSError) else type(error).__name__
+                if isinstance(error, urllib.error.HTTPError):
+                    error.close()
                 _log.warning(
-                    "the webhook did not take an alert, attempt %d of %d: %s", attempt, ATTEMPTS, error
+                    "the webhook did not take an alert, attempt %d of %d: %s", attempt, ATTEMPTS, reason
                 )
             if attempt < ATTEMPTS:
                 await asyncio.sleep(pause_s)
