@@ -14,10 +14,13 @@ import pytest
 
 from ottla.admin import Admin
 from ottla.admin.configs import BROKER
+from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.config import broker_config_from
 from ottla.broker.security.sasl.testing import Wire, logs_in
 from ottla.broker.security.tls.testing import Authority
 from ottla.broker.server.broker import Broker
+from ottla.broker.server.broker_listeners import BrokerListeners
+from ottla.broker.server.listener_logins import BrokerLogins
 from ottla.broker.testing import free_port
 from ottla.client.config import Address
 from ottla.client.connection import Connection
@@ -110,6 +113,26 @@ async def test_a_listener_is_added_registered_and_there_after_a_restart(
 def known_listeners(broker: Broker) -> set[str]:
     found = broker.services.metadata.broker(1)
     return set(found.endpoints) if found else set()
+
+
+async def test_a_listener_whose_logins_cannot_begin_stays_closed(
+    coordinator: EmbeddedCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def no_logins() -> BrokerLogins:
+        raise StartupRefused("no users can be read")
+
+    port, more = free_port(), free_port()
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{more}",
+        "listener.security.protocol.map": PROTOCOLS,
+        "listener.name.login.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    }
+    async with broker_on(coordinator, tmp_path, port) as broker:
+        listeners = BrokerListeners(broker._server, broker.tls, no_logins)
+        await listeners.change(broker_config_from(settings))
+
+        assert not is_open(more)
+    assert "listener not opened" in caplog.text
 
 
 async def test_a_removed_listener_takes_its_connections_with_it(

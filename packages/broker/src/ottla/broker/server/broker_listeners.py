@@ -89,6 +89,8 @@ class BrokerListeners:
         tls = self._tls.of(listener.name)
         if tls is None and listener.security_protocol in WITH_TLS:
             raise OSError(f"{listener} has no certificate that can be used")
+        if self._logins is None and has_logins(listener):
+            raise OSError(f"{listener} has no logins that can be used")
         ports = [other.port for other in config.parsed_listeners if other.port]
         self._bound[listener] = await self._server.listen(
             listener.name,
