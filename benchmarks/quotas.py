@@ -3,7 +3,7 @@
 Java's, librdkafka's and Ottla's clients produce, fetch, and ask for metadata as fast as they can: one client
 with a quota, twenty that share one, and twenty with one each. After the first full window their rates are
 counted for a minute, as parts of their quotas. A client without a quota produces fifty small records a second
-meanwhile: its 99th percentile, before and during that.
+meanwhile: its 99th percentile, before and during that, and during that at an idle broker.
 
 The windows are Kafka's defaults, eleven of a second; `--windows` shortens them.
 
@@ -62,7 +62,7 @@ SIZE: Final = 10_000
 LIMITS: Final = {
     ("produce", "one"): 100_000.0, ("produce", "shared"): 200_000.0, ("produce", "own"): 20_000.0,
     ("fetch", "one"): 100_000.0, ("fetch", "shared"): 200_000.0, ("fetch", "own"): 20_000.0,
-    ("request", "one"): 0.5, ("request", "shared"): 1.0, ("request", "own"): 0.1,
+    ("request", "one"): 0.2, ("request", "shared"): 0.5, ("request", "own"): 0.05,
 }  # fmt: skip
 TOPIC: Final = "filled"
 TOPIC_RECORDS: Final = 500
@@ -320,6 +320,8 @@ class Figures(NamedTuple):
     """Times to an acknowledgement of the client without a quota, before the others began."""
     loaded_ms: list[float]
     """The same while they were counted."""
+    elsewhere_ms: list[float]
+    """The same meanwhile, at an idle broker on the machine: what the other clients' own work costs it."""
 
 
 async def prepare(servers: str) -> None:
@@ -365,7 +367,7 @@ def acknowledged_in_ms(servers: str, from_s: float, until_s: float) -> list[floa
     return taken
 
 
-def measure(limiting: Limiting, folder: Path, windows: int, seconds: float) -> Figures:
+def measure(limiting: Limiting, idle: Contender, folder: Path, windows: int, seconds: float) -> Figures:
     servers = limiting.broker.bootstrap_servers
     asyncio.run(prepare(servers))
     quiet(limiting.broker)
@@ -373,9 +375,10 @@ def measure(limiting: Limiting, folder: Path, windows: int, seconds: float) -> F
     begin_s = time.time() + STARTING_S
     from_s = begin_s + windows + SETTLING_S
     times = Times(begin_s, from_s, from_s + seconds)
-    with ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(2) as threads:
         loads = [start_load(kind, servers, times, folder) for kind in KINDS]
         percents = threads.submit(limiting.request_times, times)
+        elsewhere = threads.submit(acknowledged_in_ms, idle.bootstrap_servers, *times[1:])
         loaded_ms = acknowledged_in_ms(servers, times.from_s, times.until_s)
         got = dict(percents.result())
         for load in loads:
@@ -385,7 +388,7 @@ def measure(limiting: Limiting, folder: Path, windows: int, seconds: float) -> F
                     got[client_id] = got.get(client_id, 0) + int(amount) / seconds
     limits = dict(limits_by_client_id())
     parts = {client_id: got.get(client_id, 0) / limit for client_id, limit in limits.items()}
-    return Figures(parts, quiet_ms, loaded_ms)
+    return Figures(parts, quiet_ms, loaded_ms, elsewhere.result())
 
 
 def limits_by_client_id() -> Iterator[tuple[str, float]]:
@@ -419,6 +422,7 @@ def report(figures: Mapping[str, Figures]) -> None:
     rows = [
         ("before", *(percentile_99(figures[name].quiet_ms) for name in names)),
         ("beside 369 limited clients", *(percentile_99(figures[name].loaded_ms) for name in names)),
+        ("beside them, at an idle broker", *(percentile_99(figures[name].elsewhere_ms) for name in names)),
     ]
     show("99th percentile of a client without a quota", rows, ("", *names))
 
@@ -439,8 +443,13 @@ def main() -> None:
         del contenders["kafka 3.9"]
     figures = {}
     for name, start in contenders.items():
-        with tempfile.TemporaryDirectory() as folder, start(Path(folder), settings) as limiting:
-            figures[name] = measure(limiting, Path(folder), options.windows, options.seconds)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            start(Path(folder), settings) as limiting,
+            ottla(Path(folder, "idle"), {"num.partitions": "3"}) as idle,
+        ):
+            asyncio.run(prepare(idle.bootstrap_servers))
+            figures[name] = measure(limiting, idle, Path(folder), options.windows, options.seconds)
             print(f"  {name}: measured", flush=True)
     report(figures)
 

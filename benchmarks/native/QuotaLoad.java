@@ -52,7 +52,7 @@ public class QuotaLoad {
             switch (parts[0]) {
                 case "produce" -> loads.add(producing(settings, parts[2], counted));
                 case "fetch" -> loads.add(fetching(settings, parts[2], counted));
-                default -> loads.add(asking(settings, counted));
+                default -> loads.add(asking(settings, parts[2], counted));
             }
         }
         Thread.sleep(Math.max(0, beginMs - System.currentTimeMillis()));
@@ -101,12 +101,12 @@ public class QuotaLoad {
         };
     }
 
-    static Runnable asking(Properties settings, AtomicLong counted) {
+    static Runnable asking(Properties settings, String topic, AtomicLong counted) {
         Admin admin = Admin.create(settings);
         Runnable ask = () -> {
             while (goesOn()) {
                 try {
-                    admin.describeCluster().nodes().get();
+                    admin.describeTopics(List.of(topic)).allTopicNames().get();
                     count(counted, 1);
                 } catch (Exception error) {
                     System.err.println(error);
