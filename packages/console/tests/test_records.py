@@ -265,3 +265,16 @@ async def test_a_long_value_is_shown_in_part_with_a_link_to_all_of_it(
     assert "Show all of 879\u00a0KiB" in listed.text
     assert len(one.text) > 900_000
     assert (await console.get("/c/local/topics/long/record?partition=0&offset=1")).status_code == 404
+
+
+async def test_a_window_unfolds_no_more_batches_than_it_shows(address: str, admin: Admin) -> None:
+    await admin.topics.create("folded")
+    async with Producer(bootstrap_servers=address, compression_type="gzip", linger_ms=0) as producer:
+        for number in range(6):
+            await producer.send_and_wait("folded", b"%d" % number)
+
+    first = await read_window(admin.cluster, TopicPartition("folded", 0), 0, 6, 2)
+    second = await read_window(admin.cluster, TopicPartition("folded", 0), first.end, 6, 9)
+
+    assert (values(list(first.records)), first.end) == ([0, 1], 2)
+    assert (values(list(second.records)), second.end) == ([2, 3, 4, 5], 6)

@@ -24,6 +24,8 @@ from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
 Start = Literal["newest", "beginning", "offset", "time"]
+READ_S: Final = 30.0
+"""How long a page reads."""
 COUNTS: Final = (50, 100, 500)
 MOST_LINK: Final = 16_384
 """Bytes of a link that every browser and server takes."""
@@ -78,9 +80,12 @@ async def records(request: Request, cluster: ShownCluster) -> Response:
     try:
         partitions = await _partitions(cluster, topic)
         wanted = wanted_records(request.query_params)
-        found = await _read(cluster, topic, partitions, wanted)
+        async with asyncio.timeout(READ_S):
+            found = await _read(cluster, topic, partitions, wanted)
     except NoSuchTopic:
         raise HTTPException(404, f"there is no topic {topic!r} in cluster {cluster.name}") from None
+    except TimeoutError:
+        failure = f"the records were not there within {READ_S:g} s: choose one partition"
     except (Unclear, ClientError, KafkaError) as error:
         failure = " ".join(str(error).split())
     return respond(

@@ -196,7 +196,7 @@ async def read_window(cluster: Cluster, partition: TopicPartition, start: int, e
         if at >= end or len(records) >= most:
             break
         try:
-            found, after = await _fetch(cluster, partition, at)
+            found, after = await _fetch(cluster, partition, at, most - len(records))
         except OffsetOutOfRange:
             return Window(start, end, tuple(records))
         records += (record for record in found if record.offset < end)
@@ -208,8 +208,10 @@ async def read_window(cluster: Cluster, partition: TopicPartition, start: int, e
     return Window(start, min(at, end), tuple(records[:most]))
 
 
-async def _fetch(cluster: Cluster, partition: TopicPartition, offset: int) -> tuple[list[ShownRecord], int]:
-    """Return the records of one fetch, and the offset after them."""
+async def _fetch(
+    cluster: Cluster, partition: TopicPartition, offset: int, most: int
+) -> tuple[list[ShownRecord], int]:
+    """Return the records of one fetch, one more than `most` if there are more, and the offset after it."""
     answer = await _ask(cluster, partition, offset, _COMMITTED)
     stable_end = None
     if not answer.records and offset < answer.high_watermark:
@@ -218,7 +220,7 @@ async def _fetch(cluster: Cluster, partition: TopicPartition, offset: int) -> tu
     data = memoryview(answer.records or b"")
     aborted = answer.aborted_transactions or ()
     # Decompression of a megabyte and more is no work for the loop.
-    return await asyncio.to_thread(_decoded, partition.partition, data, offset, aborted, stable_end)
+    return await asyncio.to_thread(_decoded, partition.partition, data, offset, aborted, stable_end, most)
 
 
 def _decoded(
@@ -227,11 +229,14 @@ def _decoded(
     offset: int,
     aborted: Sequence[AbortedTransaction],
     stable_end: int | None,
+    most: int,
 ) -> tuple[list[ShownRecord], int]:
+    """Unfold batch after batch, and no more of them than are shown: a megabyte may hold gigabytes."""
     after = offset
     for batch in split_batches(data, torn_tail=True):
         after = read_header(batch).next_offset if magic_at(batch) == 2 else _base_offset(batch) + 1
-    return list(shown_records(partition, data, offset, aborted=aborted, stable_end=stable_end)), after
+    shown = shown_records(partition, data, offset, aborted=aborted, stable_end=stable_end)
+    return list(islice(shown, most + 1)), after
 
 
 async def _ask(cluster: Cluster, partition: TopicPartition, offset: int, isolation: int) -> PartitionData:
