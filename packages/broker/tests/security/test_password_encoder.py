@@ -9,8 +9,8 @@ import re
 import pytest
 
 from ottla.broker.config import BrokerConfig, ConfigError, broker_config_from
-from ottla.broker.config.password_encoder import CBC, DIGESTS, GCM, MOST_ITERATIONS
-from ottla.broker.security.password_encoder import PasswordEncoder, UndecodablePassword
+from ottla.broker.config.password_encoder import CBC, DIGESTS, GCM, MOST_ITERATIONS, UndecodablePassword
+from ottla.broker.security.password_encoder import PasswordEncoder
 
 SECRET = "a secret=1"
 PASSWORD = "p\u00e4ss,word:\U0001f600"

@@ -30,7 +30,6 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import ACL, Id
 
 from ottla.zookeeper.client_security import ClientSecurity, SecuritySettingError, TlsSettings
-from ottla.zookeeper.digest_md5 import DigestMd5Client, RefusedLogin
 from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperError, error_for
 from ottla.zookeeper.session import NULL, Acl, Check, Create, Delete, Operation, SetData, Stat
 
@@ -226,6 +225,8 @@ def _log_in_by_digest_md5(connection: Any, username: str, password: str) -> None
 
     A connection that breaks meanwhile is one more to try; kazoo would take it for a refusal, and end.
     """
+
+    from ottla.zookeeper.digest_md5 import DigestMd5Client, RefusedLogin  # for such a login only
 
     def authenticate(host: str, timeout: float) -> None:
         login, token, xid = DigestMd5Client(username, password), b"", 0

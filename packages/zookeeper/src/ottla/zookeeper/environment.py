@@ -5,7 +5,7 @@ The embedded coordinator's service takes both as arguments; tasks measure time b
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Callable
 from typing import Final
@@ -24,9 +24,9 @@ def now_ms() -> int:
 
 def new_password() -> bytes:
     """Return a session's password: unguessable bytes."""
-    return secrets.token_bytes(PASSWORD_BYTES)
+    return os.urandom(PASSWORD_BYTES)
 
 
 def new_secret() -> str:
     """Return an unguessable secret in printable characters."""
-    return secrets.token_hex(SECRET_BYTES)
+    return os.urandom(SECRET_BYTES).hex()

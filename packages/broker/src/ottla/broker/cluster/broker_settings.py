@@ -23,8 +23,8 @@ from ottla.broker.config import (
     values_of,
     why_no_setting,
 )
+from ottla.broker.config.password_encoder import UndecodablePassword
 from ottla.broker.runtime.frozen_classes import frozen, replace
-from ottla.broker.security.password_encoder import PasswordEncoder, UndecodablePassword
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
 from ottla.zookeeper.session import BadVersion, NodeExists
 from ottla.zookeeper.znodes import ConfigEntity
@@ -32,6 +32,7 @@ from ottla.zookeeper.znodes import ConfigEntity
 if TYPE_CHECKING:
     from random import Random
 
+    from ottla.broker.security.password_encoder import PasswordEncoder
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,11 @@ class DynamicPasswords:
 
     def __init__(self, config: BrokerConfig, random: Random) -> None:
         def encoder(secret: str | None) -> PasswordEncoder | None:
-            return None if secret is None else PasswordEncoder(secret, config, random.randbytes)
+            if secret is None:
+                return None
+            from ottla.broker.security.password_encoder import PasswordEncoder  # for such a secret only
+
+            return PasswordEncoder(secret, config, random.randbytes)
 
         self._encoder = encoder(config.password_encoder_secret)
         self._old_encoder = encoder(config.password_encoder_old_secret)

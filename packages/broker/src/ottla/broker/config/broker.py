@@ -8,15 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.config.authorization import AuthorizationSettings
-from ottla.broker.config.compression import (
-    COMPRESSION_TYPES,
-    DEFAULT_GZIP_LEVEL,
-    DEFAULT_LZ4_LEVEL,
-    DEFAULT_ZSTD_LEVEL,
-    LZ4_LEVEL,
-    ZSTD_LEVEL,
-    gzip_level,
-)
 from ottla.broker.config.metrics import MetricsSettings
 from ottla.broker.config.network import NetworkSettings, RequestLimits
 from ottla.broker.config.password_encoder import PasswordEncoderSettings
@@ -26,13 +17,36 @@ from ottla.broker.config.tls import TlsSettings
 from ottla.broker.config.transactions import TransactionSettings
 from ottla.broker.config.zookeeper_client import ZooKeeperClientSettings
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.client.config_definition import MAX_INT, MAX_LONG, at_least, between, each_of, one_of, setting
+from ottla.client.config_definition import (
+    MAX_INT,
+    MAX_LONG,
+    Check,
+    at_least,
+    between,
+    each_of,
+    one_of,
+    setting,
+)
 
 _HOUR_MS = 3_600_000
 _CLUSTER: Final = "cluster-wide"
 _NOTHING_TO_PURGE: Final = (
     "Accepted for compatibility: a request that waits leaves its queue as it ends, so nothing is purged."
 )
+
+
+# Codecs and levels that a broker or a topic may compress with (KIP-390).
+COMPRESSION_TYPES: Final = ("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd")
+DEFAULT_GZIP_LEVEL: Final = -1
+DEFAULT_LZ4_LEVEL: Final = 9
+DEFAULT_ZSTD_LEVEL: Final = 3
+LZ4_LEVEL: Final[Check] = between(1, 17)
+ZSTD_LEVEL: Final[Check] = between(-131_072, 22)
+
+
+def gzip_level(level: int) -> str | None:
+    """Accept 1 to 9, and -1 for the codec's default."""
+    return None if level == DEFAULT_GZIP_LEVEL or 1 <= level <= 9 else "must be between 1 and 9, or -1"
 
 
 @frozen(kw_only=True)

@@ -59,3 +59,7 @@ class PasswordEncoderSettings:
     password_encoder_iterations: int = setting(
         4_096, "Iterations by which the key is derived.", at_least(1024), _iterations
     )
+
+
+class UndecodablePassword(ValueError):
+    """A text is no encrypted password, or was encrypted with another secret. The message has no secret."""

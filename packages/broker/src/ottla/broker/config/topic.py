@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from ottla.broker.config.broker import BrokerConfig
-from ottla.broker.config.compression import (
+from ottla.broker.config.broker import (
     COMPRESSION_TYPES,
     DEFAULT_GZIP_LEVEL,
     DEFAULT_LZ4_LEVEL,
     DEFAULT_ZSTD_LEVEL,
     LZ4_LEVEL,
     ZSTD_LEVEL,
+    BrokerConfig,
     gzip_level,
 )
 from ottla.broker.config.keys import keys_of

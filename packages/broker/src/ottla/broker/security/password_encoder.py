@@ -20,16 +20,13 @@ from ottla.broker.config.password_encoder import (
     KEY_BITS,
     MOST_ITERATIONS,
     PasswordEncoderSettings,
+    UndecodablePassword,
 )
 
 _SALT_BYTES: Final = 256
 _BLOCK_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _TAG_BITS: Final = 128
-
-
-class UndecodablePassword(ValueError):
-    """A text is no encrypted password, or was encrypted with another secret. The message has no secret."""
 
 
 class PasswordEncoder:

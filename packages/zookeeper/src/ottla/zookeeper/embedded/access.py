@@ -48,6 +48,13 @@ def digest_of(secret: str) -> bytes:
     return f"{USER}:{secret}".encode()
 
 
+def is_same(given: bytes, secret: bytes) -> bool:
+    """Compare secrets in a time that does not depend on where they differ."""
+    import hmac  # for clients that show one
+
+    return hmac.compare_digest(given, secret)
+
+
 def credentials(secret: str) -> tuple[tuple[str, str], ...]:
     """Return the credentials of a connection, as `KazooSession` takes them."""
     return (("digest", digest_of(secret).decode()),)

@@ -6,13 +6,12 @@ durable before the frames that follow it are sent.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from ottla.zookeeper.digest_md5 import DigestMd5Server, RefusedLogin
 from ottla.zookeeper.embedded import wire
-from ottla.zookeeper.embedded.access import USER, digest_of
+from ottla.zookeeper.embedded.access import USER, digest_of, is_same
 from ottla.zookeeper.embedded.data_tree import Applied, SessionRecord, Transaction, Tree
 from ottla.zookeeper.embedded.wire import OpCode, Reader
 from ottla.zookeeper.environment import new_password
@@ -29,6 +28,9 @@ from ottla.zookeeper.errors import (
 from ottla.zookeeper.paths import digest_identity
 from ottla.zookeeper.session import Acl, Create, EventType, Operation
 from ottla.zookeeper.watches import WatchKind, WatchTable
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.digest_md5 import DigestMd5Server
 
 
 @dataclass(eq=False, slots=True)
@@ -180,7 +182,7 @@ class RequestProcessor:
 
     def _reconnect(self, client: Client, session_id: int, password: bytes, last_zxid: int) -> None:
         record = self.tree.sessions.get(session_id)
-        if record is None or not hmac.compare_digest(record.password, password):
+        if record is None or not is_same(record.password, password):
             self._send(client, wire.frame(wire.CONNECT_REPLY.pack(0, 0, 0) + wire.buffer(bytes(16)) + b"\0"))
             self.close(client)
         elif last_zxid > self.tree.zxid:
@@ -231,7 +233,7 @@ class RequestProcessor:
         reader.integer()
         scheme, identity = reader.text(), reader.buffer()
         if self.secret is not None:
-            if scheme != "digest" or not hmac.compare_digest(identity, digest_of(self.secret)):
+            if scheme != "digest" or not is_same(identity, digest_of(self.secret)):
                 self._answer(client, wire.AUTH_XID, AuthFailed.code)
                 self.close(client)
                 return
@@ -242,6 +244,8 @@ class RequestProcessor:
 
     def _log_in(self, client: Client, xid: int, token: bytes, secret: str) -> None:
         """Take one step of a login with DIGEST-MD5, the way of Apache's tools to show the secret."""
+        from ottla.zookeeper.digest_md5 import DigestMd5Server, RefusedLogin  # for such a login only
+
         login = client.login = client.login or DigestMd5Server(USER, secret)
         try:
             answer = login.step(token)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.config.compression import DEFAULT_LZ4_LEVEL
+from ottla.broker.config.broker import DEFAULT_LZ4_LEVEL
 from ottla.broker.log.append.batch_validation import MAX_OPENED_BYTES, TimestampLimits, check_size
 from ottla.broker.log.append.record_checks import check_records, reads_records, takes_long, validated
 from ottla.protocol.errors import InvalidRecord
