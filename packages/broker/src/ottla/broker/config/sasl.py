@@ -101,7 +101,7 @@ class SaslSettings:
     )
     sasl_kerberos_principal_to_local_rules: tuple[str, ...] = setting(
         ("DEFAULT",),
-        "Rules like RULE:[1:$1@$0](.*@EXAMPLE.COM)s/@.*// by which a name of Kerberos becomes a user; the "
+        "Rules like `RULE:[1:$1@$0](.*@EXAMPLE.COM)s/@.*//` by which a name of Kerberos becomes a user; the "
         "first that applies counts. DEFAULT takes the first component of a name in the default realm.",
         update=_PER_BROKER,
     )
