@@ -1,4 +1,4 @@
-"""What ACLs and quotas cost a broker, and how soon a change of them reaches open connections.
+"""The cost of ACLs and quotas for a broker, and how soon a change of them reaches open connections.
 
 The broker's CPU per request with both, against the same broker without them: they serve the same load in
 turns, twenty times; a third broker, without them too, shows how much two equal processes differ. The client

@@ -91,7 +91,7 @@ class Times(NamedTuple):
 
 
 class Counted:
-    """What one client got in the time that counts."""
+    """The share of one client in the time that counts."""
 
     def __init__(self, times: Times) -> None:
         self.times = times
@@ -312,7 +312,7 @@ def limiting_kafka(folder: Path, settings: Mapping[str, str]) -> Iterator[Limiti
 
 
 class Figures(NamedTuple):
-    """What one broker gave."""
+    """The figures of one broker."""
 
     parts: dict[str, float]
     """Of each client id: the part of its quota that it got."""

@@ -89,7 +89,7 @@ SETTINGS: Final = {
 
 @dataclass
 class Step:
-    """What stands under one heading of the page."""
+    """The text under one heading of the page."""
 
     broker: dict[str, str] = field(default_factory=dict)
     client: str = ""

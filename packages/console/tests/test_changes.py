@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from ottla.admin import TOPIC, Admin
-from ottla.broker.testing import BrokerProcess
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.console.settings import ClusterSettings
@@ -23,23 +22,6 @@ from ottla.console.web.fields import Unclear, settings, signed, time_ms, whole
 from ottla.producer import Producer
 from ottla.protocol.errors import GroupIdNotFound
 from ottla.protocol.topics import TopicPartition
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("data")) as started:
-        yield started
-
-
-@pytest.fixture
-def address(broker: BrokerProcess) -> str:
-    return f"127.0.0.1:{broker.port}"
-
-
-@pytest.fixture
-async def admin(address: str) -> AsyncIterator[Admin]:
-    async with Admin(address) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,23 +31,6 @@ from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
 BEGIN_MS = 1_767_225_600_000
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("data")) as started:
-        yield started
-
-
-@pytest.fixture
-def address(broker: BrokerProcess) -> str:
-    return f"127.0.0.1:{broker.port}"
-
-
-@pytest.fixture
-async def admin(address: str) -> AsyncIterator[Admin]:
-    async with Admin(address) as connected:
-        yield connected
 
 
 async def numbers(address: str, admin: Admin, topic: str, count: int, partitions: int = 3) -> None:

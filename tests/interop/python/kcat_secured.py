@@ -16,7 +16,7 @@ FILES = {
 
 
 class Refused(Exception):
-    """What kcat printed before it gave up, or while it went on trying."""
+    """The lines that kcat printed before it gave up, or while it went on trying."""
 
 
 def settings_of(case: Case) -> str:

@@ -15,7 +15,7 @@ from ottla.broker.security.password_encoder import PasswordEncoder
 SECRET = "a secret=1"
 PASSWORD = "p\u00e4ss,word:\U0001f600"
 OF_KAFKA = [
-    # What org.apache.kafka.security.PasswordEncoder of 3.9.1 wrote.
+    # Written by org.apache.kafka.security.PasswordEncoder of 3.9.1.
     (
         "initializationVector:ABZ6S9AnnlMA52I+dCkLxA==,keyLength:128,salt:pt3hRKeBN/v1W6IQ2XYy+fa0UySKERm"
         "zYz6FSmlEWcMAWXHXef15llRUBWypLzz71evl/ki0BgFBzjIn6atnbYuZnx6Hmo9r02BaFclM7W/TLq792CJrTESjxV89Z5U"

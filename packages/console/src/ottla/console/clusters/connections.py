@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -11,16 +11,13 @@ from typing import Any, Final, Self, TypeVar
 
 from ottla.admin import Admin, ClusterState, GroupListing
 from ottla.admin.groups import GroupProgress, read_progress
-from ottla.client.cluster import Topic
 from ottla.console.clusters.samples import FRESH_S, Sample, Sampled
 from ottla.console.settings import REQUEST_TIMEOUT_MS, ClusterSettings
 
 T = TypeVar("T")
 
-MOST_SAMPLES: Final = 500
+MOST_SAMPLES: Final = 2_000
 """Questions whose answers one cluster keeps; the one that was not read for longest goes first."""
-SLOW_FRESH_S: Final = 10.0
-"""How long an answer is shown that costs each broker a walk through its log directories."""
 
 
 class ShownCluster:
@@ -58,10 +55,6 @@ class ShownCluster:
         """Return brokers, partitions and log directories."""
         return await self._sample(("state",), lambda admin: admin.cluster_state())
 
-    async def topic(self, name: str) -> Sample[Topic]:
-        """Return the partitions of a topic."""
-        return await self._sample(("topic", name), lambda admin: admin.topics.describe(name))
-
     async def groups(self) -> Sample[list[GroupListing]]:
         """Return all groups."""
         return await self._sample(("groups",), lambda admin: admin.groups.list())
@@ -97,7 +90,8 @@ class ShownCluster:
 
         if (sampled := self._samples.get(key)) is None:
             if len(self._samples) >= MOST_SAMPLES:
-                del self._samples[min(self._samples, key=lambda known: self._samples[known].used_s)]
+                oldest = min(self._samples, key=lambda known: self._samples[known].used_s)
+                self._samples.pop(oldest).cancel()
             sampled = self._samples[key] = Sampled(ask, self._tasks, self._now_s, fresh_s=fresh_s)
         found: Sample[T] = await sampled.get()
         return found
@@ -131,7 +125,7 @@ class ShownClusters:
         finally:
             await self._stack.aclose()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[ShownCluster]:
         return iter(self._shown.values())
 
     def get(self, name: str) -> ShownCluster | None:
