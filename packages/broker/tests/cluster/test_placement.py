@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from ottla.broker.cluster.placement import assign_replicas, interleave_by_rack
+from ottla.broker.cluster.placement import assign_replicas, interleave_by_rack, new_id
 from ottla.protocol.errors import BrokerNotAvailable, InvalidPartitions, InvalidReplicationFactor
+from ottla.zookeeper.znodes.topics import encode_topic_id
 
 
 class Dice(Random):
@@ -91,3 +92,9 @@ def test_counts_below_one_and_an_empty_cluster_are_refused(
 ) -> None:
     with pytest.raises(error):
         assign_replicas(brokers, partitions, factor, random=Random(0))
+
+
+def test_an_id_of_a_topic_or_a_token_never_begins_with_a_dash() -> None:
+    random = Random(0)
+
+    assert not [text for _ in range(1_000) if (text := encode_topic_id(new_id(random))).startswith("-")]

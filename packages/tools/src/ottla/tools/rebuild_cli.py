@@ -62,7 +62,7 @@ def rebuild(log_dirs: tuple[Path, ...], coordinator_dir: Path | None) -> None:
 
 
 def _rebuild(directories: list[LogDirectory], coordinator_dir: Path | None) -> None:
-    from ottla.broker.cluster.placement import new_topic_id
+    from ottla.broker.cluster.placement import new_id
     from ottla.broker.runtime.environment import Environment
     from ottla.tools.rebuild import rebuild as rebuilt_from
     from ottla.zookeeper.embedded.salvage import salvage
@@ -81,7 +81,7 @@ def _rebuild(directories: list[LogDirectory], coordinator_dir: Path | None) -> N
             {path: znode.data for path, znode in kept.znodes.items()},
             cluster_id,
             is_whole=not kept.losses,
-            new_id=lambda: new_topic_id(chance),
+            new_id=lambda: new_id(chance),
             now_ms=now_ms(),
         )
         aside = _replace(place, _tree_of(made, kept))

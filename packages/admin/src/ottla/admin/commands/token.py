@@ -71,6 +71,7 @@ def renew(token_id: str, period_ms: int | None, bootstrap_server: str, propertie
     Examples:
       ottla token renew 8Ndk1vXqTb2wQ3 --profile production
       ottla token renew 8Ndk1vXqTb2wQ3 --period-ms 3600000
+      ottla token renew -- -b1vXqTb2wQ3  # an id that begins with a dash
     """
 
     async def use(admin: Admin) -> int:
@@ -91,6 +92,7 @@ def expire(token_id: str, period_ms: int | None, bootstrap_server: str, properti
     Examples:
       ottla token expire 8Ndk1vXqTb2wQ3
       ottla token expire 8Ndk1vXqTb2wQ3 --in-ms 60000
+      ottla token expire -- -b1vXqTb2wQ3  # an id that begins with a dash
     """
 
     async def use(admin: Admin) -> int:

@@ -10,12 +10,12 @@ import asyncio
 import base64
 import hmac
 import logging
-import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.broker.cluster.notifications import Notifications, quietly
+from ottla.broker.cluster.placement import new_id
 from ottla.broker.runtime.loop_budget import slices
 from ottla.broker.security.sasl.mechanisms import Identity
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential, ScramHash, ScramUser
@@ -28,6 +28,7 @@ from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
 from ottla.zookeeper.session import NodeExists, NoNode
 from ottla.zookeeper.znodes.delegation_tokens import DelegationToken
+from ottla.zookeeper.znodes.topics import encode_topic_id
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
@@ -128,9 +129,8 @@ class DelegationTokens:
         now_ms = int(self._environment.clock.now_ms())
         longest_ms = self._config.delegation_token_max_lifetime_ms
         ends_at_ms = now_ms + (longest_ms if lifetime_ms <= 0 else min(lifetime_ms, longest_ms))
-        number = uuid.UUID(int=self._environment.random.getrandbits(128), version=4)
         token = DelegationToken(
-            token_id=base64.urlsafe_b64encode(number.bytes).decode().rstrip("="),
+            token_id=encode_topic_id(new_id(self._environment.random)),
             owner=owner,
             requester=requester,
             renewers=tuple(renewers),

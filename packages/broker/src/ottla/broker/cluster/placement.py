@@ -161,9 +161,12 @@ def _spread(
     return replicas
 
 
-def new_topic_id(random: Random) -> uuid.UUID:
-    """Generate a topic id that does not begin with a dash, which command lines take for an option."""
+def new_id(random: Random) -> uuid.UUID:
+    """Generate the id of a topic or a delegation token.
+
+    As Kafka prints it, it never begins with a dash, which command lines take for an option.
+    """
     while True:
-        topic_id = uuid.UUID(int=random.getrandbits(128), version=4)
-        if not base64.urlsafe_b64encode(topic_id.bytes).startswith(b"-"):
-            return topic_id
+        made = uuid.UUID(int=random.getrandbits(128), version=4)
+        if not base64.urlsafe_b64encode(made.bytes).startswith(b"-"):
+            return made

@@ -19,7 +19,7 @@ from ottla.broker.cluster.placement import (
     encoded,
     for_bytes,
     for_partitions,
-    new_topic_id,
+    new_id,
     uncounted,
 )
 from ottla.broker.cluster.topic_settings import checked_overrides, create_topic, put_new_settings
@@ -147,9 +147,7 @@ class Topics:
     def _plan(self, topic: NewTopic) -> tuple[CreatedTopic, bytes, int]:
         """Return the topic, its znode's data, and how many of its partitions are this broker's."""
         replicas = {partition: tuple(brokers) for partition, brokers in self._place(topic).items()}
-        created = CreatedTopic(
-            topic.name, new_topic_id(self._environment.random), len(replicas), len(replicas[0])
-        )
+        created = CreatedTopic(topic.name, new_id(self._environment.random), len(replicas), len(replicas[0]))
         data = encoded(TopicAssignment(created.name, replicas, created.id))
         return created, data, self._count_mine(replicas.values())
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.cluster.placement import new_topic_id
+from ottla.broker.cluster.placement import new_id
 from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.controller import controllership, znode_requests
 from ottla.broker.controller.channels import Channels, Sender, Spawn
@@ -336,8 +336,8 @@ class Controller:
         self._see(self.broker_id)
         self._controllership_session = number
         machine = Machine(ControllerContext(self.broker_id, won.epoch), self._listener)
-        new_id = partial(new_topic_id, self._environment.random)
-        self._store = Store(self._session.bound(number), won, new_id, self._watch_topic)
+        make_id = partial(new_id, self._environment.random)
+        self._store = Store(self._session.bound(number), won, make_id, self._watch_topic)
         self._channels = Channels(self._connect, self._replied, self._spawn, self._metrics)
         self._machine = machine
         self._dirty_topics.clear()
