@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerProcess, free_port
+from ottla.console.cli import clusters
 
 
 def command(*arguments: str) -> list[str]:
@@ -80,3 +81,17 @@ def test_an_address_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "--listen names another" in done.stderr
+
+
+def test_a_profile_named_local_stands_beside_the_broker_that_the_command_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text('[local]\nbootstrap_servers = "kafka:9092"\n[other]\nbootstrap_servers = "o:9092"\n')
+    monkeypatch.setenv("OTTLA_PROFILES", str(profiles))
+
+    found = clusters(("local", "other"), "b:9092")
+    assert [(cluster.name, cluster.bootstrap_servers) for cluster in found] == [
+        ("b:9092", "b:9092"), ("local", "kafka:9092"), ("other", "o:9092"),
+    ]  # fmt: skip
+    assert [cluster.name for cluster in clusters(("other",), "b:9092")] == ["local", "other"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from ottla.console.clusters.samples import NoSample, Sampled
+from ottla.console.settings import clusters_of_profiles
+from ottla.console.testing import serving
 from ottla.protocol.errors import InvalidRequest
 
 
@@ -117,3 +120,25 @@ async def test_without_any_answer_the_page_says_why(tasks: asyncio.TaskGroup) ->
 
     with pytest.raises(NoSample, match="no broker"):
         await Sampled(ask, tasks, Clock()).get()
+
+
+async def test_pages_of_a_profile_without_its_password_file_say_which_file_is_missing(tmp_path: Path) -> None:
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text(
+        '[prod]\nbootstrap_servers = "127.0.0.1:1"\nsecurity_protocol = "SASL_PLAINTEXT"\n'
+        f'sasl_mechanism = "PLAIN"\nsasl_username = "anna"\nsasl_password = {{ file = "{tmp_path}/none" }}\n'
+    )
+    (cluster,) = clusters_of_profiles((), profiles)
+    async with serving(cluster, allows_changes=True) as console:
+        answers = [
+            await console.get(f"/c/prod/{page}")
+            for page in (
+                "",
+                "topics/x/records",
+                "change/create-topic",
+                "topics/x/record?partition=0&offset=0",
+            )
+        ]
+
+    assert [answer.status_code for answer in answers] == [503] * 4
+    assert all(f"{tmp_path}/none" in answer.text for answer in answers)

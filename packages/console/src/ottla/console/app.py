@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from ottla.client.environment import monotonic_s
 from ottla.console.changes.audit import AuditLog
 from ottla.console.clusters.connections import ShownClusters
+from ottla.console.logins.access import OWNER, Viewer
 from ottla.console.pages import respond
 from ottla.console.pages.access import access
 from ottla.console.pages.alerts import alerts as alerts_page
@@ -32,6 +33,7 @@ from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.topics import topic, topics
 from ottla.console.pages.transactions import transactions
 from ottla.console.pages.watched import metrics, points
+from ottla.console.records.masking import MaskRule
 from ottla.console.settings import ConsoleSettings
 from ottla.console.watch.alerts import Alerts
 from ottla.console.watch.collecting import Collector, Look
@@ -51,6 +53,8 @@ class Shared(TypedDict):
     history: History
     collector: Collector
     alerts: Alerts
+    viewer: Viewer
+    mask_rules: tuple[MaskRule, ...]
 
 
 def application(settings: ConsoleSettings) -> Starlette:
@@ -113,7 +117,10 @@ async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
         running = [tasks.create_task(collector.run(), name="collector")]
         if webhook is not None:
             running.append(tasks.create_task(webhook.run(), name="webhook"))
-        yield {"clusters": clusters, "history": history, "collector": collector, "alerts": alerts}
+        yield {
+            "clusters": clusters, "history": history, "collector": collector, "alerts": alerts,
+            "viewer": OWNER, "mask_rules": (),
+        }  # fmt: skip
         for task in running:
             task.cancel()
 

@@ -75,7 +75,7 @@ def console(
 
     try:
         settings = _settings(
-            _clusters(profiles, bootstrap_server), listen, names, history, rules, allow_changes
+            clusters(profiles, bootstrap_server), listen, names, history, rules, allow_changes
         )
         serve(settings, lambda url: click.echo(f"Open {url} (Ctrl-C ends the console)."))
     except (ConsoleRefused, SettingError, ValueError) as error:
@@ -108,15 +108,18 @@ def _settings(
     )
 
 
-def _clusters(profiles: tuple[str, ...], bootstrap_server: str | None) -> tuple[ClusterSettings, ...]:
+def clusters(profiles: tuple[str, ...], bootstrap_server: str | None) -> tuple[ClusterSettings, ...]:
+    """Return the clusters of the command's options. Raises ProfileError, ConsoleRefused."""
     from ottla.client.config import ClientConfig
     from ottla.client.profiles import read_profiles
     from ottla.console.settings import ClusterSettings, clusters_of_profiles
 
     if bootstrap_server is None and (profiles or read_profiles()):
         return clusters_of_profiles(profiles)
-    direct = ClusterSettings("local", bootstrap_server or DEFAULT_BOOTSTRAP, ClientConfig)
-    return (direct, *(clusters_of_profiles(profiles) if profiles else ()))
+    chosen = clusters_of_profiles(profiles) if profiles else ()
+    servers = bootstrap_server or DEFAULT_BOOTSTRAP
+    name = servers if any(cluster.name == "local" for cluster in chosen) else "local"
+    return (ClusterSettings(name, servers, ClientConfig), *chosen)
 
 
 @click.group()

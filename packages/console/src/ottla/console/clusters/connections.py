@@ -11,7 +11,9 @@ from typing import Any, Final, Self, TypeVar
 
 from ottla.admin import Admin, ClusterState, GroupListing
 from ottla.admin.groups import GroupProgress, read_progress
-from ottla.console.clusters.samples import FRESH_S, Sample, Sampled
+from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
+from ottla.console.logins.access import OWNER, Need, Role, Viewer, seen_progress, seen_state
+from ottla.console.records.masking import Mask, MaskRule, mask_of
 from ottla.console.settings import REQUEST_TIMEOUT_MS, ClusterSettings
 
 T = TypeVar("T")
@@ -20,8 +22,8 @@ MOST_SAMPLES: Final = 2_000
 """Questions whose answers one cluster keeps; the one that was not read for longest goes first."""
 
 
-class ShownCluster:
-    """One cluster: an admin client, connected with the first question, and what was asked of it."""
+class Connection:
+    """The connection to one cluster: an admin client, connected with the first question, and the answers."""
 
     def __init__(
         self, settings: ClusterSettings, tasks: asyncio.TaskGroup, stack: AsyncExitStack,
@@ -38,11 +40,13 @@ class ShownCluster:
         self._samples: dict[tuple[str, ...], Sampled[Any]] = {}
 
     async def admin(self) -> Admin:
-        """Return the connected client. Raises ClientError, SettingError."""
+        """Return the connected client. Raises ClientError, and NoSample where a secret cannot be read."""
         async with self._connecting:
             if self._admin is None:
-                # Secrets of a profile may come from a command, which takes its time.
-                config = await asyncio.to_thread(self._settings.config)
+                try:  # secrets of a profile may come from a command, which takes its time
+                    config = await asyncio.to_thread(self._settings.config)
+                except (ValueError, OSError) as error:
+                    raise NoSample(" ".join(str(error).split())) from None
                 bounded = replace(
                     config, request_timeout_ms=REQUEST_TIMEOUT_MS, bootstrap_timeout_ms=REQUEST_TIMEOUT_MS,
                     default_api_timeout_ms=2 * REQUEST_TIMEOUT_MS,
@@ -50,27 +54,6 @@ class ShownCluster:
                 admin = Admin(self.bootstrap_servers, bounded)
                 self._admin = await self._stack.enter_async_context(admin)
             return self._admin
-
-    async def state(self) -> Sample[ClusterState]:
-        """Return brokers, partitions and log directories."""
-        return await self._sample(("state",), lambda admin: admin.cluster_state())
-
-    async def groups(self) -> Sample[list[GroupListing]]:
-        """Return all groups."""
-        return await self._sample(("groups",), lambda admin: admin.groups.list())
-
-    async def progress(self, group: str) -> Sample[GroupProgress]:
-        """Return the members and the lag of a group."""
-        return await self._sample(
-            ("progress", group),
-            lambda admin: read_progress(admin.groups, admin.offsets, admin.topics, group),
-        )
-
-    async def ask(
-        self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
-    ) -> Sample[T]:
-        """Return the answer to a question of a page, which `key` names."""
-        return await self._sample(("page", *key), question, fresh_s=fresh_s)
 
     def forget(self) -> None:
         """Ask everything again at the next look."""
@@ -82,9 +65,11 @@ class ShownCluster:
         for sampled in self._samples.values():
             sampled.cancel()
 
-    async def _sample(
+    async def sample(
         self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
     ) -> Sample[T]:
+        """Return the answer to a question, which `key` names."""
+
         async def ask() -> T:
             return await question(await self.admin())
 
@@ -97,6 +82,73 @@ class ShownCluster:
         return found
 
 
+class ShownCluster:
+    """One cluster as its viewer may see it: the topics and groups of other people are left out.
+
+    `ask` and `admin` answer everything: their pages ask `may` for that which they show, or declare in their
+    route that they need the whole cluster.
+    """
+
+    def __init__(
+        self, connection: Connection, viewer: Viewer = OWNER, mask_rules: tuple[MaskRule, ...] = ()
+    ) -> None:
+        self.name = connection.name
+        self.bootstrap_servers = connection.bootstrap_servers
+        self.viewer = viewer
+        self._connection = connection
+        self._mask_rules = mask_rules
+
+    def seen_by(self, viewer: Viewer, mask_rules: tuple[MaskRule, ...]) -> ShownCluster:
+        """Return the same cluster for a viewer."""
+        return ShownCluster(self._connection, viewer, mask_rules)
+
+    def may(self, role: Role = Role.VIEWER, *, topic: str | None = None, group: str | None = None) -> bool:
+        """Whether the viewer has a role over a topic or group; over the whole cluster where none is named."""
+        is_whole = topic is None and group is None
+        return self.viewer.may(Need(role, self.name, topic, group, is_whole))
+
+    def mask(self, topic: str) -> Mask:
+        """Return the parts of a topic's records that the viewer may not read."""
+        return mask_of(self._mask_rules, self.viewer, self.name, topic)
+
+    async def admin(self) -> Admin:
+        """Return the connected client. Raises ClientError, NoSample."""
+        return await self._connection.admin()
+
+    async def state(self) -> Sample[ClusterState]:
+        """Return brokers, partitions and log directories."""
+        found = await self._sample(("state",), lambda admin: admin.cluster_state())
+        return replace(found, value=seen_state(self.viewer, self.name, found.value))
+
+    async def groups(self) -> Sample[list[GroupListing]]:
+        """Return all groups."""
+        found = await self._sample(("groups",), lambda admin: admin.groups.list())
+        return replace(found, value=[group for group in found.value if self.may(group=group.name)])
+
+    async def progress(self, group: str) -> Sample[GroupProgress]:
+        """Return the members and the lag of a group."""
+        found = await self._sample(
+            ("progress", group),
+            lambda admin: read_progress(admin.groups, admin.offsets, admin.topics, group),
+        )
+        return replace(found, value=seen_progress(self.viewer, self.name, found.value))
+
+    async def ask(
+        self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
+    ) -> Sample[T]:
+        """Return the answer to a question of a page, which `key` names."""
+        return await self._sample(("page", *key), question, fresh_s=fresh_s)
+
+    def forget(self) -> None:
+        """Ask everything again at the next look."""
+        self._connection.forget()
+
+    async def _sample(
+        self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
+    ) -> Sample[T]:
+        return await self._connection.sample(key, question, fresh_s=fresh_s)
+
+
 class ShownClusters:
     """All clusters of the console; inside `async with` they can be asked."""
 
@@ -105,29 +157,52 @@ class ShownClusters:
         self._now_s = now_s
         self._tasks = asyncio.TaskGroup()
         self._stack = AsyncExitStack()
-        self._shown: dict[str, ShownCluster] = {}
+        self._connections: dict[str, Connection] = {}
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         await self._stack.__aenter__()
         for settings in self._settings:
-            self._shown[settings.name] = ShownCluster(settings, self._tasks, self._stack, self._now_s)
+            self._connections[settings.name] = Connection(settings, self._tasks, self._stack, self._now_s)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # A question that still connects would leave its connection open behind the stack.
-        for cluster in self._shown.values():
-            cluster.cancel()
+        for connection in self._connections.values():
+            connection.cancel()
         try:
             await self._tasks.__aexit__(kind, error, trace)
         finally:
             await self._stack.aclose()
 
     def __iter__(self) -> Iterator[ShownCluster]:
-        return iter(self._shown.values())
+        return map(ShownCluster, self._connections.values())
 
     def get(self, name: str) -> ShownCluster | None:
         """Return a cluster; None for an unknown name."""
-        return self._shown.get(name)
+        connection = self._connections.get(name)
+        return None if connection is None else ShownCluster(connection)
+
+
+class SeenClusters:
+    """The clusters that a viewer may see, each as they may see it."""
+
+    def __init__(
+        self, clusters: ShownClusters, viewer: Viewer, mask_rules: tuple[MaskRule, ...] = ()
+    ) -> None:
+        self._clusters = clusters
+        self._viewer = viewer
+        self._mask_rules = mask_rules
+
+    def __iter__(self) -> Iterator[ShownCluster]:
+        return (
+            cluster.seen_by(self._viewer, self._mask_rules)
+            for cluster in self._clusters
+            if self._viewer.may(Need(cluster=cluster.name))
+        )
+
+    def get(self, name: str) -> ShownCluster | None:
+        """Return a cluster; None for an unknown name, or one that the viewer may not see."""
+        return next((cluster for cluster in self if cluster.name == name), None)

@@ -91,7 +91,7 @@ class Sampled(Generic[T]):
             self._failure = ""
         except TimeoutError:
             self._failure = f"no answer within {ANSWER_S:g} s"
-        except (ClientError, KafkaError, OSError, ValueError) as error:
+        except (NoSample, ClientError, KafkaError, OSError, ValueError) as error:
             self._failure = " ".join(str(error).split()) or type(error).__name__
         except Exception as error:  # of one question: the others of the group go on
             _log.exception("a question failed")

@@ -9,17 +9,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ottla.console.clusters.connections import ShownCluster, ShownClusters
+from ottla.console.clusters.connections import SeenClusters, ShownCluster
 from ottla.console.clusters.samples import NoSample
+from ottla.console.logins.access import Viewer
 from ottla.console.web.rendering import Renderer
 
 ClusterPage = Callable[[Request, ShownCluster], Awaitable[Response]]
 
 
-def clusters_of(request: Request) -> ShownClusters:
-    """Return the clusters of the console."""
-    found: ShownClusters = request.state.clusters
+def viewer_of(request: Request) -> Viewer:
+    """Return the person behind a request."""
+    found: Viewer = request.state.viewer
     return found
+
+
+def clusters_of(request: Request) -> SeenClusters:
+    """Return the clusters of the console that its viewer may see."""
+    return SeenClusters(request.state.clusters, viewer_of(request), request.state.mask_rules)
 
 
 def respond(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:

@@ -16,6 +16,7 @@ from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.pages import of_cluster, respond
+from ottla.console.records.masking import Mask, masked
 from ottla.console.records.reading import ShownRecord, from_offsets, from_time, newest, read_window
 from ottla.console.records.values import ALL_BYTES, FORMS, Form, ShownValue, shown_value
 from ottla.console.web.fields import Unclear, settings, time_ms, whole
@@ -100,13 +101,16 @@ async def records(request: Request, cluster: ShownCluster) -> Response:
         counts=COUNTS,
         forms=FORMS,
         failure=failure,
-        rows=await asyncio.to_thread(lambda: [_row(record, wanted.form) for record in found]),
+        rows=await asyncio.to_thread(_rows, found, wanted.form, cluster.mask(topic)),
         further=_further(wanted, found),
     )
 
 
-def _row(found: ShownRecord, form: Form) -> tuple[ShownRecord, ShownValue, ShownValue]:
-    return found, shown_value(found.key, form), shown_value(found.value, form)
+def _rows(
+    found: list[ShownRecord], form: Form, mask: Mask
+) -> list[tuple[ShownRecord, ShownValue, ShownValue]]:
+    readable = [masked(record, mask) for record in found]
+    return [(record, shown_value(record.key, form), shown_value(record.value, form)) for record in readable]
 
 
 async def _partitions(cluster: ShownCluster, topic: str) -> list[int]:
@@ -157,6 +161,7 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         raise HTTPException(503, " ".join(str(error).split())) from None
     if found is None:
         raise HTTPException(404, f"{topic}-{partition} has no record at offset {offset} (any more)")
+    found = await asyncio.to_thread(masked, found, cluster.mask(topic))
     if query.get("download") == "value":
         return _download(found, topic)
     form = cast("Form", query.get("form") if query.get("form") in FORMS else "auto")
@@ -172,7 +177,7 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         forms=FORMS,
         key=await asyncio.to_thread(shown_value, found.key, form, ALL_BYTES),
         value=await asyncio.to_thread(shown_value, found.value, form, ALL_BYTES),
-        copy=copy_link(topic, found),
+        copy=None if found.is_masked else copy_link(topic, found),
         headers=[(name, shown_value(value, form)) for name, value in found.headers],
     )
 

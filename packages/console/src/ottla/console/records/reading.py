@@ -56,6 +56,8 @@ class ShownRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
     fate: Fate = "record"
     producer_id: int = -1
+    is_masked: bool = False
+    """Whether a part of it is hidden from the person who looks (`records.masking`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""Masks: fields of JSON and msgpack, headers, keys and values that a viewer may not read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import msgpack
+import pytest
+
+from ottla.console.logins.access import Grant, Role, Viewer
+from ottla.console.records.masking import HIDDEN, NO_MASK, Mask, MaskRule, mask_of, masked, masked_fields
+from ottla.console.records.reading import ShownRecord
+
+VIEWER = Viewer("anna", (Grant(Role.VIEWER),))
+
+
+def value_of(value: bytes | None, *fields: str) -> bytes | None:
+    return masked(ShownRecord(0, 0, 0, b"k", value), Mask(fields)).value
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "shown"),
+    [
+        ('{"card": "4111", "sum": 1}', ["card"], '{"card": "•••", "sum": 1}'),
+        ('{"a": {"card": 1}, "b": [{"card": [2, {"x": 3}]}], "n": 2}', ["card"],
+         '{"a": {"card": "•••"}, "b": [{"card": "•••"}], "n": 2}'),
+        ('{"card":{"number":"4","type":"v"},"number":"5"}', ["card.number"],
+         '{"card":{"number":"•••","type":"v"},"number":"5"}'),
+        ('[{"p":[{"q":1}]},{"p":{"q":2}}]', ["p.q"], '[{"p":[{"q":"•••"}]},{"p":{"q":"•••"}}]'),
+        ('{"a":{"secret":1},"b":{"c":{"secret":2}}}', ["*.secret"],
+         '{"a":{"secret":"•••"},"b":{"c":{"secret":2}}}'),
+        ('{"a":{"b":{"c":1}},"c":2}', ["a.**.c"], '{"a":{"b":{"c":"•••"}},"c":2}'),
+        ('{"c\\u0061rd": "4111"}', ["card"], '{"c\\u0061rd": "•••"}'),
+        ('{"card": 1, "card": 2}', ["card"], '{"card": "•••", "card": "•••"}'),
+        ('{"card": null, "big": 9007199254740993.10, "e": 1E400}', ["card"],
+         '{"card": "•••", "big": 9007199254740993.10, "e": 1E400}'),
+        ('{"other": "a\\"}, {\\"card\\": 1"}', ["card"], '{"other": "a\\"}, {\\"card\\": 1"}'),
+    ],
+)  # fmt: skip
+def test_fields_of_json_are_hidden_and_everything_else_stays(
+    value: str, fields: list[str], shown: str
+) -> None:
+    found = value_of(value.encode(), *fields)
+
+    assert found is not None
+    assert found.decode() == shown
+    json.loads(found)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"card=4111", b'{"card": "4111"', b'\xef\xbb\xbf{"card": 1}', b"\0\0\0\0\x05\x084111", b'"4111"',
+     b"\xff\xfe4111", b'{"card": "4111"} {"card": "4111"}', b"[" * 70 + b"4111" + b"]" * 70,
+     b"[" * 99_999 + b"4111", b'{"a":"' + b"4111" * (2 << 20) + b'"}'],
+)  # fmt: skip
+def test_a_value_whose_fields_cannot_be_told_apart_is_hidden_whole(value: bytes) -> None:
+    assert value_of(value, "card") == HIDDEN.encode()
+
+
+def test_fields_of_msgpack_are_hidden() -> None:
+    value = {"card": "4111", b"card": 1, 7: {"card": b"\0"}, "at": msgpack.Timestamp(1, 2), "n": 2**60}
+
+    found = value_of(msgpack.packb(value), "card")
+
+    assert found is not None
+    assert msgpack.unpackb(found, strict_map_key=False) == {
+        "card": HIDDEN, b"card": HIDDEN, 7: {"card": HIDDEN}, "at": msgpack.Timestamp(1, 2), "n": 2**60,
+    }  # fmt: skip
+    assert value_of(msgpack.packb({"n": 1}), "card") == msgpack.packb({"n": 1})
+
+
+def test_a_record_without_a_masked_part_is_the_same_and_a_tombstone_stays_one() -> None:
+    record = ShownRecord(0, 0, 0, b"key", b'{"n": 1}', (("h", b"1"),))
+
+    assert masked(record, Mask(("card",), ("token",))) is record
+    assert masked(record, NO_MASK) is record
+    assert value_of(None, "card") is None
+
+
+def test_keys_and_headers_are_hidden() -> None:
+    record = ShownRecord(0, 0, 0, b'{"card": 1}', b"v", (("Auth-Token", b"s"), ("null", None), ("h", b"1")))
+
+    found = masked(record, Mask(headers=("auth-*", "null")))
+    assert (found.key, found.value, found.is_masked) == (b'{"card": 1}', b"v", True)
+    assert found.headers == (("Auth-Token", HIDDEN.encode()), ("null", None), ("h", b"1"))
+    assert masked(record, Mask(key=True)).key == HIDDEN.encode()
+    assert masked(record, Mask(("card",))).key == '{"card": "•••"}'.encode()
+
+
+def test_rules_are_of_topics_and_clusters_and_of_those_below_a_role() -> None:
+    rules = (
+        MaskRule(("card",), topics=("pay*",)),
+        MaskRule(headers=("token",), clusters=("prod",), readers=Role.OPERATOR),
+    )
+    operator = Viewer("bob", (Grant(Role.OPERATOR, topics=("pay-1",)), Grant(Role.VIEWER)))
+
+    assert mask_of(rules, VIEWER, "prod", "payments") == Mask(("card",), ("token",))
+    assert mask_of(rules, VIEWER, "test", "orders") == NO_MASK
+    assert mask_of(rules, operator, "prod", "pay-1") == Mask(("card",))
+    assert mask_of(rules, operator, "prod", "pay-2") == Mask(("card",), ("token",))
+    assert mask_of(rules, Viewer("root", (Grant(Role.ADMINISTRATOR),)), "prod", "pay-1") == NO_MASK
+    assert pickle.loads(pickle.dumps(Mask(("card",)))) == Mask(("card",))
+
+
+def test_decoded_values_are_masked_too() -> None:
+    assert masked_fields({"a": [{"card": 1, "n": 2}]}, ["card"]) == {"a": [{"card": HIDDEN, "n": 2}]}
