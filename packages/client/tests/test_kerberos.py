@@ -77,5 +77,5 @@ async def test_steps_that_wait_for_the_realm_leave_the_loops_own_threads_to_othe
             for login in waiting:
                 login.may_go_on.set()
         assert await asyncio.gather(*steps) == [b"ticket"] * 40
-    assert {login.thread[:9] for login in waiting} == {"kerberos_"}
+    assert {login.thread[:7] for login in waiting} == {"logins_"}
     assert Kerberos("kafka", "localhost", None, None).blocks

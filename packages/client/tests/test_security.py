@@ -10,6 +10,8 @@ from ottla.client.authentication import OAuthBearer, Plain, Scram, certificate_p
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import IDEMPOTENT_WRITE, AuthenticationFailed, Need, error_about
+from ottla.client.oauth_tokens import RefreshRules
+from ottla.client.retry import Backoff
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import SettingError, configure, from_properties
 from ottla.client.testing import ScriptedBroker
@@ -293,3 +295,80 @@ def test_an_error_names_the_permission_that_is_missing(code: int, words: str) ->
     assert str(error_about(code, "topic t", *needs)) == words
     assert str(error_about(29, None, *needs)) == "not permitted to READ TOPIC 't'"
     assert str(error_about(29, None)) == "not permitted for the topic"
+
+
+# --- settings of tokens
+
+BEARER = "org.apache.kafka.common.security.oauthbearer"
+OF_SERVER = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+    "sasl.oauthbearer.client.credentials.client.id": "me",
+    "sasl.oauthbearer.client.credentials.client.secret": "s3cret",
+}
+
+
+def test_kafkas_settings_of_logins_change_how_tokens_are_asked_for() -> None:
+    plain = from_properties(ClientConfig, OF_SERVER).security.token_source
+    changed = from_properties(
+        ClientConfig,
+        OF_SERVER
+        | {
+            "sasl.login.connect.timeout.ms": "1500",
+            "sasl.login.read.timeout.ms": "2500",
+            "sasl.login.retry.backoff.ms": "7",
+            "sasl.login.retry.backoff.max.ms": "70",
+            "sasl.login.refresh.window.factor": "0.6",
+            "sasl.login.refresh.window.jitter": "0.1",
+            "sasl.login.refresh.min.period.seconds": "5",
+            "sasl.login.refresh.buffer.seconds": "30",
+            "sasl.oauthbearer.header.urlencode": "true",
+        },
+    ).security.token_source
+
+    assert plain is not None
+    assert changed is not None
+    assert (plain.connect_timeout_s, plain.read_timeout_s, plain.backoff) == (10, 10, Backoff(100, 10_000, 0))
+    assert (plain.refresh, plain.quotes_credentials) == (RefreshRules(), False)
+    assert (changed.connect_timeout_s, changed.read_timeout_s, changed.backoff) == (
+        1.5,
+        2.5,
+        Backoff(7, 70, 0),
+    )
+    assert changed.refresh == RefreshRules(window_factor=0.6, window_jitter=0.1, min_period_s=5, buffer_s=30)
+    assert changed.quotes_credentials
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("sasl.login.refresh.window.factor", "0.4", "must be at least 0.5"),
+        ("sasl.login.refresh.window.jitter", "0.3", "must be at most 0.25"),
+        ("sasl.login.refresh.min.period.seconds", "901", "must be at most 900"),
+        ("sasl.login.refresh.buffer.seconds", "-1", "must be at least 0"),
+        ("sasl.login.connect.timeout.ms", "0", "must be at least 1"),
+        ("sasl.login.callback.handler.class", "com.example.Handler", "no class of Java runs here"),
+        ("sasl.oauthbearer.method", "azure", "give oidc"),
+    ],
+)
+def test_settings_of_logins_that_cannot_be_are_refused(key: str, value: str, words: str) -> None:
+    with pytest.raises(SettingError, match=rf"{key} .*{words}"):
+        from_properties(ClientConfig, OF_SERVER | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sasl.login.callback.handler.class", f"{BEARER}.OAuthBearerLoginCallbackHandler"),
+        ("sasl.login.callback.handler.class", f"{BEARER}.secured.OAuthBearerLoginCallbackHandler"),
+        ("sasl.oauthbearer.method", "OIDC"),
+    ],
+)
+def test_the_classes_of_kafka_that_do_what_is_done_here_are_accepted_in_silence(
+    key: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = from_properties(ClientConfig, OF_SERVER | {key: value})
+
+    assert config == from_properties(ClientConfig, OF_SERVER)
+    assert caplog.records == []

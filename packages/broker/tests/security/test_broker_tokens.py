@@ -13,45 +13,17 @@ from ottla.broker.config import ConfigError, load_broker_config
 from ottla.broker.config.logins import LOGIN_MODULES
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.security.sasl.broker_tokens import (
-    AFTER_FAILURE_MS,
     Backoff,
     BrokerToken,
     NoToken,
-    RefreshRules,
     retried,
     unsecured_token,
 )
 from ottla.broker.security.sasl.oauthbearer import ClaimRules, Claims, UnsecuredTokens
 from ottla.client.errors import AuthenticationFailed
-from ottla.client.oauth_tokens import TokenUnavailable
+from ottla.client.oauth_tokens import RefreshRules, TokenUnavailable
 
 NOW_MS = 1_700_000_000_000
-HOUR_MS = 3_600_000
-
-
-@pytest.mark.parametrize(
-    ("issued_before_ms", "left_ms", "chance", "due_after_ms"),
-    [
-        (0, HOUR_MS, 0.0, 0.8 * HOUR_MS),
-        (0, HOUR_MS, 1.0, 0.85 * HOUR_MS),
-        (HOUR_MS / 2, HOUR_MS / 2, 0.0, 0.3 * HOUR_MS),  # its share counts from its beginning
-        (0.9 * HOUR_MS, 0.1 * HOUR_MS + 1, 0.0, 60_000),  # the least time; the share is over
-        (0, 1_000_000, 0.0, 700_000),  # the buffer begins before the share is over
-        (0, 300_000, 0.0, 240_000),  # shorter than least time and buffer together: both are ignored
-        (0, 1_000, 0.0, 800),
-        (HOUR_MS, -1, 0.0, AFTER_FAILURE_MS),
-    ],
-)
-def test_the_next_token_comes_when_kafkas_rule_has_it(
-    issued_before_ms: float, left_ms: float, chance: float, due_after_ms: float
-) -> None:
-    claims = Claims("broker", int(NOW_MS + left_ms), int(NOW_MS - issued_before_ms))
-
-    assert RefreshRules().due_ms(claims, NOW_MS, chance) - NOW_MS == pytest.approx(due_after_ms, abs=2)
-
-
-def test_a_token_without_a_beginning_begins_now() -> None:
-    assert RefreshRules().due_ms(Claims("broker", NOW_MS + HOUR_MS), NOW_MS, 0.0) == NOW_MS + 0.8 * HOUR_MS
 
 
 def test_pauses_double_and_end_with_the_time_for_all() -> None:

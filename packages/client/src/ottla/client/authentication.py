@@ -15,7 +15,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
-from ottla.client.environment import nonce
+from ottla.client.environment import login_threads, nonce
 from ottla.client.errors import AuthenticationFailed, UnsupportedByBroker
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl import (
@@ -238,9 +238,7 @@ async def _step(mechanism: Mechanism, step: Callable[[], T]) -> T:
         return step()
     if isinstance(mechanism, Scram):
         return await asyncio.to_thread(step)
-    from ottla.client.kerberos import threads
-
-    return await asyncio.get_running_loop().run_in_executor(threads(), step)
+    return await asyncio.get_running_loop().run_in_executor(login_threads(), step)
 
 
 async def _handshake(connection: Requester, config: SecurityConfig) -> SaslHandshakeResponse:

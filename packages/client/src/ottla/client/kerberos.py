@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -24,23 +22,6 @@ T = TypeVar("T")
 _NO_LAYER: Final = 1
 """The bit of a layer that neither signs nor encrypts, and our answer that wants it, with no buffer."""
 _ANSWER: Final = bytes([_NO_LAYER, 0, 0, 0])
-
-
-THREADS: Final = 4
-
-
-def threads() -> ThreadPoolExecutor:
-    """Return the threads of logins by Kerberos in this process.
-
-    They are not the event loop's own: a server of the realm that does not answer holds a step for half a
-    minute, and would keep an application's, or a broker's, other work waiting.
-    """
-    return _threads_of(os.getpid())
-
-
-@cache
-def _threads_of(process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, "kerberos")  # a forked process has none of its parent's threads
 
 
 def check_kerberos(service_name: str | None, keytab: str | None) -> None:

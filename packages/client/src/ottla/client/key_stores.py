@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.client.settings import SettingError
 
@@ -38,6 +38,25 @@ def is_pkcs12(name: str, path: str) -> bool:
             f"-destkeystore {Path(path).with_suffix('.p12')} -deststoretype PKCS12` converts it"
         )
     return start[:1] == _DER
+
+
+class Authorities(NamedTuple):
+    """The certificate authorities to trust: a PEM or PKCS#12 file, or PEM text; without both the system's."""
+
+    file: str | None = None
+    password: str | None = None
+    text: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Authorities({self.file!r})"
+
+    def places(self) -> dict[str, Any]:
+        """Return the keywords of `load_verify_locations`. Raises SettingError."""
+        if self.text is not None:
+            return {"cadata": self.text}
+        if self.file is not None and is_pkcs12("ssl_cafile", self.file):
+            return {"cadata": authorities_of_pkcs12(self.file, self.password)}
+        return {"cafile": self.file}
 
 
 class Certificate(NamedTuple):

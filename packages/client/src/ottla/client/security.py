@@ -10,12 +10,13 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ottla.client.setting_aliases import SECURITY_ALIASES
 from ottla.client.settings import Alias, SettingError, setting, validate
 
 if TYPE_CHECKING:
+    from ottla.client.key_stores import Authorities
     from ottla.client.oauth_tokens import TokenSource
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -96,6 +97,24 @@ class SecurityConfig:
     """The client secret for the token endpoint."""
     sasl_oauthbearer_scope: str | None = None
     """The scope to ask the token endpoint for."""
+    sasl_oauthbearer_header_urlencode: bool = False
+    """Whether client id and secret are URL-encoded for the token endpoint, as RFC 6749 has it."""
+    sasl_login_connect_timeout_ms: int | None = setting(None, at_least=1)
+    """How long a connection to the token endpoint may take; None: 10 s."""
+    sasl_login_read_timeout_ms: int | None = setting(None, at_least=1)
+    """How long the token endpoint may take to answer; None: 10 s."""
+    sasl_login_retry_backoff_ms: int = setting(100, at_least=0)
+    """How long a token endpoint that failed is not asked again; it doubles each time."""
+    sasl_login_retry_backoff_max_ms: int = setting(10_000, at_least=0)
+    """The longest such pause."""
+    sasl_login_refresh_window_factor: float = setting(0.8, at_least=0.5, at_most=1.0)
+    """The share of a token's life behind which the next login asks the token endpoint for a new one."""
+    sasl_login_refresh_window_jitter: float = setting(0.05, at_least=0.0, at_most=0.25)
+    """The most that is added to that share by chance."""
+    sasl_login_refresh_min_period_seconds: int = setting(60, at_least=0, at_most=900)
+    """The least time between two tokens, unless this and the buffer are longer than a token lives."""
+    sasl_login_refresh_buffer_seconds: int = setting(300, at_least=0, at_most=3_600)
+    """How long before its end a token is replaced at the latest."""
     sasl_kerberos_service_name: str | None = None
     """The name of the brokers' Kerberos service, for GSSAPI: `kafka` for `kafka/host@REALM`."""
     sasl_kerberos_principal: str | None = None
@@ -137,7 +156,7 @@ class SecurityConfig:
             return self.ssl_context if self.uses_tls else None
         import ssl
 
-        context = ssl.create_default_context(**self._authorities())
+        context = ssl.create_default_context(**self._authorities.places())
         context.check_hostname = self.ssl_check_hostname
         if self.ssl_enabled_protocols is not None or self.ssl_cipher_suites is not None:
             restrict(context, self.ssl_enabled_protocols, self.ssl_cipher_suites)
@@ -149,24 +168,32 @@ class SecurityConfig:
         """Where tokens come from without `sasl_oauth_token_provider`, or None."""
         if self.sasl_oauthbearer_token_endpoint_url is None:
             return None
-        from ottla.client.oauth_tokens import TokenSource
+        from ottla.client.oauth_tokens import LOGIN_TIMEOUT_MS, RefreshRules, TokenSource
+        from ottla.client.retry import Backoff
 
         return TokenSource(
             self.sasl_oauthbearer_token_endpoint_url,
             self.sasl_oauthbearer_client_credentials_client_id,
             self.sasl_oauthbearer_client_credentials_client_secret,
             self.sasl_oauthbearer_scope,
-            self.ssl_cafile,
+            self._authorities,
+            (self.sasl_login_connect_timeout_ms or LOGIN_TIMEOUT_MS) / 1_000,
+            (self.sasl_login_read_timeout_ms or LOGIN_TIMEOUT_MS) / 1_000,
+            self.sasl_oauthbearer_header_urlencode,
+            RefreshRules(
+                window_factor=self.sasl_login_refresh_window_factor,
+                window_jitter=self.sasl_login_refresh_window_jitter,
+                min_period_s=self.sasl_login_refresh_min_period_seconds,
+                buffer_s=self.sasl_login_refresh_buffer_seconds,
+            ),
+            Backoff(self.sasl_login_retry_backoff_ms, self.sasl_login_retry_backoff_max_ms, jitter=0),
         )
 
-    def _authorities(self) -> dict[str, Any]:
-        from ottla.client.key_stores import authorities_of_pkcs12, is_pkcs12
+    @property
+    def _authorities(self) -> Authorities:
+        from ottla.client.key_stores import Authorities
 
-        if self.ssl_truststore_certificates is not None:
-            return {"cadata": self.ssl_truststore_certificates}
-        if self.ssl_cafile is not None and is_pkcs12("ssl_cafile", self.ssl_cafile):
-            return {"cadata": authorities_of_pkcs12(self.ssl_cafile, self.ssl_truststore_password)}
-        return {"cafile": self.ssl_cafile}
+        return Authorities(self.ssl_cafile, self.ssl_truststore_password, self.ssl_truststore_certificates)
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
         from ottla.client.key_stores import Certificate, is_pkcs12, load_pkcs12, load_text

@@ -14,6 +14,10 @@ log = logging.getLogger(__name__)
 _BROKER_ID = re.compile(r"^\d+:")
 _NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 _OFTEN_MS: Final = 100
+_OWN_CLASSES: Final = (
+    "DefaultLogin", "SaslClientCallbackHandler", "OAuthBearerLoginCallbackHandler",
+    "OAuthBearerRefreshingLogin", "OAuthBearerSaslClientCallbackHandler",
+)  # fmt: skip
 _ESCAPE = re.compile(r"\\(.)")
 _JAAS = re.compile(r'(\w+)\s*=\s*(?:"((?:\\.|[^"])*)"|(\S+?))[\s;]')
 
@@ -68,6 +72,19 @@ def _store_type(kind: Any) -> dict[str, Any]:
     """Accept the types of files that can be read; their content shows which of them it is."""
     if str(kind).upper() not in ("PEM", "PKCS12"):
         raise ValueError("give PEM or PKCS12; `keytool -importkeystore -deststoretype PKCS12` converts")
+    return {}
+
+
+def _own_class(name: Any) -> dict[str, Any]:
+    """Accept Kafka's own classes of logins, for which there are settings; those of others are Java."""
+    if str(name).rpartition(".")[2] not in _OWN_CLASSES or not str(name).startswith("org.apache.kafka."):
+        raise ValueError("no class of Java runs here; sasl_oauth_token_provider takes a function of Python")
+    return {}
+
+
+def _method(name: Any) -> dict[str, Any]:
+    if str(name).lower() not in ("default", "oidc"):
+        raise ValueError("give oidc, and sasl_oauthbearer_token_endpoint_url")
     return {}
 
 
@@ -174,25 +191,10 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
     "ssl_password": Alias("ssl_key_password", "kafka-python", is_secret=True),
     **renamed("Kafka", {"ssl_truststore_location": "ssl_cafile", "ssl_keystore_location": "ssl_certfile"}),
     "sasl_oauthbearer_extensions": Alias("sasl_oauth_extensions", "librdkafka", _extensions),
+    "sasl_oauthbearer_method": Alias(None, "librdkafka", expand=_method),
     **{
-        f"sasl_{name}": without_effect("Kafka", advice)
-        for names, advice in (
-            (("login_connect_timeout_ms", "login_read_timeout_ms"), "a token endpoint has 10 s to answer"),
-            (
-                ("login_retry_backoff_ms", "login_retry_backoff_max_ms"),
-                "retry_backoff_ms applies, too",
-            ),
-            (
-                (
-                    "login_refresh_window_factor",
-                    "login_refresh_window_jitter",
-                    "login_refresh_min_period_seconds",
-                    "login_refresh_buffer_seconds",
-                ),
-                "a token is replaced after 80 % of its life",
-            ),
-        )
-        for name in names
+        f"sasl_{name}": Alias(None, "Kafka", expand=_own_class)
+        for name in ("login_class", "login_callback_handler_class", "client_callback_handler_class")
     },
     "ssl_protocol": without_effect("Kafka", "ssl_enabled_protocols names the versions to offer"),
     **{

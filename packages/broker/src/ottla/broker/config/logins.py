@@ -51,7 +51,6 @@ _CLIENT_HANDLERS: Final = (
     f"{_KAFKA}authenticator.SaslClientCallbackHandler",
     f"{_BEARER}internals.OAuthBearerSaslClientCallbackHandler",
 )
-_LOGIN_TIMEOUT_MS: Final = 10_000
 _TAKEN: Final = {"GSSAPI": "keytab"}
 UNSECURED: Final = "unsecuredValidator"
 """The beginning of the options by which tokens without signatures are accepted."""
@@ -199,7 +198,8 @@ def token_source(config: BrokerConfig, listener: Listener) -> TokenSource | None
     Raises `ConfigError`.
     """
     from ottla.broker.security.sasl.broker_tokens import UNSECURED_LOGIN, unsecured_token
-    from ottla.client.oauth_tokens import TokenSource
+    from ottla.client.key_stores import Authorities
+    from ottla.client.oauth_tokens import LOGIN_TIMEOUT_MS, TokenSource
 
     own, key = config.of_listener(listener.name, "OAUTHBEARER"), _jaas_key(listener, "OAUTHBEARER")
     options = login_module(config, listener, "OAUTHBEARER").options
@@ -226,9 +226,9 @@ def token_source(config: BrokerConfig, listener: Listener) -> TokenSource | None
         options.get("clientId"),
         options.get("clientSecret"),
         options.get("scope"),
-        options.get("ssl.truststore.location"),
-        (own.sasl_login_connect_timeout_ms or _LOGIN_TIMEOUT_MS) / 1000,
-        (own.sasl_login_read_timeout_ms or _LOGIN_TIMEOUT_MS) / 1000,
+        Authorities(options.get("ssl.truststore.location")),
+        (own.sasl_login_connect_timeout_ms or LOGIN_TIMEOUT_MS) / 1000,
+        (own.sasl_login_read_timeout_ms or LOGIN_TIMEOUT_MS) / 1000,
         own.sasl_oauthbearer_header_urlencode,
     )
 

@@ -297,9 +297,9 @@ async def _load_own_token(
 def _own_token(
     config: BrokerConfig, listener: Listener, environment: Environment, threads: LoginThreads
 ) -> BrokerToken:
-    from ottla.broker.security.sasl.broker_tokens import Backoff, BrokerToken, RefreshRules, unsecured_token
+    from ottla.broker.security.sasl.broker_tokens import Backoff, BrokerToken, unsecured_token
     from ottla.broker.security.sasl.oauthbearer import ClaimRules
-    from ottla.client.oauth_tokens import fetch_token
+    from ottla.client.oauth_tokens import RefreshRules, fetch_token
 
     own, source = config.of_listener(listener.name, "OAUTHBEARER"), token_source(config, listener)
     options = login_module(config, listener, "OAUTHBEARER").options

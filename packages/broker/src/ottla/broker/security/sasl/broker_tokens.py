@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.security.sasl.oauthbearer import ClaimRules, Claims, InvalidToken, unverified_claims
 from ottla.client.errors import AuthenticationFailed
-from ottla.client.oauth_tokens import TokenUnavailable
+from ottla.client.oauth_tokens import AFTER_FAILURE_MS, RefreshRules, TokenUnavailable
 
 if TYPE_CHECKING:
     from ottla.broker.runtime.environment import Environment
@@ -25,8 +25,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-AFTER_FAILURE_MS: Final = 10_000
-"""The pause before the next token is asked for again, when all attempts have failed."""
 UNSECURED_LOGIN: Final = "unsecuredLogin"
 _CLAIMS: Final = {"StringClaim_": str, "NumberClaim_": float}
 _LIFETIME_S: Final = "3600"
@@ -37,30 +35,7 @@ class NoToken(Exception):
     """There is no token for this broker; the message is one line, without a part of a secret."""
 
 
-# ---- when
-
-
-@frozen(kw_only=True)
-class RefreshRules:
-    """The settings `sasl.login.refresh.*`."""
-
-    window_factor: float = 0.8
-    window_jitter: float = 0.05
-    min_period_s: int = 60
-    buffer_s: int = 300
-
-    def due_ms(self, claims: Claims, now_ms: float, chance: float) -> float:
-        """Return when to ask for the next token; `chance` is from 0 to 1."""
-        ends_ms = claims.expires_at_ms
-        if now_ms > ends_ms:
-            return now_ms + AFTER_FAILURE_MS
-        share = self.window_factor + self.window_jitter * chance
-        if now_ms + 1000 * (self.min_period_s + self.buffer_s) > ends_ms:
-            return now_ms + (ends_ms - now_ms) * share
-        began_ms = now_ms if claims.issued_at_ms is None else claims.issued_at_ms
-        proposed_ms = began_ms + (ends_ms - began_ms) * share
-        latest_ms = ends_ms - 1000 * self.buffer_s
-        return latest_ms if proposed_ms > latest_ms else max(proposed_ms, now_ms + 1000 * self.min_period_s)
+# ---- asking again
 
 
 @frozen
@@ -145,7 +120,9 @@ class BrokerToken:
         """Replace the token before it ends, until cancelled; one that cannot be replaced stays."""
         while True:
             now_ms = self._clock.now_ms()
-            due_ms = self._refresh_rules.due_ms(self.claims, now_ms, self._random.random())
+            due_ms = self._refresh_rules.due_ms(
+                self.claims.issued_at_ms, self.claims.expires_at_ms, now_ms, self._random.random()
+            )
             await asyncio.sleep(max(0.0, due_ms - now_ms) / 1000)
             await self._replace()
 
