@@ -11,8 +11,8 @@ from typing import Final, TypeGuard
 
 from structure.sources import Source, package_sources
 
-STRUCTURED: Final = "ottla/broker/"
-"""The package with this style only. Libraries log into handlers of the application, which show no facts."""
+STRUCTURED: Final = ("ottla/broker/", "ottla/console/")
+"""The packages with a formatter that shows facts. Libraries log into handlers of applications."""
 BEFORE_THE_EVENT: Final = {
     "debug": 0, "info": 0, "warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1, "warn": 1,
 }  # fmt: skip
@@ -23,7 +23,7 @@ def test_log_calls_have_an_event_and_facts() -> None:
     formatted = [
         f"{source}:{call.lineno} {ast.unparse(call)[:80]}"
         for source in package_sources()
-        if STRUCTURED in str(source) and not source.is_native
+        if any(package in str(source) for package in STRUCTURED) and not source.is_native
         for call in _log_calls(source)
         if not _has_event_and_facts(call)
     ]

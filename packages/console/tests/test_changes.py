@@ -16,6 +16,11 @@ import pytest
 from ottla.admin import TOPIC, Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
+from ottla.console.app import routes
+from ottla.console.changes.plans import Change
+from ottla.console.logins.access import Need, Role
+from ottla.console.logins.gate import Page
+from ottla.console.pages.changes import CHANGES
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
 from ottla.console.web.fields import Unclear, settings, signed, time_ms, whole
@@ -265,3 +270,48 @@ def test_what_users_type_is_read_or_refused_with_the_way_out() -> None:
         signed("--1", "n")
     with pytest.raises(Unclear, match="KEY=VALUE"):
         settings("novalue")
+
+
+async def test_data_of_records_are_previewed_without_standing_in_an_address(
+    console: httpx.AsyncClient, admin: Admin, audit: Path
+) -> None:
+    await admin.topics.create("private")
+    opened = await preview(console, "produce", topic="private")
+    shown = await console.post(
+        "/c/local/change/produce",
+        content=urlencode({"preview": "1", "topic": "private", "partition": "0", "value": "secret<1>"}),
+        headers={"origin": ORIGIN},
+    )
+    sent = await send(console, "produce", shown.text, topic="private", partition="0", value="secret<1>")
+
+    assert '<form class="search change" method="post" action="/c/local/change/produce">' in opened
+    assert "Topic private gets a record with 9 bytes." in shown.text
+    assert "secret&lt;1&gt;" in shown.text
+    assert "The record is at offset 0 of private-0." in sent.text
+
+
+def test_every_change_declares_the_right_that_it_needs() -> None:
+    assert all(isinstance(change, Change) for change in CHANGES.values())
+    assert CHANGES["delete-topic"].need("prod", {"topic": "a "}) == Need(Role.ADMINISTRATOR, "prod", "a")
+    assert CHANGES["reset-group"].need("prod", {"group": "g", "": "x"}) == Need(
+        Role.OPERATOR, "prod", group="g"
+    )
+    assert Change(CHANGES["produce"], Role.OPERATOR).need("prod", {"": "x"}).is_whole
+
+
+def test_every_route_declares_the_right_that_it_needs() -> None:
+    found = routes()
+
+    assert [route.path for route in found if not isinstance(route, Page)] == ["/static"]
+    pages = {route.path: route for route in found if isinstance(route, Page)}
+    open_to_all = [
+        path
+        for path, page in pages.items()
+        if page.needs({"cluster": "c", "topic": "t", "change": "x"}, {}) is None
+    ]
+    assert open_to_all == ["/health"]
+    for path, page in pages.items():
+        need = page.needs({"cluster": "c", "topic": "t", "change": "x"}, {"name": "g"})
+        if need is not None:
+            assert need.cluster == ("c" if "{cluster}" in path else None), path
+            assert need.topic == ("t" if "{topic}" in path else None), path

@@ -14,13 +14,22 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from ottla.client.environment import monotonic_s
 from ottla.console.changes.audit import AuditLog
 from ottla.console.clusters.connections import ShownClusters
-from ottla.console.logins.access import OWNER, Viewer
+from ottla.console.logins.access import (
+    OWNER,
+    a_cluster,
+    a_group,
+    a_login,
+    a_topic,
+    a_whole_cluster,
+    everybody,
+)
+from ottla.console.logins.gate import Gate, Page
 from ottla.console.pages import respond
 from ottla.console.pages.access import access
 from ottla.console.pages.alerts import alerts as alerts_page
@@ -32,7 +41,7 @@ from ottla.console.pages.records import record, records
 from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.topics import topic, topics
 from ottla.console.pages.transactions import transactions
-from ottla.console.pages.watched import metrics, points
+from ottla.console.pages.watched import a_series, metrics, points
 from ottla.console.records.masking import MaskRule
 from ottla.console.settings import ConsoleSettings
 from ottla.console.watch.alerts import Alerts
@@ -53,7 +62,6 @@ class Shared(TypedDict):
     history: History
     collector: Collector
     alerts: Alerts
-    viewer: Viewer
     mask_rules: tuple[MaskRule, ...]
 
 
@@ -66,26 +74,8 @@ def application(settings: ConsoleSettings) -> Starlette:
             yield shared
 
     app = Starlette(
-        routes=[
-            Route("/", all_clusters),
-            Route("/health", health),
-            Route("/metrics", metrics),
-            Route("/alerts", alerts_page),
-            Route("/c/{cluster}/", overview),
-            Route("/c/{cluster}/topics", topics),
-            Route("/c/{cluster}/topics/{topic}", topic),
-            Route("/c/{cluster}/topics/{topic}/records", records),
-            Route("/c/{cluster}/topics/{topic}/record", record),
-            Route("/c/{cluster}/groups", groups),
-            Route("/c/{cluster}/group", group),
-            Route("/c/{cluster}/points", points),
-            Route("/c/{cluster}/change/{change}", change, methods=["GET", "POST"]),
-            Route("/c/{cluster}/transactions", transactions),
-            Route("/c/{cluster}/settings", settings_page),
-            Route("/c/{cluster}/access", access),
-            Mount("/static", StaticFiles(packages=[("ottla.console", "static")]), name="static"),
-        ],
-        middleware=[Middleware(Guards, names=settings.names)],
+        routes=routes(),
+        middleware=[Middleware(Guards, names=settings.names), Middleware(Gate, viewer_of=lambda _: OWNER)],
         exception_handlers={HTTPException: refused, Exception: failed},
         lifespan=lifespan,
     )
@@ -96,6 +86,29 @@ def application(settings: ConsoleSettings) -> Starlette:
     return app
 
 
+def routes() -> list[Page | Mount]:
+    """Return all routes; each page declares the right that it needs."""
+    return [
+        Page("/", all_clusters, a_login),
+        Page("/health", health, everybody),
+        Page("/metrics", metrics, a_login),
+        Page("/alerts", alerts_page, a_login),
+        Page("/c/{cluster}/", overview, a_cluster),
+        Page("/c/{cluster}/topics", topics, a_cluster),
+        Page("/c/{cluster}/topics/{topic}", topic, a_topic),
+        Page("/c/{cluster}/topics/{topic}/records", records, a_topic),
+        Page("/c/{cluster}/topics/{topic}/record", record, a_topic),
+        Page("/c/{cluster}/groups", groups, a_cluster),
+        Page("/c/{cluster}/group", group, a_group),
+        Page("/c/{cluster}/points", points, a_series),
+        Page("/c/{cluster}/change/{change}", change, a_cluster, methods=["GET", "POST"]),
+        Page("/c/{cluster}/transactions", transactions, a_whole_cluster),
+        Page("/c/{cluster}/settings", settings_page, a_whole_cluster),
+        Page("/c/{cluster}/access", access, a_whole_cluster),
+        Mount("/static", StaticFiles(packages=[("ottla.console", "static")]), name="static"),
+    ]
+
+
 @asynccontextmanager
 async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
     """Watch the clusters, and judge the rules of alerts at each look."""
@@ -104,7 +117,8 @@ async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
 
     def judge(look: Look, at_s: int) -> None:
         for event in alerts.step(look, at_s):
-            _log.warning("an alert is %s: %s", event.kind, event.text, extra={"rule": event.rule})
+            facts = {"event": event.kind, "rule": event.rule, "cluster": event.cluster, "text": event.text}
+            _log.warning("an alert is raised or cleared", extra=facts)
             if webhook is not None and not event.is_silent:
                 webhook.put(event)
 
@@ -119,7 +133,7 @@ async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
             running.append(tasks.create_task(webhook.run(), name="webhook"))
         yield {
             "clusters": clusters, "history": history, "collector": collector, "alerts": alerts,
-            "viewer": OWNER, "mask_rules": (),
+            "mask_rules": (),
         }  # fmt: skip
         for task in running:
             task.cancel()

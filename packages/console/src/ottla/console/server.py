@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -17,15 +18,37 @@ STOP_S: Final = 3
 """How long requests may go on after the end of the console was asked for."""
 
 
+class FactsFormatter(logging.Formatter):
+    """Appends the facts of an event as `name=value`; control characters in them are escaped."""
+
+    _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
+        facts = ((name, str(value)) for name, value in record.__dict__.items() if name not in self._USUAL)
+        shown = (f"{name}={text if text.isprintable() else ascii(text)}" for name, text in facts)
+        return " ".join([super().formatMessage(record), *shown])
+
+
+def log_to_stderr() -> None:
+    """Write warnings of this process to standard error, with their facts."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(FactsFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
 def serve(settings: ConsoleSettings, started: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `started` gets the address once it listens. Raises ConsoleRefused."""
+    log_to_stderr()
     with _listening(settings) as listening:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         started(f"http://{host}:{listening.getsockname()[1]}/")
         config = uvicorn.Config(
             application(settings), log_level="warning", access_log=False, server_header=False,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=STOP_S, lifespan="on",
-            backlog=BACKLOG,
+            backlog=BACKLOG, log_config=None, proxy_headers=False,
         )  # fmt: skip
         uvicorn.Server(config).run([listening])
 

@@ -14,27 +14,32 @@ from typing import Final
 _log = logging.getLogger(__name__)
 
 _MOST_VALUE: Final = 200
+_LOGGED: Final = ("user", "client", "cluster", "change", "outcome")
 _SHORTENED: Final = frozenset({"value", "key", "headers"})
 """Fields of records: the log has their length only, as they are data."""
 
 
 class AuditLog:
-    """Writes changes to the log of the process, and to a file where there is one."""
+    """Writes changes to the log of the process, and to a file where there is one.
+
+    `user` is the name of the person, "" at a console without logins; `client` is the address.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._turn = asyncio.Lock()
 
     async def write(
-        self, now_ms: int, client: str, cluster: str, change: str, form: Mapping[str, str], outcome: str
-    ) -> None:
+        self, now_ms: int, user: str, client: str, cluster: str, change: str, form: Mapping[str, str],
+        outcome: str,
+    ) -> None:  # fmt: skip
         """Write one change. Raises OSError where the file cannot be written."""
         at = datetime.fromtimestamp(now_ms / 1_000, UTC).isoformat(timespec="milliseconds")
         facts = {
-            "at": at, "client": client, "cluster": cluster, "change": change,
+            "at": at, "user": user, "client": client, "cluster": cluster, "change": change,
             "form": {name: _shown(name, value) for name, value in form.items() if value}, "outcome": outcome,
         }  # fmt: skip
-        _log.info("a change of cluster %s: %s: %s", cluster, change, outcome, extra={"client": client})
+        _log.info("a change of a cluster", extra={name: facts[name] for name in _LOGGED})
         if self._path is not None:
             async with self._turn:
                 await asyncio.to_thread(self._append, json.dumps(facts, ensure_ascii=False))

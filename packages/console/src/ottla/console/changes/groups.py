@@ -7,13 +7,15 @@ from urllib.parse import urlencode
 
 from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.admin.groups import read_progress
-from ottla.console.changes.plans import Field, Form, Plan, cut, shown_offsets
+from ottla.console.changes.plans import Field, Form, Plan, cut, needs, shown_offsets
+from ottla.console.logins.access import Role
 from ottla.console.web.fields import named, signed, time_ms, whole
 from ottla.protocol.topics import TopicPartition
 
 WAYS: Final = ("the oldest record", "the end", "an offset", "a time", "by so many records")
 
 
+@needs(Role.ADMINISTRATOR, group="group")
 async def delete_group(admin: Admin, form: Form) -> Plan:
     """Plan the deletion of a group with its offsets."""
     name = named(form, "group", "the group")
@@ -33,6 +35,7 @@ async def delete_group(admin: Admin, form: Form) -> Plan:
     )
 
 
+@needs(Role.OPERATOR, group="group")
 async def reset_group(admin: Admin, form: Form) -> Plan:
     """Plan new offsets of a group, of one topic or of all that it reads."""
     name, way, at = named(form, "group", "the group"), form.get("to", ""), form.get("at", "").strip()
@@ -47,9 +50,10 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
     title = f"Reset the offsets of {name}"
     if progress.description.members:
         unclear = f"the group has {len(progress.description.members)} members: stop them first"
-        return Plan(title, "Reset", fields, unclear=unclear)
+        return Plan(title, "Reset", fields, unclear=unclear, topics=frozenset(topics))
     if way not in WAYS:
-        return Plan(title, "Reset", fields, unclear="choose where the group goes on")
+        unclear = "choose where the group goes on"
+        return Plan(title, "Reset", fields, unclear=unclear, topics=frozenset(topics))
     chosen = [
         found
         for found in progress.partitions
@@ -76,6 +80,7 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
         title, "Reset", fields, f"Group {name} commits these offsets.",
         ("Partition", "Now", "Then", "Lag then"), cut(rows),
         typed=name, perform=perform, back=f"/group?{urlencode({'name': name})}", shown=new,
+        topics=frozenset(topics),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ottla.admin import Admin
+from ottla.console.logins.access import Need, Role
 from ottla.console.web.fields import Unclear, is_whole
 from ottla.protocol.topics import TopicPartition
 
@@ -45,6 +46,10 @@ class Plan:
     perform: Callable[[Admin], Awaitable[str]] | None = None
     back: str = ""
     """Where a link leads after the change, below the cluster's address."""
+    topics: frozenset[str] = frozenset()
+    """Further topics that the change is about; one without any role over them may not even see the plan."""
+    is_data: bool = False
+    """Whether its fields are data of records, which do not belong into addresses."""
     shown: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The offsets of the preview: the change is of these, as the cluster moves on meanwhile."""
 
@@ -59,6 +64,35 @@ class Plan:
 
 Form = Mapping[str, str]
 Planner = Callable[[Admin, Form], Awaitable[Plan]]
+
+
+class Change:
+    """A planner, and the right that its change needs: a role over the topic or group that its form names.
+
+    Where it names a field for neither, the role must be over the whole cluster.
+    """
+
+    def __init__(self, planner: Planner, role: Role, topic: str = "", group: str = "") -> None:
+        self._planner = planner
+        self._role = role
+        self._topic = topic
+        self._group = group
+
+    async def __call__(self, admin: Admin, form: Form) -> Plan:
+        """Return the plan of a form."""
+        return await self._planner(admin, form)
+
+    def need(self, cluster: str, form: Form) -> Need:
+        """Return the right that a form needs; one that names nothing yet is shown to all with the role."""
+        topic = self._topic and form.get(self._topic, "").strip()
+        group = self._group and form.get(self._group, "").strip()
+        is_whole = not (self._topic or self._group)
+        return Need(self._role, cluster, topic or None, group or None, is_whole=is_whole)
+
+
+def needs(role: Role, *, topic: str = "", group: str = "") -> Callable[[Planner], Change]:
+    """Declare the right that a change needs, with the fields of the form that name its topic and group."""
+    return lambda planner: Change(planner, role, topic, group)
 
 
 def shown_offsets(form: Form, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int] | None:

@@ -9,7 +9,8 @@ from typing import Final
 from ottla.admin import EARLIEST, LATEST, TOPIC, Admin
 from ottla.admin.balancing import TooFewBrokers, balanced
 from ottla.client.cluster import Topic
-from ottla.console.changes.plans import Field, Form, Plan, cut, shown_offsets
+from ottla.console.changes.plans import Field, Form, Plan, cut, needs, shown_offsets
+from ottla.console.logins.access import Role
 from ottla.console.web.fields import Unclear, named, settings, whole
 from ottla.producer import Producer, ProducerConfig
 from ottla.protocol.topics import TopicPartition
@@ -17,6 +18,7 @@ from ottla.protocol.topics import TopicPartition
 _MOST_DRAWN: Final = 10_000
 
 
+@needs(Role.OPERATOR, topic="topic")
 async def create_topic(admin: Admin, form: Form) -> Plan:
     """Plan a topic, with the placement of its replicas."""
     fields = (
@@ -61,6 +63,7 @@ async def create_topic(admin: Admin, form: Form) -> Plan:
     )  # fmt: skip
 
 
+@needs(Role.OPERATOR, topic="topic")
 async def add_partitions(admin: Admin, form: Form) -> Plan:
     """Plan more partitions of a topic."""
     name = named(form, "topic", "the topic")
@@ -86,6 +89,7 @@ async def add_partitions(admin: Admin, form: Form) -> Plan:
     return Plan(title, "Add", fields, summary, typed=name, perform=perform, back=f"/topics/{name}")
 
 
+@needs(Role.OPERATOR, topic="topic")
 async def set_topic_setting(admin: Admin, form: Form) -> Plan:
     """Plan a change of one setting of a topic; an empty value goes back to the default."""
     name, key, value = (
@@ -115,6 +119,7 @@ async def set_topic_setting(admin: Admin, form: Form) -> Plan:
     )  # fmt: skip
 
 
+@needs(Role.ADMINISTRATOR, topic="topic")
 async def delete_records(admin: Admin, form: Form) -> Plan:
     """Plan the deletion of a partition's records before an offset."""
     name, before = named(form, "topic", "the topic"), form.get("before", "").strip()
@@ -162,6 +167,7 @@ async def delete_records(admin: Admin, form: Form) -> Plan:
     )  # fmt: skip
 
 
+@needs(Role.ADMINISTRATOR, topic="topic")
 async def delete_topic(admin: Admin, form: Form) -> Plan:
     """Plan the deletion of a topic."""
     name = named(form, "topic", "the topic")
@@ -182,6 +188,7 @@ async def delete_topic(admin: Admin, form: Form) -> Plan:
     return Plan(f"Delete {name}", "Delete", fields, summary, typed=name, perform=perform, back="/topics")
 
 
+@needs(Role.OPERATOR, topic="topic")
 async def produce(admin: Admin, form: Form) -> Plan:
     """Plan one record: a new one, or an edited copy of another."""
     name = named(form, "topic", "the topic")
@@ -202,19 +209,21 @@ async def produce(admin: Admin, form: Form) -> Plan:
     )
     title = f"Produce a record to {name}"
     if not (which := form.get("partition", "")):
-        return Plan(title, "Produce", fields, unclear="fill in the record")
+        return Plan(title, "Produce", fields, unclear="fill in the record", is_data=True)
     partition = None if which == "by key" else whole(form.get("partition", ""), "the partition")
     if partition is not None and partition not in topic.partitions:
         raise Unclear(f"topic {name} has no partition {partition}")
     key, headers = form.get("key", "").encode() or None, settings(form.get("headers", ""))
     value = None if is_tombstone else form.get("value", "").replace("\r\n", "\n").encode()
     if key is None and is_tombstone:
-        return Plan(title, "Produce", fields, unclear="a record that deletes a key needs that key")
+        return Plan(
+            title, "Produce", fields, unclear="a record that deletes a key needs that key", is_data=True
+        )
     shown = "no value" if value is None else f"{len(value)} bytes"
     return Plan(
         title, "Produce", fields, f"Topic {name} gets a record with {shown}.",
         perform=partial(_send, topic=name, partition=partition, key=key, value=value, headers=headers),
-        back=f"/topics/{name}/records",
+        back=f"/topics/{name}/records", is_data=True,
     )  # fmt: skip
 
 

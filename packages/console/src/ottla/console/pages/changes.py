@@ -14,7 +14,7 @@ from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.changes.audit import AuditLog
 from ottla.console.changes.groups import delete_group, reset_group
-from ottla.console.changes.plans import SHOWN, Plan, Planner
+from ottla.console.changes.plans import SHOWN, Change, Plan
 from ottla.console.changes.topics import (
     add_partitions,
     create_topic,
@@ -24,12 +24,13 @@ from ottla.console.changes.topics import (
     set_topic_setting,
 )
 from ottla.console.clusters.connections import ShownCluster
+from ottla.console.logins.gate import check
 from ottla.console.pages import of_cluster, respond
 from ottla.console.web.csrf import FormTokens
 from ottla.console.web.fields import Unclear
 from ottla.protocol.errors import KafkaError
 
-CHANGES: Final[Mapping[str, Planner]] = {
+CHANGES: Final[Mapping[str, Change]] = {
     "create-topic": create_topic,
     "add-partitions": add_partitions,
     "set-topic-setting": set_topic_setting,
@@ -45,19 +46,22 @@ _MOST_FIELDS: Final = 20
 
 @of_cluster
 async def change(request: Request, cluster: ShownCluster) -> Response:
-    """Show the form of a change with its preview; with POST, do it."""
+    """Show the form of a change with its preview; with POST, do it, or preview data of records."""
     name = request.path_params["change"]
     if (planner := CHANGES.get(name)) is None:
         raise HTTPException(404, f"there is no change {name!r}")
     if not request.app.state.allows_changes:
         raise HTTPException(403, "the console only reads: `ottla console --allow-changes` allows changes")
-    if request.method == "POST":
-        return await _do(request, cluster, name, planner)
-    return await _show(request, cluster, name, planner, dict(request.query_params))
+    if request.method != "POST":
+        return await _show(request, cluster, name, planner, dict(request.query_params))
+    form = await read_form(request)
+    if form.pop("preview", ""):
+        return await _show(request, cluster, name, planner, form)
+    return await _do(request, cluster, name, planner, form)
 
 
 async def _show(
-    request: Request, cluster: ShownCluster, name: str, planner: Planner, form: dict[str, str],
+    request: Request, cluster: ShownCluster, name: str, planner: Change, form: dict[str, str],
     *, failure: str = "", done: str = "",
 ) -> Response:  # fmt: skip
     tokens: FormTokens = request.app.state.form_tokens
@@ -65,7 +69,7 @@ async def _show(
     plan = None
     if not done:
         try:
-            plan = await planner(await cluster.admin(), form)
+            plan = await _planned(cluster, planner, form)
         except (Unclear, ClientError, KafkaError) as error:
             failure = failure or " ".join(str(error).split())
     response = respond(
@@ -76,14 +80,24 @@ async def _show(
     return response
 
 
-async def _do(request: Request, cluster: ShownCluster, name: str, planner: Planner) -> Response:
-    form = await read_form(request)
+async def _planned(cluster: ShownCluster, planner: Change, form: Mapping[str, str]) -> Plan:
+    """Return the plan of a form that its viewer may send. Raises HTTPException, Unclear, ClientError."""
+    check(cluster.viewer, planner.need(cluster.name, form))
+    plan = await planner(await cluster.admin(), form)
+    if not all(cluster.may(topic=topic) for topic in plan.topics):
+        raise HTTPException(403, "this is about topics that you may not see")
+    return plan
+
+
+async def _do(
+    request: Request, cluster: ShownCluster, name: str, planner: Change, form: dict[str, str]
+) -> Response:
     tokens: FormTokens = request.app.state.form_tokens
     if not tokens.is_valid(request, form.pop("token", "")):
         raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
     typed = form.pop("typed", "").strip()
     try:
-        plan = await planner(await cluster.admin(), form)
+        plan = await _planned(cluster, planner, form)
         if (why := _why_not(plan, form, typed)) is not None:
             return await _show(request, cluster, name, planner, form, failure=why)
         await _audit(request, cluster, name, form, "begins")
@@ -93,6 +107,9 @@ async def _do(request: Request, cluster: ShownCluster, name: str, planner: Plann
         reason = " ".join(str(error).split())
         await _audit(request, cluster, name, form, f"failed: {reason}")
         return await _show(request, cluster, name, planner, form, failure=reason)
+    except HTTPException as error:
+        await _audit(request, cluster, name, form, f"refused: {error.detail}")
+        raise
     await _audit(request, cluster, name, form, done)
     cluster.forget()
     return await _show(request, cluster, name, planner, {"back": plan.back}, done=done)
@@ -113,7 +130,7 @@ async def _audit(
 ) -> None:
     audit: AuditLog = request.app.state.audit
     client = request.client.host if request.client else "unknown"
-    await audit.write(now_ms(), client, cluster.name, name, form, outcome)
+    await audit.write(now_ms(), cluster.viewer.name, client, cluster.name, name, form, outcome)
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -28,8 +28,8 @@ Start = Literal["newest", "beginning", "offset", "time"]
 READ_S: Final = 30.0
 """How long a page reads."""
 COUNTS: Final = (50, 100, 500)
-MOST_LINK: Final = 16_384
-"""Bytes of a link that every browser and server takes."""
+MOST_COPIED: Final = 1 << 20
+"""Letters of a value that is edited in a form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,13 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         forms=FORMS,
         key=await asyncio.to_thread(shown_value, found.key, form, ALL_BYTES),
         value=await asyncio.to_thread(shown_value, found.value, form, ALL_BYTES),
-        copy=None if found.is_masked else copy_link(topic, found),
+        copy=None if found.is_masked else copied_fields(topic, found),
         headers=[(name, shown_value(value, form)) for name, value in found.headers],
     )
 
 
-def copy_link(topic: str, found: ShownRecord) -> str | None:
-    """Return the query of a form that sends the same record again; None for one that forms would change."""
+def copied_fields(topic: str, found: ShownRecord) -> dict[str, str] | None:
+    """Return the fields of a form that sends the same record again; None for one that forms would change."""
     key, value = _typed(found.key), _typed(found.value)
     headers = [(name, _typed(data)) for name, data in found.headers]
     if (
@@ -197,8 +197,7 @@ def copy_link(topic: str, found: ShownRecord) -> str | None:
         "topic": topic, "key": key, "value": value, "tombstone": "1" if found.value is None else "",
         "headers": "\n".join(f"{name}={text}" for name, text in headers),
     }  # fmt: skip
-    link = urlencode({name: text for name, text in fields.items() if text})
-    return link if len(link) <= MOST_LINK else None
+    return {name: text for name, text in fields.items() if text} if len(value) <= MOST_COPIED else None
 
 
 def _typed(data: bytes | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from ottla.client.environment import now_ms
 from ottla.console.clusters.connections import ShownCluster
+from ottla.console.logins.access import Need, a_cluster
 from ottla.console.pages import of_cluster
 from ottla.console.watch.collecting import COMMITTED, ENDS, LAG, PROBLEMS, Collector
 from ottla.console.watch.exporter import exposition
@@ -17,6 +19,14 @@ from ottla.console.watch.trends import Trend, trend
 
 _KINDS: Final = (LAG, COMMITTED, ENDS, PROBLEMS)
 _MOST_HOURS: Final = 14 * 24
+
+
+def a_series(path: Mapping[str, str], query: Mapping[str, str]) -> Need:
+    """Need to see the group or the topic of a series."""
+    kind, name = query.get("kind", LAG), query.get("name", "")
+    if kind == ENDS:
+        return Need(cluster=path["cluster"], topic=name)
+    return a_cluster(path, query) if kind == PROBLEMS else Need(cluster=path["cluster"], group=name)
 
 
 @of_cluster

@@ -92,7 +92,7 @@ class Collector:
             async with asyncio.timeout(MINUTE_S):
                 look = await look_at(cluster)
         except (ClientError, KafkaError, NoSample, TimeoutError, OSError, ValueError) as error:
-            _log.info("a cluster cannot be watched: %s", error, extra={"cluster": cluster.name})
+            _log.info("a cluster cannot be watched", extra={"cluster": cluster.name, "reason": str(error)})
             return
         except Exception:  # of one cluster: the others are watched
             _log.exception("a cluster cannot be watched", extra={"cluster": cluster.name})
@@ -115,7 +115,7 @@ class Collector:
         try:
             await change
         except sqlite3.Error as error:
-            _log.warning("the history cannot be written: %s", error)
+            _log.warning("the history cannot be written", extra={"reason": str(error)})
 
 
 async def look_at(cluster: ShownCluster) -> Look:

@@ -32,7 +32,7 @@ class Webhook:
         """Send an event when those before it are sent."""
         if self._waiting.full():
             dropped = self._waiting.get_nowait()
-            _log.warning("an alert is dropped, as too many wait for the webhook: %s", dropped.text)
+            _log.warning("an alert is dropped, as too many wait", extra={"text": dropped.text})
         self._waiting.put_nowait(event)
 
     async def run(self) -> None:
@@ -51,9 +51,8 @@ class Webhook:
                 reason = str(error) if isinstance(error, OSError) else type(error).__name__
                 if isinstance(error, urllib.error.HTTPError):
                     error.close()
-                _log.warning(
-                    "the webhook did not take an alert, attempt %d of %d: %s", attempt, ATTEMPTS, reason
-                )
+                facts = {"attempt": attempt, "attempts": ATTEMPTS, "reason": reason}
+                _log.warning("the webhook did not take an alert", extra=facts)
             if attempt < ATTEMPTS:
                 await asyncio.sleep(pause_s)
                 pause_s *= 4

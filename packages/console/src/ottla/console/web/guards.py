@@ -51,7 +51,7 @@ class Guards:
             return
         headers = Headers(scope=scope)
         if (refused := self._why_refused(scope["method"], headers)) is not None:
-            _log.warning("a request is refused: %s", refused, extra={"client": scope.get("client")})
+            _log.warning("a request is refused", extra={"reason": refused, "client": scope.get("client")})
             await PlainTextResponse(f"{refused}\n", status_code=403)(scope, receive, _with_headers(send))
             return
         await self._app(scope, receive, _with_headers(send))
