@@ -297,6 +297,49 @@ def test_an_error_names_the_permission_that_is_missing(code: int, words: str) ->
     assert str(error_about(29, None)) == "not permitted for the topic"
 
 
+# --- login modules of Java
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@pytest.mark.parametrize(
+    ("options", "password"),
+    [
+        ("username='anna' password='a \"b\"';", 'a "b"'),
+        ('username="anna" password="a\\tb\\101";', "a\tbA"),
+        ('username=anna /* password="old" */ password=b-1;', "b-1"),
+        ('password="username=x;" username="anna";', "username=x;"),
+    ],
+)
+def test_a_login_module_is_read_as_kafka_reads_it(options: str, password: str) -> None:
+    properties = {"security.protocol": "SASL_SSL", "sasl.jaas.config": f"{MODULE} {options}"}
+
+    security = from_properties(ClientConfig, properties).security
+
+    assert (security.sasl_username, security.sasl_password) == ("anna", password)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ('username="anna" password="s3cret"', "not terminated by semi-colon"),
+        ('username="anna" password=31337;', "Value not specified for key 'password'"),
+        ('username="anna";', "a login module with username and password"),
+        (f'username="anna" password="s3cret"; {MODULE};', "contains 2 login modules"),
+    ],
+)
+def test_a_login_module_that_kafka_refuses_is_refused_without_its_secret(options: str, words: str) -> None:
+    properties = {"security.protocol": "SASL_SSL", "sasl.jaas.config": f"{MODULE} {options}"}
+
+    with pytest.raises(
+        SettingError, match=rf"sasl.jaas.config cannot be the value given: .*{words}"
+    ) as refused:
+        from_properties(ClientConfig, properties)
+
+    assert "s3cret" not in str(refused.value)
+    assert "31337" not in str(refused.value)
+
+
 # --- settings of tokens
 
 BEARER = "org.apache.kafka.common.security.oauthbearer"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.security.sasl.jaas import LoginModule
 from ottla.broker.security.sasl.mechanisms import (
     Identity,
     MalformedToken,
@@ -30,6 +29,7 @@ from ottla.broker.security.sasl.scram import (
 )
 from ottla.client.authentication import Scram
 from ottla.client.errors import AuthenticationFailed
+from ottla.client.jaas import LoginModule
 from ottla.protocol.errors import SaslAuthenticationFailed
 
 USERS = PlainUsers(

@@ -18,8 +18,6 @@ _OWN_CLASSES: Final = (
     "DefaultLogin", "SaslClientCallbackHandler", "OAuthBearerLoginCallbackHandler",
     "OAuthBearerRefreshingLogin", "OAuthBearerSaslClientCallbackHandler",
 )  # fmt: skip
-_ESCAPE = re.compile(r"\\(.)")
-_JAAS = re.compile(r'(\w+)\s*=\s*(?:"((?:\\.|[^"])*)"|(\S+?))[\s;]')
 
 
 def without_effect(source: str, advice: str) -> Alias:
@@ -34,9 +32,10 @@ def renamed(source: str, names: Mapping[str, str]) -> dict[str, Alias]:
 
 def _login(jaas: Any) -> dict[str, Any]:
     """Parse user and password of Java's `sasl.jaas.config`."""
-    found = {
-        key: _ESCAPE.sub(r"\1", quoted) if quoted else bare for key, quoted, bare in _JAAS.findall(f"{jaas};")
-    }
+    from ottla.client.jaas import parse_one_module  # few programs have such a line
+
+    module = parse_one_module(str(jaas))
+    found = module.options
     if "clientId" in found and "clientSecret" in found:
         prefix = "extension_"
         extensions = {key.removeprefix(prefix): found[key] for key in found if key.startswith(prefix)}
@@ -46,15 +45,15 @@ def _login(jaas: Any) -> dict[str, Any]:
             **({"sasl_oauthbearer_scope": found["scope"]} if "scope" in found else {}),
             **({"sasl_oauth_extensions": extensions} if extensions else {}),
         }
-    if "Krb5LoginModule" in str(jaas):
+    if module.name.endswith("Krb5LoginModule"):
         names = {
             "serviceName": "service_name",
             "principal": "principal",
             **({"keyTab": "keytab"} if found.get("useKeyTab", "true").lower() == "true" else {}),
         }
         return {f"sasl_kerberos_{field}": found[key] for key, field in names.items() if key in found}
-    if "OAuthBearerLoginModule" in str(jaas):  # tokens come from a file, or the secret stands by itself
-        return {}
+    if module.name.endswith("OAuthBearerLoginModule"):
+        return {}  # tokens come from a file, or the secret stands by itself
     if "username" not in found or "password" not in found:
         raise ValueError("a login module with username and password, or clientId and clientSecret, is wanted")
     by_token = {"sasl_token_auth": True} if found.get("tokenauth", "").lower() == "true" else {}

@@ -11,7 +11,7 @@ from ottla.client.config_definition import ConfigError
 if TYPE_CHECKING:
     from ottla.broker.config.broker import BrokerConfig
     from ottla.broker.config.listeners import Listener
-    from ottla.broker.security.sasl.jaas import LoginModule
+    from ottla.client.jaas import LoginModule
     from ottla.client.oauth_tokens import TokenSource
 
 _KAFKA: Final = "org.apache.kafka.common.security."
@@ -86,7 +86,7 @@ def enabled_mechanisms(config: BrokerConfig, listener: Listener) -> tuple[str, .
 
 def login_module(config: BrokerConfig, listener: Listener, mechanism: str) -> LoginModule:
     """Return the JAAS line of a mechanism of a listener. Raises `ConfigError`."""
-    from ottla.broker.security.sasl.jaas import JaasError, LoginModule, parse_one_module
+    from ottla.client.jaas import JaasError, LoginModule, parse_one_module
 
     key, wanted = _jaas_key(listener, mechanism), LOGIN_MODULES[mechanism]
     text = config.of_listener(listener.name, mechanism).sasl_jaas_config

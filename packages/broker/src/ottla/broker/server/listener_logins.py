@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.security.principal_mapping import LocalNames
     from ottla.broker.security.sasl.broker_tokens import BrokerToken
-    from ottla.broker.security.sasl.jaas import LoginModule
     from ottla.broker.security.sasl.jwks import JwksKeys
     from ottla.broker.security.sasl.kerberos import ServiceKey
     from ottla.broker.security.sasl.mechanisms import MakeMechanism
     from ottla.broker.security.sasl.scram import FindUser, ScramHash, ScramUser, UnknownUsers
+    from ottla.client.jaas import LoginModule
 
 _log = logging.getLogger("request")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.broker.security.sasl.jaas import LoginModule
+from ottla.client.jaas import LoginModule
 from ottla.protocol.errors import SaslAuthenticationFailed
 
 _USER_PREFIX: Final = "user_"

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
-
-from ottla.broker.runtime.frozen_classes import frozen
 
 CONTROL_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _LONGEST_SHOWN: Final = 100
@@ -41,7 +40,7 @@ class JaasError(ValueError):
     """A JAAS line cannot be read; the message has no secret of it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LoginModule:
     """One entry of a JAAS line. Its options hold passwords, so `repr` shows their names only."""
 

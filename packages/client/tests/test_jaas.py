@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.security.sasl.jaas import JaasError, parse_jaas, parse_one_module
+from ottla.client.jaas import JaasError, parse_jaas, parse_one_module
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
