@@ -66,15 +66,15 @@ def test_topics_are_found_by_all_words_and_sorted_by_health() -> None:
     assert [row.name for row in chosen_topics(rows, order="no such")] == ["orders", "payments"]
 
 
-def test_the_picture_begins_with_what_is_worst_and_has_the_brokers_that_are_away() -> None:
+def test_the_picture_begins_with_the_worst_ends_with_internal_topics_and_has_absent_brokers() -> None:
     grid = replica_grid(STATE)
 
     assert grid.brokers == (1, 2, 3)
     assert [(row.name, row.roles) for row in grid.rows] == [
         ("payments-0", ("", "", "away")),
         ("orders-1", ("", "leader", "away")),
-        ("__consumer_offsets-0", ("leader", "follower", "")),
         ("orders-0", ("leader", "follower", "")),
+        ("__consumer_offsets-0", ("leader", "follower", "")),
     ]
 
 

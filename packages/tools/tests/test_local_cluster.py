@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +22,9 @@ from click.testing import CliRunner, Result
 from ottla.client.cli import main
 from ottla.tools.cluster_cli import start, stop
 from ottla.tools.local_cluster.layout import ClusterLayout, read_layout
-from ottla.tools.local_cluster.members import orphans_of, running_pid
-from ottla.tools.local_cluster.startup import members_of
-from ottla.zookeeper.apache_server import NoZooKeeper, find_installation
+from ottla.tools.local_cluster.members import console_member, orphans_of, running_pid
+from ottla.tools.local_cluster.startup import members_of, with_console
+from ottla.zookeeper.apache_server import NoZooKeeper, find_installation, free_port
 
 TIMEOUT_S = 90
 
@@ -62,7 +64,8 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     """A directory for a cluster, of which no process is left after the test."""
     yield tmp_path / "cluster"
     layout = read_layout(tmp_path / "cluster")
-    for member in members_of(layout, tmp_path / "cluster") if layout else ():
+    members = members_of(layout, tmp_path / "cluster") if layout else []
+    for member in with_console(members, tmp_path / "cluster"):
         if (pid := running_pid(member)) is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -72,6 +75,31 @@ def pids(directory: Path) -> dict[str, int | None]:
     layout = read_layout(directory)
     assert layout is not None
     return {member.name: running_pid(member) for member in members_of(layout, directory)}
+
+
+def test_a_console_starts_and_stops_with_its_cluster(directory: Path, base_port: int) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    options = ("--zookeeper", "embedded", "--brokers", "1", "--base-port", str(base_port))
+
+    done = started("--data-dir", str(directory), *options, "--console", listen)
+    said = wait_for_line(directory / "console" / "output.log")
+    with urllib.request.urlopen(f"http://{listen}/c/local/", timeout=TIMEOUT_S) as answer:
+        page = answer.read().decode()
+    ended = ran(stop, "--data-dir", str(directory))
+
+    assert f"the console starts at http://{listen}/" in done.stdout
+    assert said.startswith(f"Open http://{listen}/")
+    assert "No problem found" in page
+    assert "console" in ended.output
+    assert running_pid(console_member(directory)) is None
+
+
+def wait_for_line(file: Path) -> str:
+    for _ in range(600):
+        if file.exists() and "\n" in (text := file.read_text()):
+            return text
+        time.sleep(0.1)
+    raise AssertionError(f"nothing stands in {file}")
 
 
 @pytest.mark.long

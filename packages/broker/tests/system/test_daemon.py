@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.server.cli import last_words, wait_until_ready
+from ottla.broker.server.daemon import last_words, wait_until_ready
 from ottla.broker.testing import BrokerProcess
 
 TIMEOUT_S = 60.0

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Allow changes; each is written to ~/.local/state/ottla/console-audit.jsonl.",
 )
+@click.option("--beside", is_flag=True, hidden=True)  # the program that started it holds its standard input
 def console(
     profiles: tuple[str, ...],
     bootstrap_server: str | None,
@@ -57,6 +58,7 @@ def console(
     history: str | None,
     rules: str | None,
     allow_changes: bool,
+    beside: bool,
 ) -> None:
     """Show clusters, topics and groups in a browser.
 
@@ -77,8 +79,11 @@ def console(
         settings = _settings(
             clusters(profiles, bootstrap_server), listen, names, history, rules, allow_changes
         )
-        serve(settings, lambda url: click.echo(f"Open {url} (Ctrl-C ends the console)."))
+        end = "it ends with the broker" if beside else "Ctrl-C ends the console"
+        serve(settings, lambda url: click.echo(f"Open {url} ({end})."), beside=beside)
     except (ConsoleRefused, SettingError, ValueError) as error:
+        if beside:  # one line among those of the broker
+            raise click.ClickException(f"the console does not start: {error}") from None
         raise click.UsageError(str(error)) from None
 
 

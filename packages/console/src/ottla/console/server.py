@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import uvicorn
@@ -16,6 +19,8 @@ MOST_CONNECTIONS: Final = 4_096
 BACKLOG: Final = 1_024
 STOP_S: Final = 3
 """How long requests may go on after the end of the console was asked for."""
+_BESIDE_NICE: Final = 5
+"""How much a console beside a broker yields the processor to it."""
 
 
 class FactsFormatter(logging.Formatter):
@@ -39,8 +44,12 @@ def log_to_stderr() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
-def serve(settings: ConsoleSettings, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `started` gets the address once it listens. Raises ConsoleRefused."""
+def serve(settings: ConsoleSettings, started: Callable[[str], None], *, beside: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM; `started` gets the address once it listens. Raises ConsoleRefused.
+
+    With `beside` another program started it, and holds its standard input: it ends with that program too,
+    however that ends, and yields the processor to it.
+    """
     log_to_stderr()
     with _listening(settings) as listening:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -50,7 +59,19 @@ def serve(settings: ConsoleSettings, started: Callable[[str], None]) -> None:
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=STOP_S, lifespan="on",
             backlog=BACKLOG, log_config=None, proxy_headers=False,
         )  # fmt: skip
-        uvicorn.Server(config).run([listening])
+        server = uvicorn.Server(config)
+        if beside:
+            os.nice(_BESIDE_NICE)
+            threading.Thread(target=_end_with_input, args=(server,), name="input", daemon=True).start()
+        server.run([listening])
+
+
+def _end_with_input(server: uvicorn.Server) -> None:
+    """End a server once standard input has an end; it waits in a thread, for any kind of file."""
+    with suppress(OSError):
+        while os.read(0, 4_096):
+            pass
+    server.should_exit = True
 
 
 def _listening(settings: ConsoleSettings) -> socket.socket:

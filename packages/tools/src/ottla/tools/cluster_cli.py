@@ -79,6 +79,10 @@ def hosts_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Encrypt and authenticate: make certificates and an administrator in the directory, once. "
     "ZooKeeper is Ottla's own server, which asks for a secret.",
 )  # fmt: skip
+@click.option(
+    "--console", metavar="[HOST:PORT]", is_flag=False, flag_value="127.0.0.1:8180",
+    help="Serve the web console too, at 127.0.0.1:8180 unless another address is given.",
+)  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return once the cluster is ready, and leave it running.")
 @hosts_options
 def start(
@@ -89,6 +93,7 @@ def start(
     zookeeper_servers: int | None,
     settings: tuple[str, ...],
     secure: bool,
+    console: str | None,
     detach: bool,
     hosts: HostsOptions | None,
 ) -> None:
@@ -108,17 +113,18 @@ def start(
       ottla cluster start --data-dir ./cluster --brokers 5 --base-port 19092 --detach
       ottla cluster start --data-dir ./cluster --zookeeper embedded --set num.partitions=6
       ottla cluster start --data-dir ./cluster --secure
+      ottla cluster start --data-dir ./cluster --console
       ottla cluster start --hosts hosts.txt --data-dir /var/lib/ottla --python /opt/ottla/bin/python
     """
     if hosts is not None:
-        if brokers or kind or zookeeper_servers or secure:
+        if brokers or kind or zookeeper_servers or secure or console:
             raise click.UsageError(_SECURE_HOSTS if secure else _TOO_MUCH_FOR_HOSTS)
         with _one_line_errors():
             start_on_hosts(hosts, data_dir, base_port or 9092, _settings(settings))
         return
     with _one_line_errors():
         layout = _planned(data_dir, brokers, base_port, kind, zookeeper_servers, settings, secure=secure)
-        asyncio.run(_run(layout, data_dir.absolute(), detach=detach))
+        asyncio.run(_run(layout, data_dir.absolute(), console, detach=detach))
 
 
 _TOO_MUCH_FOR_HOSTS = "--hosts names the brokers, and has Apache's ZooKeeper: leave the others out"
@@ -216,9 +222,11 @@ def _settings(given: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
-async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
+async def _run(layout: ClusterLayout, directory: Path, console: str | None, *, detach: bool) -> None:
     from ottla.tools.local_cluster import startup
 
+    if console is not None:
+        startup.check_console()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -229,6 +237,9 @@ async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
         return
     if layout.secure:
         click.echo(_introduced(layout, directory, is_new=is_new), nl=False)
+    if console is not None:
+        started |= await asyncio.to_thread(startup.start_console, layout, directory, console)
+        click.echo(f"the console starts at http://{console}/; its output is in {directory / 'console'}")
     took = f"the cluster of {layout.brokers} is ready"
     if detach:
         click.echo(
@@ -238,7 +249,8 @@ async def _run(layout: ClusterLayout, directory: Path, *, detach: bool) -> None:
     click.echo(f"{took} at {layout.bootstrap_servers}; Ctrl-C ends it")
     await _until_ended(started, stopping)
     click.echo("stopping")
-    await asyncio.to_thread(startup.stop_all, startup.members_of(layout, directory), click.echo)
+    members = startup.with_console(startup.members_of(layout, directory), directory)
+    await asyncio.to_thread(startup.stop_all, members, click.echo)
 
 
 def _introduced(layout: ClusterLayout, directory: Path, *, is_new: bool) -> str:
@@ -296,7 +308,7 @@ def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
     """
     from ottla.tools.local_cluster.layout import read_layout
     from ottla.tools.local_cluster.members import running_pid
-    from ottla.tools.local_cluster.startup import members_of, stop_all
+    from ottla.tools.local_cluster.startup import members_of, stop_all, with_console
 
     if hosts is not None:
         with _one_line_errors():
@@ -307,7 +319,7 @@ def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
         if layout is None:
             _stop_orphans(data_dir)
             return
-        members = members_of(layout, data_dir.absolute())
+        members = with_console(members_of(layout, data_dir.absolute()), data_dir.absolute())
         running = [member for member in members if running_pid(member) is not None]
         if not running:
             raise click.ClickException(f"the cluster in {data_dir} does not run")

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
     from ottla.broker.config import BrokerConfig
     from ottla.broker.server.broker import Broker
+    from ottla.broker.server.console_process import ConsoleProcess
     from ottla.broker.server.secure_setup import SecureSetup
 
 PID_FILE: Final = "broker.pid"
 LOG_FILE: Final = "broker.log"
-_DAEMON_START_S: Final = 600.0
-"""How long `--daemon` waits: logs that were not closed are checked from their recovery points."""
-_DAEMON_NEWS_S: Final = 10.0
 _MOST_STACKS: Final = 100
 _POLL_S: Final = 0.05
 _GIL_WAIT_S: Final = 0.0005
@@ -59,6 +57,10 @@ def broker() -> None:
     help="Encrypt and authenticate: make certificates and an administrator in the data directory, once.",
 )  # fmt: skip
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of 127.0.0.1.")
+@click.option(
+    "--console", metavar="[HOST:PORT]", is_flag=False, flag_value="127.0.0.1:8180",
+    help="Serve the web console beside the broker, at 127.0.0.1:8180 unless another address is given.",
+)  # fmt: skip
 @click.option("--daemon", is_flag=True, help="Run in the background; returns once the broker is ready.")
 @click.option(
     "--uvloop/--no-uvloop", default=None, help="Use uvloop's event loop. Default: when it is installed."
@@ -83,6 +85,7 @@ def start(
     settings: tuple[str, ...],
     secure: bool,
     metrics_port: int | None,
+    console: str | None,
     daemon: bool,
     uvloop: bool | None,
     log_level: str | None,
@@ -101,6 +104,7 @@ def start(
       ottla broker start --config server.properties --daemon
       ottla broker start --set num.partitions=6 --set log.retention.hours=24
       ottla broker start --data-dir ./data --secure
+      ottla broker start --data-dir ./data --console
     """
     from ottla.broker.runtime.garbage_collection import begin_start
 
@@ -113,18 +117,53 @@ def start(
             setup, flags = secured(_read_properties(properties) or {}, flags, secure_dir)
     config = _load(properties, flags)
     _refuse_unsecured(config)
+    beside = _console_beside(console, config, setup)
     if daemon:
-        with _one_line_errors():
-            line = _start_daemon(config, log_dir)
-            click.echo(line)
-            if setup is not None:
-                click.echo(setup.introduce(line.rpartition(" ")[2]), nl=False)
+        _introduce_daemon(config, setup, console, log_dir)
         return
     _set_up_logging(log_level, log_dir)
     _allow_all_descriptors()
     begin_start()
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
-        _run(config, setup, uvloop=uvloop, ready_fd=ready_fd)
+        _run(config, setup, beside, uvloop=uvloop, ready_fd=ready_fd)
+
+
+def _introduce_daemon(
+    config: BrokerConfig, setup: SecureSetup | None, console: str | None, log_dir: Path | None
+) -> None:
+    with _one_line_errors():
+        line = _started_daemon(config, log_dir)
+        click.echo(line)
+        if setup is not None:
+            click.echo(setup.introduce(line.rpartition(" ")[2]), nl=False)
+    if console is not None:
+        log_file = Path(config.data_dirs[0], LOG_FILE)
+        click.echo(f"The console starts at http://{console}/; its output is in {log_file}")
+
+
+def _started_daemon(config: BrokerConfig, log_dir: Path | None) -> str:
+    from ottla.broker.server.daemon import DaemonFailed, start_daemon  # which other starts do not import
+
+    directory = Path(config.data_dirs[0])
+    directory.mkdir(0o700, parents=True, exist_ok=True)
+    if (pid := _running_pid(directory)) is not None:
+        _fail(f"another broker runs on {directory} (process {pid}): stop it first")
+    try:
+        return start_daemon(directory / LOG_FILE, log_dir)
+    except DaemonFailed as error:
+        _fail(str(error))
+
+
+def _console_beside(
+    listen: str | None, config: BrokerConfig, setup: SecureSetup | None
+) -> ConsoleProcess | None:
+    """Return the console that runs beside the broker; None without `--console`."""
+    if listen is None:
+        return None
+    from ottla.broker.server.console_process import ConsoleProcess  # which other starts do not import
+
+    with _one_line_errors():
+        return ConsoleProcess.planned(listen, config, setup)
 
 
 def _refuse_unsecured(config: BrokerConfig) -> None:
@@ -227,13 +266,18 @@ def _read_properties(path: Path | None) -> dict[str, str] | None:
 
 
 def _run(
-    config: BrokerConfig, setup: SecureSetup | None = None, *, uvloop: bool | None, ready_fd: int | None
+    config: BrokerConfig,
+    setup: SecureSetup | None = None,
+    console: ConsoleProcess | None = None,
+    *,
+    uvloop: bool | None,
+    ready_fd: int | None,
 ) -> None:
     import asyncio
 
     sys.setswitchinterval(_GIL_WAIT_S)
     with asyncio.Runner(loop_factory=_loop_factory(uvloop)) as runner:
-        runner.run(_serve(config, setup, ready_fd))
+        runner.run(_serve(config, setup, console, ready_fd))
 
 
 def _loop_factory(wanted: bool | None) -> Any:
@@ -248,7 +292,9 @@ def _loop_factory(wanted: bool | None) -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(config: BrokerConfig, setup: SecureSetup | None, ready_fd: int | None) -> None:
+async def _serve(
+    config: BrokerConfig, setup: SecureSetup | None, console: ConsoleProcess | None, ready_fd: int | None
+) -> None:
     import asyncio
     from contextlib import AsyncExitStack
 
@@ -271,6 +317,10 @@ async def _serve(config: BrokerConfig, setup: SecureSetup | None, ready_fd: int 
             from ottla.zookeeper.watchdog import LoopWatchdog
 
             await stack.enter_async_context(LoopWatchdog(config.zookeeper_session_timeout_ms))
+        if console is not None:
+            await stack.enter_async_context(
+                console
+            )  # before the broker: it is waited for after that has stopped
         running = Broker(config)
         running.write_first = None if setup is None else setup.write_users
         await stack.enter_async_context(running)
@@ -279,6 +329,9 @@ async def _serve(config: BrokerConfig, setup: SecureSetup | None, ready_fd: int 
         _say_ready(running.address, running.broker_id, ready_fd)
         if setup is not None and setup.is_announced:
             click.echo(await asyncio.to_thread(setup.introduce, running.address), nl=False)
+        if console is not None:
+            await console.start(running.address)
+            stack.callback(console.end)
         await _until_stopped(running, stopping)
 
 
@@ -425,76 +478,3 @@ def _running_pid(directory: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return None
-
-
-def _start_daemon(config: BrokerConfig, log_dir: Path | None) -> str:
-    """Run the same command without `--daemon`, detached; return its line once the broker is ready."""
-    import subprocess
-
-    directory = Path(config.data_dirs[0])
-    directory.mkdir(0o700, parents=True, exist_ok=True)
-    if (pid := _running_pid(directory)) is not None:
-        _fail(f"another broker runs on {directory} (process {pid}): stop it first")
-    read_end, write_end = os.pipe()
-    arguments = [argument for argument in sys.argv[1:] if argument != "--daemon"]
-    log_path = directory / LOG_FILE
-    news_path = log_path if log_dir is None else log_dir / "server.log"
-    news_begin = news_path.stat().st_size if news_path.exists() else 0
-    with log_path.open("ab") as output:
-        begin = output.tell()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ottla.broker", *_from_start(arguments), "--ready-fd", str(write_end)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            pass_fds=(write_end,), start_new_session=True,
-        )  # fmt: skip
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        line = wait_until_ready(pipe.fileno(), lambda: last_words(news_path, news_begin))
-    if line is None:
-        _fail(
-            f"the broker is not ready after {_DAEMON_START_S:.0f} s and goes on starting as process "
-            f"{process.pid}: see {log_path}"
-        )
-    if not line:
-        reason = (
-            last_words(log_path, begin).removeprefix("Error: ") or f"it ended without a word in {log_path}"
-        )
-        _fail(f"the broker did not start: {reason}")
-    return line
-
-
-def _from_start(arguments: list[str]) -> list[str]:
-    """Return the arguments from `start` on: the `ottla` command has `broker` before it."""
-    return arguments[arguments.index("start") :]
-
-
-def wait_until_ready(
-    descriptor: int,
-    news: Callable[[], str],
-    *,
-    news_s: float = _DAEMON_NEWS_S,
-    bound_s: float = _DAEMON_START_S,
-) -> str | None:
-    """Return the line of a broker that is ready, "" of one that has ended, None of one that takes longer.
-
-    A start that takes long is reported on standard error, with the `news` of the broker's log.
-    """
-    import select
-
-    for turn in range(1, 1 + int(bound_s / news_s)):
-        ready, _, _ = select.select([descriptor], [], [], news_s)
-        if ready:
-            return os.read(descriptor, 4096).decode().strip()
-        click.echo(f"The broker is starting, for {turn * news_s:.0f} s now. {news()}".strip(), err=True)
-    return None
-
-
-def last_words(log_path: Path, begin: int) -> str:
-    """Return the last line of a broker's log behind a position: without those of earlier runs."""
-    try:
-        with log_path.open("rb") as log:
-            log.seek(begin)
-            lines = log.read().decode(errors="replace").strip().splitlines()
-    except FileNotFoundError:
-        return ""
-    return lines[-1] if lines else ""

@@ -345,15 +345,11 @@ def introduction(setup: SecureSetup, address: str) -> str:
     `address` is the broker's; of a cluster the addresses of all, separated by commas. A profile that cannot
     be written, in a container without a home for instance, is no reason not to serve.
     """
-    from ottla.client.profiles import ProfileError, add_profile
+    from ottla.client.profiles import ProfileError
 
-    host, _, port = address.partition(",")[0].rpartition(":")
-    servers = f"localhost:{port}" if _is_any(host.strip("[]")) else address
-    name, note = _LOCAL, ""
+    servers, name, note = _servers(address), _LOCAL, ""
     try:
-        profile = _profile_for(setup, servers, port)
-        add_profile(profile, replace=True)
-        name = profile.name
+        name = write_profile(setup, address).name
     except ProfileError as error:
         note = f"No profile was written: {error}\n"
     if not setup.is_new:
@@ -381,6 +377,21 @@ librdkafka   bootstrap.servers={servers}
 others       ottla user add NAME --profile {name}
              ottla acl add --principal User:NAME --producer --topic TOPIC --profile {name}
 """
+
+
+def write_profile(setup: SecureSetup, address: str) -> Profile:
+    """Write the administrator's profile for the broker at an address, and return it. Raises ProfileError."""
+    from ottla.client.profiles import add_profile
+
+    servers = _servers(address)
+    profile = _profile_for(setup, servers, servers.partition(",")[0].rpartition(":")[2])
+    add_profile(profile, replace=True)
+    return profile
+
+
+def _servers(address: str) -> str:
+    host, _, port = address.partition(",")[0].rpartition(":")
+    return f"localhost:{port}" if _is_any(host.strip("[]")) else address
 
 
 def _profile_for(setup: SecureSetup, servers: str, port: str) -> Profile:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ottla.admin import ClusterState, PartitionHealth
+from ottla.console.clusters.topic_rows import is_internal
 
 Role = Literal["", "leader", "follower", "lagging", "away"]
 MOST_ROWS: Final = 60
@@ -47,7 +48,12 @@ def replica_grid(state: ClusterState, *, topic: str | None = None, most: int = M
     there = {broker.id for broker in state.brokers}
     brokers = tuple(sorted(there | {replica for health in chosen for replica in health.replicas}))
     # Stable: partitions with the same health keep the order of their names.
-    ordered = sorted(chosen, key=lambda health: (health.leader is not None, _is_healthy(health)))
+    ordered = sorted(
+        chosen,
+        key=lambda health: (
+            health.leader is not None, _is_healthy(health), is_internal(health.partition.topic),
+        ),
+    )  # fmt: skip
     rows = tuple(
         GridRow(
             str(health.partition),

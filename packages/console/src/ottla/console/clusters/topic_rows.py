@@ -29,7 +29,12 @@ class TopicRow:
     @property
     def is_internal(self) -> bool:
         """Whether brokers keep their own state in it."""
-        return self.name.startswith("__")
+        return is_internal(self.name)
+
+
+def is_internal(topic: str) -> bool:
+    """Whether brokers keep their own state in a topic."""
+    return topic.startswith("__")
 
 
 def topic_rows(state: ClusterState) -> list[TopicRow]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ottla.broker.server.secure_setup import DIRECTORY
+from ottla.broker.server.secure_setup import DIRECTORY, SecureFiles, SecureSetup, write_profile
 from ottla.client.profiles import write_private
 from ottla.protocol.storage.properties import encode_properties
 from ottla.tools.local_cluster.layout import HOST, ClusterLayout, ZooKeeperKind
@@ -27,7 +27,7 @@ _HEAP: Final = "96m"
 _TICK_MS: Final = 1_000
 
 _PROCESSES: Final = Path("/proc")
-_PROGRAMS: Final = ("ottla.broker", "ottla.zookeeper", "org.apache.zookeeper.server.")
+_PROGRAMS: Final = ("ottla.broker", "ottla.console", "ottla.zookeeper", "org.apache.zookeeper.server.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,26 @@ def broker_command(home: Path) -> tuple[str, ...]:
     """Return the command of a broker that has its configuration in `home`, and writes its own logs there."""
     options = ("start", "--config", str(home / PROPERTIES), "--log-dir", str(home))
     return (sys.executable, "-m", "ottla.broker", *options)
+
+
+def console_member(directory: Path, command: tuple[str, ...] = ()) -> Member:
+    """Return the process of the console, which the plan of the cluster does not have."""
+    home = directory / "console"
+    return Member("console", home, command, 0, home / "console.pid", locks_itself=False)
+
+
+def console_command(layout: ClusterLayout, directory: Path, listen: str) -> tuple[str, ...]:
+    """Return the console's command; that of a secured cluster logs in as its administrator.
+
+    Raises ProfileError where the administrator's profile cannot be written.
+    """
+    cluster = ("--bootstrap-server", layout.bootstrap_servers)
+    if layout.secure:
+        setup = SecureSetup(SecureFiles(directory / DIRECTORY), is_new=False)
+        cluster = ("--profile", write_profile(setup, layout.bootstrap_servers).name)
+    history = console_member(directory).directory / "console.sqlite"
+    own = ("--listen", listen, "--history", str(history))
+    return (sys.executable, "-m", "ottla.console", *cluster, *own)
 
 
 def zookeeper_member(layout: ClusterLayout, directory: Path, server_id: int) -> Member:

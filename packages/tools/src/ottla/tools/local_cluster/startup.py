@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from ottla.broker.server.readiness import until_complete
@@ -16,6 +17,8 @@ from ottla.tools.local_cluster.layout import FILE, HOST, ClusterLayout, ZooKeepe
 from ottla.tools.local_cluster.members import (
     Member,
     broker_member,
+    console_command,
+    console_member,
     running_pid,
     spawn,
     stop,
@@ -48,6 +51,25 @@ def members_of(layout: ClusterLayout, directory: Path) -> list[Member]:
         text = str(error).removeprefix("NoZooKeeper: ")
         raise ClusterRefused(f"{text}; or run without Java: --zookeeper embedded") from None
     return servers + [broker_member(layout, directory, broker_id) for broker_id in layout.broker_ids]
+
+
+def with_console(members: list[Member], directory: Path) -> list[Member]:
+    """Return members, and the console if one was started beside them."""
+    console = console_member(directory)
+    return [*members, console] if console.pid_file.exists() else members
+
+
+def check_console() -> None:
+    """Raise ClusterRefused where the console is not installed."""
+    if find_spec("ottla.console") is None:
+        raise ClusterRefused("--console needs ottla-console: python -m pip install ottla-console")
+
+
+def start_console(layout: ClusterLayout, directory: Path, listen: str) -> Processes:
+    """Start the console of a cluster, and return its process. Raises ProfileError."""
+    console = console_member(directory, console_command(layout, directory, listen))
+    console.directory.mkdir(0o700, parents=True, exist_ok=True)
+    return {console: spawn(console)} if running_pid(console) is None else {}
 
 
 def check_directory(directory: Path) -> ClusterLayout | None:
