@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -33,6 +32,7 @@ from ottla.console.logins.gate import Gate, Page
 from ottla.console.pages import respond
 from ottla.console.pages.access import access
 from ottla.console.pages.alerts import alerts as alerts_page
+from ottla.console.pages.alerts import silence
 from ottla.console.pages.changes import change
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.groups import group, groups
@@ -44,15 +44,13 @@ from ottla.console.pages.transactions import transactions
 from ottla.console.pages.watched import a_series, metrics, points
 from ottla.console.records.masking import MaskRule
 from ottla.console.settings import ConsoleSettings
-from ottla.console.watch.alerts import Alerts
-from ottla.console.watch.collecting import Collector, Look
+from ottla.console.watch.alert_store import StoredAlerts
+from ottla.console.watch.collecting import Collector
 from ottla.console.watch.history import History
-from ottla.console.watch.sending import Webhook
+from ottla.console.watch.sending import outboxes
 from ottla.console.web.csrf import FormTokens
 from ottla.console.web.guards import Guards
 from ottla.console.web.rendering import Renderer
-
-_log = logging.getLogger(__name__)
 
 
 class Shared(TypedDict):
@@ -61,7 +59,7 @@ class Shared(TypedDict):
     clusters: ShownClusters
     history: History
     collector: Collector
-    alerts: Alerts
+    alerts: StoredAlerts
     mask_rules: tuple[MaskRule, ...]
 
 
@@ -83,6 +81,7 @@ def application(settings: ConsoleSettings) -> Starlette:
     app.state.form_tokens = FormTokens()
     app.state.audit = AuditLog(settings.audit)
     app.state.allows_changes = settings.allows_changes
+    app.state.most_series = settings.most_series
     return app
 
 
@@ -93,6 +92,7 @@ def routes() -> list[Page | Mount]:
         Page("/health", health, everybody),
         Page("/metrics", metrics, a_login),
         Page("/alerts", alerts_page, a_login),
+        Page("/alerts/silence", silence, a_login, methods=["GET", "POST"]),
         Page("/c/{cluster}/", overview, a_cluster),
         Page("/c/{cluster}/topics", topics, a_cluster),
         Page("/c/{cluster}/topics/{topic}", topic, a_topic),
@@ -112,25 +112,20 @@ def routes() -> list[Page | Mount]:
 @asynccontextmanager
 async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
     """Watch the clusters, and judge the rules of alerts at each look."""
-    alerts = Alerts(settings.rules)
-    webhook = None if settings.webhook is None else Webhook(settings.webhook)
-
-    def judge(look: Look, at_s: int) -> None:
-        for event in alerts.step(look, at_s):
-            facts = {"event": event.kind, "rule": event.rule, "cluster": event.cluster, "text": event.text}
-            _log.warning("an alert is raised or cleared", extra=facts)
-            if webhook is not None and not event.is_silent:
-                webhook.put(event)
-
     async with (
         History(settings.history) as history,
         ShownClusters(settings.clusters, monotonic_s) as clusters,
         asyncio.TaskGroup() as tasks,
     ):
-        collector = Collector(clusters, history, on_look=judge)
+        alerts = await StoredAlerts.load(
+            history,
+            settings.rules,
+            [cluster.name for cluster in settings.clusters],
+            outboxes(settings.targets),
+        )
+        collector = Collector(clusters, history, on_readings=alerts.judge)
         running = [tasks.create_task(collector.run(), name="collector")]
-        if webhook is not None:
-            running.append(tasks.create_task(webhook.run(), name="webhook"))
+        running += [tasks.create_task(box.run(), name=box.target.name) for box in alerts.outboxes]
         yield {
             "clusters": clusters, "history": history, "collector": collector, "alerts": alerts,
             "mask_rules": (),

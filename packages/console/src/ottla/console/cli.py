@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.console.settings import ClusterSettings, ConsoleSettings
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--profile", "-p", "profiles", metavar="NAME", multiple=True, help="Show this profile's cluster."
 )
@@ -45,18 +46,28 @@ if TYPE_CHECKING:
     help="A TOML file with rules of alerts.",
 )
 @click.option(
+    "--most-series",
+    type=click.IntRange(100),
+    default=20_000,
+    show_default=True,
+    help="The lines of /metrics; single partitions are left out first.",
+)
+@click.option(
     "--allow-changes",
     is_flag=True,
     help="Allow changes; each is written to ~/.local/state/ottla/console-audit.jsonl.",
 )
 @click.option("--beside", is_flag=True, hidden=True)  # the program that started it holds its standard input
+@click.pass_context
 def console(
+    context: click.Context,
     profiles: tuple[str, ...],
     bootstrap_server: str | None,
     listen: str,
     names: tuple[str, ...],
     history: str | None,
     rules: str | None,
+    most_series: int,
     allow_changes: bool,
     beside: bool,
 ) -> None:
@@ -71,6 +82,8 @@ def console(
       ottla console --profile production --profile staging --listen 127.0.0.1:9000
       ottla console --alerts rules.toml --allow-changes
     """
+    if context.invoked_subcommand is not None:
+        return
     from ottla.client.config_definition import SettingError
     from ottla.console.server import serve
     from ottla.console.settings import ConsoleRefused
@@ -79,6 +92,7 @@ def console(
         settings = _settings(
             clusters(profiles, bootstrap_server), listen, names, history, rules, allow_changes
         )
+        settings = replace(settings, most_series=most_series)
         end = "it ends with the broker" if beside else "Ctrl-C ends the console"
         serve(settings, lambda url: click.echo(f"Open {url} ({end})."), beside=beside)
     except (ConsoleRefused, SettingError, ValueError) as error:
@@ -97,7 +111,7 @@ def _settings(
 ) -> ConsoleSettings:
     from ottla.client.config import parse_bootstrap_servers
     from ottla.console.settings import LOOPBACK_NAMES, ConsoleSettings, checked_host, state_path
-    from ottla.console.watch.rule_files import read_rules, read_webhook
+    from ottla.console.watch.rule_files import Targets, read_rules, read_targets
 
     (address,) = parse_bootstrap_servers(listen)
     return ConsoleSettings(
@@ -108,7 +122,7 @@ def _settings(
         allows_changes=allow_changes,
         audit=state_path("console-audit.jsonl") if allow_changes else None,
         rules=read_rules(Path(rules)) if rules else (),
-        webhook=read_webhook(Path(rules)) if rules else None,
+        targets=read_targets(Path(rules)) if rules else Targets(),
         history=Path(history) if history else state_path("console.sqlite"),
     )
 
@@ -127,9 +141,28 @@ def clusters(profiles: tuple[str, ...], bootstrap_server: str | None) -> tuple[C
     return (ClusterSettings(name, servers, ClientConfig), *chosen)
 
 
+@console.command()
+@click.argument("folder", type=click.Path(file_okay=False), default=".")
+def dashboard(folder: str) -> None:
+    """Write a Grafana dashboard and Prometheus alert rules over /metrics into a folder.
+
+    \b
+    Examples:
+      ottla console dashboard
+      ottla console dashboard monitoring/
+    """
+    from importlib.resources import files
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for source in sorted(files("ottla.console").joinpath("dashboards").iterdir(), key=lambda file: file.name):
+        target = Path(folder) / source.name
+        target.write_bytes(source.read_bytes())
+        click.echo(str(target))
+
+
 @click.group()
 def alerts() -> None:
-    """Check rules of alerts."""
+    """Check rules of alerts: now, or over the hours that `ottla console` has kept."""
 
 
 @alerts.command()
@@ -170,6 +203,48 @@ def check(rules: str, seconds: float, bootstrap_server: str, properties: str | N
     if found:
         raise click.exceptions.Exit(1)
     click.echo(f"No rule of {len(chosen)} holds.")
+
+
+@alerts.command("test")
+@click.argument("rules", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--hours", type=click.FloatRange(0.1, 336), default=24.0, show_default=True, help="How far to look back."
+)
+@click.option(
+    "--history",
+    metavar="PATH",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The file that the console writes, ~/.local/state/ottla/console.sqlite by default.",
+)
+def try_rules(rules: str, hours: float, history: str | None) -> None:
+    """Test rules over the last hours: print what they would have raised and cleared. Nothing is sent.
+
+    It reads the history that `ottla console` keeps, and asks no broker.
+
+    \b
+    Examples:
+      ottla alerts test rules.toml
+      ottla alerts test rules.toml --hours 168
+    """
+    from ottla.client.config_definition import SettingError
+    from ottla.client.environment import now_ms
+    from ottla.console.settings import state_path
+    from ottla.console.watch.alerts import moment
+    from ottla.console.watch.checking import NoHistory, events_of
+    from ottla.console.watch.rule_files import read_rules
+
+    path = Path(history) if history else state_path("console.sqlite")
+    raised = 0
+    try:
+        chosen = read_rules(Path(rules))
+        for event in events_of(path, chosen, now_ms() // 1_000 - int(hours * 3_600)):
+            raised += event.kind == "raised"
+            click.echo(f"{moment(event.at_s)}  {event.kind:7}  {event.cluster}  {event.rule}: {event.text}")
+    except SettingError as error:
+        raise click.UsageError(str(error)) from None
+    except NoHistory as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"{len(chosen)} rules would have raised {raised} alerts in {hours:g} hours.")
 
 
 def cluster_name() -> str:

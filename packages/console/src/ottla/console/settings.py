@@ -11,7 +11,7 @@ from typing import Final
 from ottla.client.config import ClientConfig
 from ottla.client.page_server import is_loopback
 from ottla.client.profiles import Profile, ProfileError, profiles_path, read_profile, read_profiles
-from ottla.console.watch.rule_files import Rule
+from ottla.console.watch.rule_files import Rule, Targets
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8180
@@ -52,8 +52,10 @@ class ConsoleSettings:
     audit: Path | None = None
     """The file to which each change is written; None writes it to the log of the process only."""
     rules: tuple[Rule, ...] = ()
-    webhook: str | None = field(default=None, repr=False)
-    """Where alerts are posted; its path may hold a secret."""
+    targets: Targets = field(default_factory=Targets)
+    """Where alerts are sent."""
+    most_series: int = 20_000
+    """The lines of /metrics."""
     history: Path | None = None
     """The file of what is collected; None keeps it in memory."""
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.console.app import application
 from ottla.console.settings import ClusterSettings, ConsoleSettings
-from ottla.console.watch.rule_files import Rule
+from ottla.console.watch.rule_files import Rule, Targets
 
 ORIGIN = "http://127.0.0.1:8180"
 
@@ -22,11 +22,17 @@ async def serving(
     allows_changes: bool = False,
     audit: Path | None = None,
     rules: tuple[Rule, ...] = (),
-    webhook: str | None = None,
+    targets: Targets | None = None,
+    history: Path | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a console for clusters, and return a client whose requests come from a page of it."""
     settings = ConsoleSettings(
-        clusters, allows_changes=allows_changes, audit=audit, rules=rules, webhook=webhook
+        clusters,
+        allows_changes=allows_changes,
+        audit=audit,
+        rules=rules,
+        targets=targets or Targets(),
+        history=history,
     )
     app = application(settings)
     async with app.router.lifespan_context(app) as state:

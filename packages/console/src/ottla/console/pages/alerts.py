@@ -1,24 +1,211 @@
-"""Alerts: those that stand, the rules, and what was raised and cleared."""
+"""Alerts: those that stand, their silences, the rules, where they are sent, and the history."""
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from ottla.client.environment import now_ms
-from ottla.console.pages import respond
-from ottla.console.watch.alerts import Alerts
+from ottla.console.changes.audit import AuditLog
+from ottla.console.logins.access import Need, Role, Viewer
+from ottla.console.pages import respond, viewer_of
+from ottla.console.pages.changes import read_form
+from ottla.console.watch.alert_store import MOST_SILENCES, StoredAlerts
+from ottla.console.watch.alerts import Alert, Event, Silence, moment
+from ottla.console.watch.rule_files import GROUP_KINDS
+from ottla.console.web.csrf import FormTokens
+from ottla.console.web.fields import Unclear, named, time_ms, whole
+
+SHOWN_EVENTS: Final = 200
+MOST_DAYS: Final = 366
+_MOST_TEXT: Final = 500
+_HOURS: Final = {"for 1 hour": 1, "for 8 hours": 8, "for 1 day": 24, "for 7 days": 168}
+_UNTIL: Final = "until the time below"
+_TOPIC_KINDS: Final = ("silent_topic", "under_replicated", "offline", "no_leader", "unclean_election")
+
+T = TypeVar("T", Alert, Event)
+
+
+def alerts_of(request: Request) -> StoredAlerts:
+    """Return the alerts of the console."""
+    found: StoredAlerts = request.state.alerts
+    return found
 
 
 async def alerts(request: Request) -> Response:
-    """Show the alerts of all clusters."""
-    found: Alerts = request.state.alerts
+    """Show the alerts of the clusters, groups and topics that the viewer may see."""
+    stored, viewer, now_s = alerts_of(request), viewer_of(request), now_ms() // 1_000
+    kinds = {rule.name: rule.kind for rule in stored.alerts.rules}
+    standing = _seen(viewer, kinds, stored.alerts.raised)
+    events = [event for event in stored.alerts.events if event.kind in ("raised", "cleared")]
     return respond(
         request,
         "alerts",
         title="Alerts",
-        raised=found.raised,
-        rules=found.rules,
-        events=list(reversed(found.events)),
-        now_s=now_ms() // 1_000,
+        raised=[(alert, stored.alerts.silence_of(alert, now_s)) for alert in standing],
+        rules=stored.alerts.rules,
+        events=sorted(
+            [*_seen(viewer, kinds, events), *_of_silences(viewer, stored.alerts.events)],
+            key=lambda event: -event.at_s,
+        )[:SHOWN_EVENTS],
+        silences=[
+            silence
+            for silence in stored.alerts.silences
+            if silence.until_s > now_s and viewer.may(_need(Role.VIEWER, silence.cluster))
+        ],
+        outboxes=stored.outboxes,
+        may_silence=request.app.state.allows_changes and viewer.may(Need(Role.OPERATOR)),
+        now_s=now_s,
     )
+
+
+def _seen(viewer: Viewer, kinds: Mapping[str, str], found: Iterable[T]) -> list[T]:
+    return [item for item in found if viewer.may(_need_of(kinds, item))]
+
+
+def _need_of(kinds: Mapping[str, str], item: Alert | Event) -> Need:
+    """Return the right to see an alert; one of a rule that is gone needs the whole cluster."""
+    kind = item.rule.kind if isinstance(item, Alert) else kinds.get(item.rule, "")
+    if kind in GROUP_KINDS:
+        return Need(cluster=item.cluster, group=item.subject)
+    if kind in _TOPIC_KINDS:
+        return Need(cluster=item.cluster, topic=item.subject)
+    return Need(cluster=item.cluster, is_whole=True)
+
+
+def _of_silences(viewer: Viewer, events: Iterable[Event]) -> list[Event]:
+    return [
+        event
+        for event in events
+        if event.kind not in ("raised", "cleared") and viewer.may(_need(Role.VIEWER, event.cluster))
+    ]
+
+
+def _need(role: Role, cluster: str) -> Need:
+    """Return the right over a cluster as a silence names it; a pattern needs a right over all clusters."""
+    return Need(role, cluster, is_whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The form of a silence as it was sent, and why it is not clear yet."""
+
+    form: Mapping[str, str]
+    silence: Silence | None = None
+    unclear: str = ""
+
+
+def _wanted(form: Mapping[str, str], author: str, now_s: int) -> _Wanted:
+    try:
+        rule, cluster = named(form, "rule", "the rule"), named(form, "cluster", "the cluster")
+        subject, reason = named(form, "subject", "the subject"), named(form, "reason", "the reason")
+        until_s = _until_s(form, now_s)
+    except Unclear as error:
+        return _Wanted(form, unclear=str(error))
+    if max(map(len, (rule, cluster, subject, reason))) > _MOST_TEXT:
+        return _Wanted(form, unclear=f"names and the reason have at most {_MOST_TEXT} letters")
+    return _Wanted(form, Silence(rule, cluster, subject, now_s, until_s, reason, author))
+
+
+def _until_s(form: Mapping[str, str], now_s: int) -> int:
+    lasts = form.get("lasts", "")
+    until_s = now_s + _HOURS[lasts] * 3_600 if lasts in _HOURS else time_ms(form.get("until", "")) // 1_000
+    if not now_s < until_s <= now_s + MOST_DAYS * 86_400:
+        raise Unclear(f"the end must be a time within the next {MOST_DAYS} days")
+    return until_s
+
+
+async def silence(request: Request) -> Response:
+    """Show the form of a silence with what it would silence; with POST, begin it, or end one."""
+    if not request.app.state.allows_changes:
+        raise HTTPException(403, "the console only reads: `ottla console --allow-changes` allows changes")
+    if request.method == "POST":
+        return await _do(request)
+    return _show(request, _wanted(dict(request.query_params), _author(request), now_ms() // 1_000))
+
+
+def _author(request: Request) -> str:
+    return viewer_of(request).name or _client(request)
+
+
+def _client(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+def _show(request: Request, wanted: _Wanted, *, failure: str = "") -> Response:
+    tokens: FormTokens = request.app.state.form_tokens
+    browser, token = tokens.of(request)
+    stored, now_s = alerts_of(request), now_ms() // 1_000
+    kinds = {rule.name: rule.kind for rule in stored.alerts.rules}
+    standing = _seen(viewer_of(request), kinds, stored.alerts.raised)
+    response = respond(
+        request,
+        "silence",
+        status=400 if failure else 200,
+        title="Silence alerts",
+        is_live=False,
+        form=wanted.form,
+        silence=wanted.silence,
+        until="" if wanted.silence is None else moment(wanted.silence.until_s),
+        covered=[alert for alert in standing if wanted.silence and wanted.silence.covers(alert, now_s)],
+        lasts=(*_HOURS, _UNTIL),
+        unclear=wanted.unclear,
+        failure=failure,
+        token=token,
+    )
+    tokens.keep(response, browser)
+    return response
+
+
+async def _do(request: Request) -> Response:
+    form = await read_form(request)
+    tokens: FormTokens = request.app.state.form_tokens
+    if not tokens.is_valid(request, form.pop("token", "")):
+        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
+    stored, author, now_s = alerts_of(request), _author(request), now_ms() // 1_000
+    if "end" in form:
+        await _end(request, stored, form, author, now_s)
+        return RedirectResponse("../alerts", 303)
+    wanted = _wanted(form, author, now_s)
+    if wanted.silence is None:
+        return _show(request, wanted, failure=wanted.unclear)
+    _check_may(request, wanted.silence.cluster)
+    if len(stored.alerts.silences) >= MOST_SILENCES:
+        return _show(request, wanted, failure=f"there are {MOST_SILENCES} silences already: end some first")
+    await _audit(request, "silence", wanted.silence.cluster, form, "begins")
+    try:
+        await stored.silence(wanted.silence)
+    except sqlite3.Error as error:
+        return _show(request, wanted, failure=f"the silence cannot be kept: {error}")
+    return RedirectResponse("../alerts", 303)
+
+
+async def _end(
+    request: Request, stored: StoredAlerts, form: Mapping[str, str], author: str, now_s: int
+) -> None:
+    try:
+        number = whole(form["end"], "the silence")
+    except Unclear as error:
+        raise HTTPException(400, str(error)) from None
+    found = next((silence for silence in stored.alerts.silences if silence.id == number), None)
+    if found is not None:
+        _check_may(request, found.cluster)
+        await _audit(request, "end-silence", found.cluster, form, "done")
+        await stored.end_silence(number, now_s, author)
+
+
+def _check_may(request: Request, cluster: str) -> None:
+    if not viewer_of(request).may(_need(Role.OPERATOR, cluster)):
+        raise HTTPException(403, f"alerts of cluster {cluster!r} may be silenced by its operators only")
+
+
+async def _audit(request: Request, change: str, cluster: str, form: Mapping[str, str], outcome: str) -> None:
+    audit: AuditLog = request.app.state.audit
+    name = viewer_of(request).name
+    await audit.write(now_ms(), name, _client(request), cluster, change, form, outcome)

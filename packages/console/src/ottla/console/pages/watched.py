@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,13 +12,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from ottla.client.environment import now_ms
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.logins.access import Need, a_cluster
-from ottla.console.pages import of_cluster
+from ottla.console.pages import of_cluster, viewer_of
+from ottla.console.watch.alert_store import StoredAlerts
 from ottla.console.watch.collecting import COMMITTED, ENDS, LAG, PROBLEMS, Collector
 from ottla.console.watch.exporter import exposition
 from ottla.console.watch.history import History, Series
 from ottla.console.watch.trends import Trend, trend
 
-_KINDS: Final = (LAG, COMMITTED, ENDS, PROBLEMS)
+_KINDS: Final = (LAG, COMMITTED, ENDS, PROBLEMS, "time_lag")
 _MOST_HOURS: Final = 14 * 24
 
 
@@ -41,11 +43,24 @@ async def points(request: Request, cluster: ShownCluster) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Return the last look at all clusters for Prometheus."""
+    """Return the last look at all clusters for Prometheus, of those that its viewer may see whole."""
     collector: Collector = request.state.collector
-    return PlainTextResponse(
-        exposition(collector.latest), media_type="text/plain; version=0.0.4; charset=utf-8"
+    stored: StoredAlerts = request.state.alerts
+    viewer = viewer_of(request)
+    seen = {
+        name: found
+        for name, found in collector.latest.items()
+        if viewer.may(Need(cluster=name, is_whole=True))
+    }
+    text = await asyncio.to_thread(
+        exposition,
+        seen,
+        [alert for alert in stored.alerts.raised if viewer.may(Need(cluster=alert.cluster, is_whole=True))],
+        [rule.name for rule in stored.alerts.rules],
+        {box.target.name: box.given_up for box in stored.outboxes},
+        most_series=request.app.state.most_series,
     )
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def history_of(request: Request) -> History:

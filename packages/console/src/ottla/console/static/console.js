@@ -57,13 +57,17 @@ const draw = async (place) => {
   const data = [points.at_s, points.mean, points.high, points.low];
   if (place.chart) { place.chart.setData(data); return; }
   if (!points.at_s.length) return;
+  // uPlot's own labels are those of a twelve-hour clock.
+  const day = "{YYYY}-{MM}-{DD}", at = (step, label) => [step, label, `\n${day}`, null, `\n${day}`, null, null, null, 1];
+  const none = [null, null, null, null, null, null, 1];
+  const times = [[86400, day, ...none], at(60, "{HH}:{mm}"), at(1, "{HH}:{mm}:{ss}")];
   const axis = { stroke: ink("--dim"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") } };
   place.chart = new uPlot({
     width: place.clientWidth, height: 220, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
     scales: { y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
-    axes: [axis, { ...axis, size: 80 }],
+    axes: [{ ...axis, values: times }, { ...axis, size: 80 }],
     series: [
-      { label: "Time (UTC)" }, { label: place.dataset.label, stroke: ink("--accent"), width: 2 },
+      { label: "Time (UTC)", value: `${day} {HH}:{mm}` }, { label: place.dataset.label, stroke: ink("--accent"), width: 2 },
       { label: "highest", stroke: "transparent" }, { label: "lowest", stroke: "transparent" },
     ],
     bands: [{ series: [2, 3], fill: ink("--soft") }],

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from ottla.console.watch.collecting import Look
-from ottla.console.watch.rule_files import GROUP_KINDS, Rule
-from ottla.console.watch.rules import Finding, findings
+from ottla.console.watch.rule_files import Rule
+from ottla.console.watch.rules import Finding, Readings, holding
 
 MOST_EVENTS: Final = 1_000
 """Events that are kept; the oldest go first."""
+EVENT_KINDS: Final = frozenset({"unclean_election"})
+"""Kinds that are seen once: their alerts stand for an hour after that, whatever `for_minutes` is."""
+EVENT_S: Final = 3_600
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An alert that was raised or cleared."""
+    """An alert that was raised or cleared, or a silence that began or ended."""
 
     at_s: int
-    kind: Literal["raised", "cleared"]
+    kind: Literal["raised", "cleared", "silenced", "silence ended"]
     rule: str
     cluster: str
     subject: str
     text: str
     is_silent: bool = False
+    """Whether it is not sent."""
+    since_s: int = 0
+
+    @property
+    def id(self) -> str:
+        """The same id for each copy of the same message: receivers drop a second one by it."""
+        parts = (self.rule, self.cluster, self.subject, str(self.since_s), self.kind)
+        return hashlib.blake2b("\0".join(parts).encode(errors="replace"), digest_size=12).hexdigest()
 
 
 @dataclass(slots=True)
@@ -37,19 +50,68 @@ class Alert:
     since_s: int
     text: str
     is_raised: bool = False
+    is_sent: bool = False
+    seen_s: int = 0
+    """When the rule held last."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The names by which it is known."""
+        return self.rule.name, self.cluster, self.subject
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Alerts that are not sent until a time; each part is a pattern of names with `*`."""
+
+    rule: str
+    cluster: str
+    subject: str
+    from_s: int
+    until_s: int
+    reason: str
+    author: str
+    id: int = 0
+
+    def covers(self, alert: Alert, at_s: int) -> bool:
+        """Whether it silences an alert at a time."""
+        return (
+            at_s < self.until_s
+            and fnmatchcase(alert.rule.name, self.rule)
+            and fnmatchcase(alert.cluster, self.cluster)
+            and fnmatchcase(alert.subject, self.subject)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The outcome of a step: the events, and those of them and of earlier ones that are to be sent."""
+
+    events: tuple[Event, ...] = ()
+    notices: tuple[Event, ...] = ()
 
 
 class Alerts:
-    """The state of all rules over the looks at all clusters.
+    """The state of all rules over the readings of all clusters.
 
-    A cluster that is not looked at keeps its alerts: silence of a cluster or a coordinator clears nothing.
+    A cluster that is not looked at keeps its alerts, and so does a subject of which nothing is known. What is
+    silenced when it is raised is sent once the silence is over, if it still stands.
     """
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(
+        self, rules: Iterable[Rule], *, standing: Iterable[Alert] = (), events: Iterable[Event] = (),
+        silences: Iterable[Silence] = (),
+    ) -> None:  # fmt: skip
+        """`standing` are alerts that an earlier process has raised; those of other rules are dropped."""
         self.rules = tuple(rules)
-        self._held: dict[tuple[str, str, str], Alert] = {}
-        self._earlier: dict[str, Look] = {}
-        self.events: list[Event] = []
+        by_name = {rule.name: rule for rule in self.rules}
+        self._held = {
+            alert.key: replace(alert, rule=by_name[alert.rule.name])
+            for alert in standing
+            if alert.rule.name in by_name
+        }
+        self.events = list(events)[-MOST_EVENTS:]
+        self.silences = list(silences)
 
     @property
     def raised(self) -> list[Alert]:
@@ -58,43 +120,101 @@ class Alerts:
             (alert for alert in self._held.values() if alert.is_raised), key=lambda alert: alert.since_s
         )
 
-    def step(self, look: Look, at_s: int) -> list[Event]:
-        """Take a look at a cluster, and return the alerts that it raises and clears."""
-        events = []
-        earlier = self._earlier.get(look.cluster)
+    def silence_of(self, alert: Alert, at_s: int) -> Silence | None:
+        """Return the silence of an alert that lasts longest; None while it is sent."""
+        covering = [silence for silence in self.silences if silence.covers(alert, at_s)]
+        return max(covering, key=lambda silence: silence.until_s, default=None)
+
+    def step(self, readings: Readings, at_s: int) -> Step:
+        """Judge the readings of a cluster: raise and clear alerts."""
+        events: list[Event] = []
         for rule in self.rules:
-            found = {finding.subject: finding for finding in findings(rule, look, earlier)}
-            events += self._cleared(rule, look, found, at_s)
+            found = {finding.subject: finding for finding in holding(rule, readings)}
+            events += self._cleared(rule, readings, found, at_s)
             events += [
                 event
                 for finding in found.values()
-                if (event := self._held_by(rule, look.cluster, finding, at_s))
+                if (event := self._held_by(rule, readings.cluster, finding, at_s))
             ]
-        self._earlier[look.cluster] = look
+        self._add(events)
+        return Step(tuple(events), tuple(self._notices(events, readings.cluster, at_s)))
+
+    def silence(self, silence: Silence) -> Event:
+        """Begin a silence."""
+        self.silences.append(silence)
+        text = f"until {moment(silence.until_s)} by {silence.author}: {silence.reason}"
+        event = _of_silence("silenced", silence, silence.from_s, text)
+        self._add([event])
+        return event
+
+    def end_silence(self, number: int, at_s: int, author: str) -> Event | None:
+        """End a silence before its time; None for one that there is not."""
+        ended = next((silence for silence in self.silences if silence.id == number), None)
+        if ended is None:
+            return None
+        self.silences.remove(ended)
+        event = _of_silence("silence ended", ended, at_s, f"by {author}")
+        self._add([event])
+        return event
+
+    def forget_silences(self, at_s: int) -> list[Silence]:
+        """Drop the silences that are over, and return them."""
+        over = [silence for silence in self.silences if silence.until_s <= at_s]
+        self.silences = [silence for silence in self.silences if silence.until_s > at_s]
+        return over
+
+    def _add(self, events: list[Event]) -> None:
         self.events = [*self.events, *events][-MOST_EVENTS:]
-        return events
 
     def _held_by(self, rule: Rule, cluster: str, finding: Finding, at_s: int) -> Event | None:
         alert = self._held.setdefault(
             (rule.name, cluster, finding.subject), Alert(rule, cluster, finding.subject, at_s, finding.text)
         )
-        alert.text = finding.text
-        if alert.is_raised or at_s - alert.since_s < rule.for_minutes * 60:
+        alert.text, alert.seen_s = finding.text, at_s
+        waits_s = 0 if rule.kind in EVENT_KINDS else rule.for_minutes * 60
+        if alert.is_raised or at_s - alert.since_s < waits_s:
             return None
         alert.is_raised = True
-        return Event(at_s, "raised", rule.name, cluster, finding.subject, finding.text, rule.silent)
+        return self._event("raised", alert, at_s)
 
-    def _cleared(self, rule: Rule, look: Look, found: dict[str, Finding], at_s: int) -> list[Event]:
-        cluster = look.cluster
-        unknown = look.silent_groups if rule.kind in GROUP_KINDS else frozenset[str]()
+    def _cleared(self, rule: Rule, readings: Readings, found: dict[str, Finding], at_s: int) -> list[Event]:
         over = [
-            key
-            for key in self._held
-            if key[:2] == (rule.name, cluster) and key[2] not in found and key[2] not in unknown
+            alert
+            for alert in self._held.values()
+            if alert.key[:2] == (rule.name, readings.cluster)
+            and alert.subject not in found
+            and not readings.is_unknown(rule.kind, alert.subject)
+            and not (rule.kind in EVENT_KINDS and at_s - alert.seen_s < EVENT_S)
         ]
         events = []
-        for key in over:
-            alert = self._held.pop(key)
+        for alert in over:
+            del self._held[alert.key]
             if alert.is_raised:
-                events.append(Event(at_s, "cleared", rule.name, cluster, key[2], alert.text, rule.silent))
+                # Its end is news to those only that were sent its begin.
+                events.append(replace(self._event("cleared", alert, at_s), is_silent=not alert.is_sent))
         return events
+
+    def _event(self, kind: Literal["raised", "cleared"], alert: Alert, at_s: int) -> Event:
+        is_silent = alert.rule.silent or self.silence_of(alert, at_s) is not None
+        return Event(
+            at_s, kind, alert.rule.name, alert.cluster, alert.subject, alert.text, is_silent, alert.since_s
+        )
+
+    def _notices(self, events: list[Event], cluster: str, at_s: int) -> Iterable[Event]:
+        yield from (event for event in events if event.kind == "cleared" and not event.is_silent)
+        for alert in self.raised:
+            if alert.cluster != cluster or alert.is_sent:
+                continue
+            event = self._event("raised", alert, at_s)
+            if not event.is_silent:
+                alert.is_sent = True
+                yield event
+
+
+def _of_silence(kind: Literal["silenced", "silence ended"], silence: Silence, at_s: int, text: str) -> Event:
+    return Event(at_s, kind, silence.rule, silence.cluster, silence.subject, text, is_silent=True)
+
+
+def moment(at_s: int) -> str:
+    """Return a time as people read it, with its zone."""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,4 @@
-"""Collect the lag of all groups and the ends of all topics, every half minute, while the console runs."""
+"""Look at all clusters every half minute, while the console runs: for the history, rules and Prometheus."""
 
 from __future__ import annotations
 
@@ -6,59 +6,119 @@ import asyncio
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
-from ottla.admin import LATEST, Admin, ClusterState, problems
-from ottla.admin.groups import GroupProgress
+from ottla.admin import problems
 from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster, ShownClusters
 from ottla.console.clusters.group_rows import total_lag
-from ottla.console.clusters.samples import NoSample, Sample
+from ottla.console.clusters.samples import NoSample
 from ottla.console.watch.history import MINUTE_S, History, Series
+from ottla.console.watch.looks import Look, WrittenTimes, look_at
+from ottla.console.watch.rules import Readings, readings, remembered, unreached
 from ottla.protocol.errors import KafkaError
-from ottla.protocol.topics import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 EVERY_S: Final = 30.0
-MOST_GROUPS: Final = 500
-"""Groups of a cluster that are watched; those further on in the alphabet are not."""
-_AT_ONCE: Final = 4
 _THIN_EVERY_S: Final = 3_600
 
-LAG, COMMITTED, ENDS, PROBLEMS = "lag", "committed", "ends", "problems"
+LAG, COMMITTED, ENDS, PROBLEMS, MEMBERS = "lag", "committed", "ends", "problems", "members"
 """The kinds of series: of a group its lag and the sum of its commits, of a topic the sum of its ends."""
+KEPT_READINGS: Final = (
+    "time_lag", "under_replicated", "offline", "no_leader", "unclean_election", "broker_away", "disk",
+    "certificate", "unreachable",
+)  # fmt: skip
+"""The kinds of alerts whose readings are kept as they are; the others follow from the series above."""
+
+OnReadings = Callable[[Readings, int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at a cluster: the progress of its groups, and the end of each partition."""
+class Watched:
+    """The last look at a cluster and when it was, in seconds since 1970, with its rates per second."""
 
-    cluster: str
-    state: ClusterState
-    progress: Mapping[str, GroupProgress] = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    silent_groups: frozenset[str] = frozenset()
-    """Groups whose coordinators did not answer."""
+    look: Look
+    at_s: int
+    readings: Readings
+    written_per_s: dict[str, float] = field(default_factory=dict)
+    """Records written, by topic."""
+    committed_per_s: dict[str, float] = field(default_factory=dict)
+    """Records that were committed as read, by group."""
 
 
-def values_of(look: Look) -> dict[Series, float]:
+def values_of(look: Look, read: Readings) -> dict[Series, float]:
     """Return the numbers of a look that are kept. A group whose lag is not known has none."""
     values: dict[Series, float] = {Series(look.cluster, PROBLEMS, ""): len(problems(look.state))}
     for group, progress in look.progress.items():
         if (lag := total_lag(progress)) is not None:
             values[Series(look.cluster, LAG, group)] = lag
-        committed = [partition.offset for partition in progress.partitions if partition.offset is not None]
-        values[Series(look.cluster, COMMITTED, group)] = sum(committed)
+        values[Series(look.cluster, COMMITTED, group)] = committed_of(look, group)
+        values[Series(look.cluster, MEMBERS, group)] = len(progress.description.members)
+    values |= kept_readings(read)
+    return values | {Series(look.cluster, ENDS, topic): end for topic, end in ends_of(look).items()}
+
+
+def kept_readings(read: Readings) -> dict[Series, float]:
+    """Return the readings that are kept as they are."""
+    return {
+        Series(read.cluster, kind, found.subject): found.value
+        for kind in KEPT_READINGS
+        for found in read.found.get(kind, ())
+    }
+
+
+def committed_of(look: Look, group: str) -> int:
+    """Return the sum of a group's commits."""
+    return sum(found.offset for found in look.progress[group].partitions if found.offset is not None)
+
+
+def ends_of(look: Look) -> dict[str, int]:
+    """Return the sum of the ends of each topic."""
     ends: dict[str, int] = defaultdict(int)
     for partition, end in look.ends.items():
         ends[partition.topic] += end
-    return values | {Series(look.cluster, ENDS, topic): end for topic, end in ends.items()}
+    return dict(ends)
+
+
+def watched(look: Look, at_s: int, earlier: Look | None, before: Watched | None) -> Watched:
+    """Return a look with its readings and rates; `earlier` also has what only looks before that one know."""
+    written: dict[str, float] = {}
+    committed: dict[str, float] = {}
+    if before is not None and at_s > before.at_s:
+        passed_s = at_s - before.at_s
+        written = _rates(_grown_ends(look, before.look), passed_s)
+        committed = _rates(_grown_commits(look, before.look), passed_s)
+    return Watched(look, at_s, readings(look, earlier), written, committed)
+
+
+def _rates(grown: dict[str, int], passed_s: int) -> dict[str, float]:
+    # What shrinks was made again, or reset: it has no rate this time.
+    return {name: count / passed_s for name, count in grown.items() if count >= 0}
+
+
+def _grown_ends(look: Look, before: Look) -> dict[str, int]:
+    """Return the growth of each topic, over the partitions that both looks know."""
+    grown: dict[str, int] = defaultdict(int)
+    for partition, end in look.ends.items():
+        if partition in before.ends:
+            grown[partition.topic] += end - before.ends[partition]
+    return dict(grown)
+
+
+def _grown_commits(look: Look, before: Look) -> dict[str, int]:
+    grown: dict[str, int] = {}
+    for group in look.progress.keys() & before.progress.keys():
+        then = {found.partition: found.offset for found in before.progress[group].partitions}
+        grown[group] = sum(
+            found.offset - earlier
+            for found in look.progress[group].partitions
+            if found.offset is not None and (earlier := then.get(found.partition)) is not None
+        )
+    return grown
 
 
 class Collector:
@@ -66,16 +126,18 @@ class Collector:
 
     def __init__(
         self, clusters: ShownClusters, history: History, *, every_s: float = EVERY_S,
-        now_ms: Callable[[], int] = now_ms, on_look: Callable[[Look, int], None] | None = None,
+        now_ms: Callable[[], int] = now_ms, on_readings: OnReadings | None = None,
     ) -> None:  # fmt: skip
         self._clusters = clusters
         self._history = history
         self._every_s = every_s
         self._now_ms = now_ms
         self._thinned_s = 0
-        self._on_look = on_look
-        self.latest: dict[str, tuple[Look, int]] = {}
-        """The last look at each cluster, and its time in seconds since 1970."""
+        self._on_readings = on_readings
+        self._times: dict[str, WrittenTimes] = {}
+        self._remembered: dict[str, Look] = {}
+        self.latest: dict[str, Watched] = {}
+        """The last look at each cluster."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -88,27 +150,41 @@ class Collector:
             await asyncio.sleep(self._every_s)
 
     async def _look_at(self, cluster: ShownCluster) -> None:
+        times = self._times.setdefault(cluster.name, WrittenTimes())
         try:
             async with asyncio.timeout(MINUTE_S):
-                look = await look_at(cluster)
+                look = await look_at(cluster, times, self._now_ms() / 1_000)
+            await self._take(look, self._now_ms() // 1_000)
         except (ClientError, KafkaError, NoSample, TimeoutError, OSError, ValueError) as error:
-            _log.info("a cluster cannot be watched", extra={"cluster": cluster.name, "reason": str(error)})
-            return
+            reason = " ".join(str(error).split()) or type(error).__name__
+            _log.info("a cluster cannot be watched", extra={"cluster": cluster.name, "reason": reason})
+            await self._miss(cluster.name, reason)
         except Exception:  # of one cluster: the others are watched
             _log.exception("a cluster cannot be watched", extra={"cluster": cluster.name})
-            return
-        at_s = self._now_ms() // 1_000
-        self.latest[cluster.name] = look, at_s
-        self._report(look, at_s)
-        await self._keep(self._history.add(at_s, values_of(look)))
 
-    def _report(self, look: Look, at_s: int) -> None:
-        if self._on_look is None:
+    async def _take(self, look: Look, at_s: int) -> None:
+        before, earlier = self.latest.get(look.cluster), self._remembered.get(look.cluster)
+        # Ten thousand topics are more work than the loop may be held up for.
+        found = await asyncio.to_thread(watched, look, at_s, earlier, before)
+        values = await asyncio.to_thread(values_of, look, found.readings)
+        self.latest[look.cluster] = found
+        self._remembered[look.cluster] = await asyncio.to_thread(remembered, look, earlier)
+        await self._report(found.readings, at_s)
+        await self._keep(self._history.add(at_s, values))
+
+    async def _miss(self, cluster: str, reason: str) -> None:
+        """Report a cluster that does not answer."""
+        at_s, missed = self._now_ms() // 1_000, unreached(cluster, reason)
+        await self._report(missed, at_s)
+        await self._keep(self._history.add(at_s, kept_readings(missed)))
+
+    async def _report(self, read: Readings, at_s: int) -> None:
+        if self._on_readings is None:
             return
         try:
-            self._on_look(look, at_s)
+            await self._on_readings(read, at_s)
         except Exception:  # the watch goes on
-            _log.exception("rules cannot be judged", extra={"cluster": look.cluster})
+            _log.exception("rules cannot be judged", extra={"cluster": read.cluster})
 
     async def _keep(self, change: Awaitable[None]) -> None:
         """Change the history; a full disk leaves a gap, and the pages go on."""
@@ -116,34 +192,3 @@ class Collector:
             await change
         except sqlite3.Error as error:
             _log.warning("the history cannot be written", extra={"reason": str(error)})
-
-
-async def look_at(cluster: ShownCluster) -> Look:
-    """Look at a cluster now. Raises NoSample, for answers of a minute ago too: they are no look."""
-    state = _present(await cluster.state())
-    groups = [group.name for group in _present(await cluster.groups())][:MOST_GROUPS]
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def read(group: str) -> GroupProgress | None:
-        async with places:
-            try:
-                return _present(await cluster.progress(group))
-            except NoSample:
-                return None
-
-    read_all = await asyncio.gather(*map(read, groups))
-    progress = {group: found for group, found in zip(groups, read_all, strict=True) if found is not None}
-    partitions = [health.partition for health in state.partitions]
-    watched = [partition for partition in partitions if not partition.topic.startswith("__")]
-    ends = await _ends(await cluster.admin(), watched)
-    return Look(cluster.name, state, progress, ends, frozenset(groups) - progress.keys())
-
-
-def _present(sample: Sample[T]) -> T:
-    if sample.age_s > MINUTE_S:
-        raise NoSample(sample.failure or f"the answer is {sample.age_s:.0f} s old")
-    return sample.value
-
-
-async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    return await admin.offsets.find_reachable(dict.fromkeys(partitions, LATEST))

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 MINUTE_S: Final = 60
 COARSE_S: Final = 600
@@ -23,6 +25,8 @@ FINE_FOR_S: Final = 86_400
 KEPT_FOR_S: Final = 14 * 86_400
 MOST_SERIES: Final = 5_000
 """Clusters with more groups and topics are watched in part."""
+MOST_BYTES: Final = 1 << 30
+"""The size of the file; what does not fit leaves a gap."""
 _WAIT_S: Final = 10.0
 
 _SCHEMA: Final = """
@@ -84,6 +88,11 @@ class History:
         async with self._turn:
             return await asyncio.to_thread(self._read, series, since_s)
 
+    async def run(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something else with the file, in one transaction. Raises sqlite3.Error."""
+        async with self._turn:
+            return await asyncio.to_thread(self._run, change)
+
     async def thin(self, now_s: int) -> None:
         """Merge minutes older than a day into ten, and drop points older than two weeks."""
         async with self._turn:
@@ -106,6 +115,13 @@ class History:
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=NORMAL")
         self._database.executescript(_SCHEMA)
+        with closing(self._database.execute("PRAGMA page_size")) as found:
+            page_bytes = int(found.fetchone()[0])
+        self._database.execute(f"PRAGMA max_page_count = {MOST_BYTES // page_bytes}")
+
+    def _run(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        with self._opened as database:
+            return change(database)
 
     def _add(self, minute_s: int, values: Mapping[Series, float]) -> None:
         try:
