@@ -126,7 +126,7 @@ def test_groups_of_all_brokers_are_listed(broker: ScriptedBroker) -> None:
 
     done = ottla("group", "list", broker=broker)
 
-    assert done.output.splitlines()[1].split() == ["billing", "Stable", "consumer"]
+    assert done.output.splitlines()[1].split() == ["billing", "Stable", "classic", "consumer"]
 
 
 @pytest.mark.parametrize(

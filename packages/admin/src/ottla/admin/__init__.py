@@ -26,14 +26,20 @@ from ottla.admin.configs import (
     Quota,
     Quotas,
 )
+from ottla.admin.group_descriptions import (
+    GROUP_TYPES,
+    GroupDescription,
+    MemberDescription,
+    StreamsTasks,
+    Subtopology,
+)
 from ottla.admin.groups import (
     CommittedOffset,
-    GroupDescription,
     GroupListing,
     GroupProgress,
     Groups,
-    MemberDescription,
     PartitionProgress,
+    ShareOffset,
     read_progress,
 )
 from ottla.admin.offsets import EARLIEST, LATEST, Offsets
@@ -58,6 +64,7 @@ __all__ = [
     "BROKER_LOGGER",
     "CLIENT_ID",
     "EARLIEST",
+    "GROUP_TYPES",
     "IP",
     "LATEST",
     "TOPIC",
@@ -99,6 +106,9 @@ __all__ = [
     "Replicas",
     "ResourceType",
     "ScramCredential",
+    "ShareOffset",
+    "StreamsTasks",
+    "Subtopology",
     "Tokens",
     "Topics",
     "TransactionDescription",

@@ -1,23 +1,37 @@
-"""Consumer groups: list, describe, delete, read and reset their offsets, and how far each one is."""
+"""Groups of every type: list, describe, delete, read and reset their offsets, and how far each one is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
+from ottla.admin.group_descriptions import (
+    CLASSIC,
+    CONSUMER,
+    GROUP_TYPES,
+    SHARE,
+    STREAMS,
+    of_classic,
+    of_consumer,
+    of_share,
+    of_streams,
+)
+from ottla.admin.group_descriptions import GroupDescription as GroupDescription
+from ottla.admin.group_descriptions import MemberDescription as MemberDescription
 from ottla.admin.offsets import LATEST, Offsets
 from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
-from ottla.client.errors import Need
+from ottla.client.errors import ClientError, Need, error_about
 from ottla.client.group_metadata import commit_without_member
 from ottla.protocol.acls import Operation, ResourceType
-from ottla.protocol.errors import ErrorCode, GroupIdNotFound
+from ottla.protocol.api import ApiKey, response_class
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup
+from ottla.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroupMember,
     DescribeGroupsRequest,
-    DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
@@ -32,30 +46,61 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from ottla.protocol.stored_messages import ConsumerProtocolAssignment
+from ottla.protocol.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponse,
+    ShareGroupDescribeRequest,
+)
+from ottla.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from ottla.protocol.schema import Message
 from ottla.protocol.topics import TopicPartition, by_topic
 
 NOTHING_COMMITTED = -1
+_OF_ANOTHER_TYPE: Final = (
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.UNSUPPORTED_VERSION,
+)
+_DESCRIBING: Final[
+    Mapping[str, tuple[ApiKey, Callable[[str], Message], Callable[[Any, int], GroupDescription]]]
+] = {
+    CLASSIC: (ApiKey.DESCRIBE_GROUPS, lambda name: DescribeGroupsRequest(groups=[name]), of_classic),
+    CONSUMER: (
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        lambda name: ConsumerGroupDescribeRequest(group_ids=[name]),
+        of_consumer,
+    ),
+    SHARE: (
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        lambda name: ShareGroupDescribeRequest(group_ids=[name]),
+        of_share,
+    ),
+    STREAMS: (
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        lambda name: StreamsGroupDescribeRequest(group_ids=[name]),
+        of_streams,
+    ),
+}
+"""By type: the API that describes its groups, a request for a group, and the reader of its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group's name and state; the state is empty where the broker is too old to say (KIP-518)."""
+    """A group's name, state and type; the state is empty where the broker is too old to say (KIP-518)."""
 
     name: str
     state: str
     protocol_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
-    """A member of a group and its assigned partitions."""
-
-    id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    partitions: tuple[TopicPartition, ...]
+    type: str = CLASSIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +122,34 @@ Commits = list[CommittedOffset]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group with its members."""
+class ShareOffset:
+    """The first offset of a partition that a share group has not finished, None before it has read any.
 
-    name: str
-    state: str
-    protocol_type: str
-    assignor: str
-    coordinator: int
-    members: tuple[MemberDescription, ...] = field(default_factory=tuple)
+    `lag` counts the records from there on that are not acknowledged; None where the broker does not say
+    (KIP-1226).
+    """
+
+    partition: TopicPartition
+    start_offset: int | None
+    lag: int | None = None
 
 
 class Groups:
-    """Consumer groups of a cluster, requested from their coordinators."""
+    """Groups of a cluster, requested from their coordinators."""
 
     def __init__(self, cluster: Cluster, offsets: Offsets) -> None:
         self._cluster = cluster
         self._offsets = offsets
+        self._types: dict[str, str] = {}
 
-    async def list(self) -> list[GroupListing]:
-        """Return the groups of all brokers, sorted by name."""
+    async def list(self, *, types: Iterable[str] = ()) -> list[GroupListing]:
+        """Return the groups of all brokers, sorted by name: those of some types, or of every type.
+
+        Brokers older than types have classic groups only.
+        """
+        wanted = {kind.lower() for kind in types} or set(GROUP_TYPES)
+        if unknown := wanted - set(GROUP_TYPES):
+            raise ValueError(f"there is no type {min(unknown)!r} of groups, only {', '.join(GROUP_TYPES)}")
 
         async def ask() -> list[GroupListing]:
             await self._cluster.refresh([])
@@ -105,30 +158,64 @@ class Groups:
                 response = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
                 raise_for(response.error_code)
                 for listed in response.groups:
+                    kind = listed.group_type.lower() or CLASSIC
                     found[listed.group_id] = GroupListing(
-                        listed.group_id, listed.group_state, listed.protocol_type
+                        listed.group_id, listed.group_state, listed.protocol_type, kind
                     )
-            return [found[name] for name in sorted(found)]
+            self._types = {name: listing.type for name, listing in found.items()}
+            return [found[name] for name in sorted(found) if found[name].type in wanted]
 
         return await self._cluster.retry("listing groups", ask)
 
     async def describe(self, name: str) -> GroupDescription:
-        """Return a group and its members. Raises GroupIdNotFound for one that does not exist."""
+        """Return a group of any type and its members. Raises GroupIdNotFound for one that does not exist.
+
+        No request describes all types: that of the type which the group had last is sent first.
+        """
 
         async def ask() -> GroupDescription:
-            request = DescribeGroupsRequest(groups=[name])
-            response = await self._cluster.send_to_coordinator(name, request, DescribeGroupsResponse)
-            (group,) = response.groups
-            self._cluster.raise_coordinator_error(name, group.error_code, Operation.DESCRIBE)
-            coordinator = await self._cluster.coordinator(name)  # known by now
-            if group.group_state == "Dead":
-                raise GroupIdNotFound(f"group {name!r} does not exist")
-            members = tuple(_member(member) for member in group.members)
-            return GroupDescription(
-                name, group.group_state, group.protocol_type, group.protocol_data, coordinator, members
-            )
+            coordinator = await self._cluster.coordinator(name)
+            last = self._types.get(name, CLASSIC)
+            for kind in sorted(GROUP_TYPES, key=lambda kind: kind != last):
+                if (found := await self._describe_as(kind, name, coordinator)) is not None:
+                    self._types[name] = kind
+                    return found
+            raise GroupIdNotFound(f"group {name!r} does not exist")
 
         return await self._cluster.retry(f"describing group {name!r}", ask)
+
+    async def _describe_as(self, kind: str, name: str, coordinator: int) -> GroupDescription | None:
+        """Return a group of one type; None where it has another, or the broker has no groups of that type."""
+        key, ask, read = _DESCRIBING[kind]
+        if kind != CLASSIC and not await self._serves(name, coordinator, key):
+            return None
+        response = await self._cluster.send_to_coordinator(name, ask(name), response_class(key))
+        (group,) = response.groups  # type: ignore[attr-defined]
+        if group.error_code in _OF_ANOTHER_TYPE or group.group_state == "Dead":
+            return None
+        self._raise(name, group.error_code, Operation.DESCRIBE, getattr(group, "error_message", None))
+        return read(group, coordinator)
+
+    async def is_share_group(self, name: str) -> bool:
+        """Return whether a share group of the name exists: its offsets are read and set in another way."""
+
+        async def ask() -> bool:
+            coordinator = await self._cluster.coordinator(name)
+            return await self._describe_as(SHARE, name, coordinator) is not None
+
+        return await self._cluster.retry(f"describing group {name!r}", ask)
+
+    async def _serves(self, name: str, coordinator: int, key: ApiKey) -> bool:
+        try:
+            return key in (await self._cluster.connection(coordinator)).versions
+        except ClientError:
+            self._cluster.forget_coordinator(name)  # it may be gone, and another broker may have taken over
+            raise
+
+    def _raise(self, name: str, code: int, operation: Operation, message: str | None = None) -> None:
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise error_about(code, message or f"topics that group {name!r} reads")
+        self._cluster.raise_coordinator_error(name, code, operation)
 
     async def committed(
         self, name: str, partitions: Iterable[TopicPartition] | None = None
@@ -171,6 +258,86 @@ class Groups:
         """Commit offsets for a group without members. Raises NonEmptyGroup."""
         await commit_without_member(self._cluster, name, offsets)
 
+    async def share_offsets(
+        self, name: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> Sequence[ShareOffset]:
+        """Return the offsets of a share group, sorted; None requests all partitions that have one."""
+        topics = None
+        if partitions is not None:
+            topics = [
+                DescribeShareGroupOffsetsRequestTopic(
+                    topic_name=topic, partitions=[p.partition for p in some]
+                )
+                for topic, some in by_topic(partitions).items()
+            ]
+        asked = DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=topics)
+        request = DescribeShareGroupOffsetsRequest(groups=[asked])
+
+        async def ask() -> Sequence[ShareOffset]:
+            response = await self._cluster.send_to_coordinator(
+                name, request, DescribeShareGroupOffsetsResponse
+            )
+            (group,) = response.groups
+            self._raise_share_error(name, group.error_code, group.error_message, Operation.DESCRIBE)
+            found = []
+            for topic in group.topics:
+                for answer in topic.partitions:
+                    need = Need(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic_name)
+                    raise_for(answer.error_code, answer.error_message, need)
+                    partition = TopicPartition(topic.topic_name, answer.partition_index)
+                    start = answer.start_offset if answer.start_offset >= 0 else None
+                    found.append(ShareOffset(partition, start, answer.lag if answer.lag >= 0 else None))
+            return sorted(found, key=lambda offset: offset.partition)
+
+        return await self._cluster.retry(f"reading the offsets of share group {name!r}", ask)
+
+    async def alter_share_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set where a share group without members goes on. Raises NonEmptyGroup, GroupIdNotFound."""
+        topics = [
+            AlterShareGroupOffsetsRequestTopic(
+                topic_name=topic,
+                partitions=[
+                    AlterShareGroupOffsetsRequestPartition(
+                        partition_index=partition.partition, start_offset=offsets[partition]
+                    )
+                    for partition in some
+                ],
+            )
+            for topic, some in by_topic(offsets).items()
+        ]
+
+        async def ask() -> None:
+            request = AlterShareGroupOffsetsRequest(group_id=name, topics=topics)
+            response = await self._cluster.send_to_coordinator(name, request, AlterShareGroupOffsetsResponse)
+            self._raise_share_error(name, response.error_code, response.error_message, Operation.READ)
+            for topic in response.responses:
+                need = Need(Operation.READ, ResourceType.TOPIC, topic.topic_name)
+                for answer in topic.partitions:
+                    raise_for(answer.error_code, answer.error_message, need)
+
+        await self._cluster.retry(f"setting the offsets of share group {name!r}", ask)
+
+    async def delete_share_offsets(self, name: str, topics: Iterable[str]) -> None:
+        """Delete the offsets of topics from a share group without members. Raises NonEmptyGroup."""
+        named = [DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics]
+
+        async def ask() -> None:
+            request = DeleteShareGroupOffsetsRequest(group_id=name, topics=named)
+            response = await self._cluster.send_to_coordinator(name, request, DeleteShareGroupOffsetsResponse)
+            self._raise_share_error(name, response.error_code, response.error_message, Operation.DELETE)
+            for topic in response.responses:
+                need = Need(Operation.READ, ResourceType.TOPIC, topic.topic_name)
+                raise_for(topic.error_code, topic.error_message, need)
+
+        await self._cluster.retry(f"deleting offsets of share group {name!r}", ask)
+
+    def _raise_share_error(self, name: str, code: int, message: str | None, operation: Operation) -> None:
+        if code == ErrorCode.GROUP_ID_NOT_FOUND:
+            raise GroupIdNotFound(f"share group {name!r} does not exist")
+        if code == ErrorCode.NON_EMPTY_GROUP:
+            raise NonEmptyGroup(message)
+        self._raise(name, code, operation, message)
+
     async def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's committed offsets of some partitions (KIP-496)."""
         topics = [
@@ -209,31 +376,6 @@ class Groups:
         await self._cluster.retry(f"deleting group {name!r}", ask)
 
 
-def _member(given: DescribedGroupMember) -> MemberDescription:
-    return MemberDescription(
-        given.member_id,
-        given.group_instance_id,
-        given.client_id,
-        given.client_host.removeprefix("/"),
-        _assigned(bytes(given.member_assignment)),
-    )
-
-
-def _assigned(blob: bytes) -> tuple[TopicPartition, ...]:
-    """Decode a member's assignment, opaque to the broker; empty for members that are not consumers."""
-    if not blob:
-        return ()
-    try:
-        assignment = ConsumerProtocolAssignment.from_bytes(blob)
-    except ValueError:
-        return ()
-    return tuple(
-        TopicPartition(topic.topic, index)
-        for topic in assignment.assigned_partitions
-        for index in topic.partitions
-    )
-
-
 def _fetch_topics(partitions: Iterable[TopicPartition]) -> list[OffsetFetchRequestTopic]:
     return [
         OffsetFetchRequestTopic(name=topic, partition_indexes=[partition.partition for partition in found])
@@ -246,16 +388,21 @@ class PartitionProgress:
     """The progress of a group in a partition that it has committed or that a member owns.
 
     `offset` is None without a commit, `end_offset` for a partition that was deleted or whose leader is away.
+    In a share group `owners` may be many, and `unacknowledged` is the lag as the broker counts it.
     """
 
     partition: TopicPartition
     offset: int | None
     end_offset: int | None
     owner: MemberDescription | None = None
+    owners: tuple[MemberDescription, ...] = ()
+    unacknowledged: int | None = None
 
     @property
     def lag(self) -> int | None:
         """Records still to be read; negative for a commit beyond the end, as in Kafka; None if not known."""
+        if self.unacknowledged is not None:
+            return self.unacknowledged
         if self.offset is None or self.end_offset is None:
             return None
         return self.end_offset - self.offset
@@ -275,16 +422,38 @@ class GroupProgress:
 
 
 async def read_progress(groups: Groups, offsets: Offsets, topics: Topics, name: str) -> GroupProgress:
-    """Read the progress of a group. Raises GroupIdNotFound."""
+    """Read the progress of a group of any type. Raises GroupIdNotFound."""
     description = await groups.describe(name)
-    committed = {partition: offset for partition, (offset, _) in (await groups.committed(name)).items()}
-    owners = {partition: member for member in description.members for partition in member.partitions}
-    chosen = sorted({*committed, *owners})
+    committed, lags = await _read_offsets(groups, description)
+    owners: dict[TopicPartition, list[MemberDescription]] = {}
+    for member in description.members:
+        for partition in member.partitions:
+            owners.setdefault(partition, []).append(member)
+    chosen = {*committed, *owners}
     known = {topic.name: topic.partitions for topic in await topics.list(internal=True)} if chosen else {}
-    existing = [partition for partition in chosen if partition.partition in known.get(partition.topic, ())]
-    ends = await offsets.find_reachable(dict.fromkeys(existing, LATEST))
+    existing = {partition for partition in chosen if partition.partition in known.get(partition.topic, ())}
+    if description.type == STREAMS:
+        # A task has one number for all its source topics, some of which may have fewer partitions.
+        chosen = {*committed, *(owners.keys() & existing)}
+    ends = await offsets.find_reachable(dict.fromkeys(sorted(existing), LATEST))
     progress = [
-        PartitionProgress(partition, committed.get(partition), ends.get(partition), owners.get(partition))
-        for partition in chosen
-    ]
+        PartitionProgress(
+            partition, committed.get(partition), ends.get(partition),
+            next(iter(owners.get(partition, ())), None), tuple(owners.get(partition, ())),
+            lags.get(partition),
+        )
+        for partition in sorted(chosen)
+    ]  # fmt: skip
     return GroupProgress(description, tuple(progress))
+
+
+async def _read_offsets(
+    groups: Groups, description: GroupDescription
+) -> tuple[dict[TopicPartition, int | None], dict[TopicPartition, int]]:
+    """Return the offsets of a group, and the lags that its coordinator counts."""
+    if description.type != SHARE:
+        committed = await groups.committed(description.name)
+        return {partition: offset for partition, (offset, _) in committed.items()}, {}
+    found = await groups.share_offsets(description.name)
+    starts = {offset.partition: offset.start_offset for offset in found}
+    return starts, {offset.partition: offset.lag for offset in found if offset.lag is not None}

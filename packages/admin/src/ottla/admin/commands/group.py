@@ -24,28 +24,33 @@ if TYPE_CHECKING:
     from ottla.protocol.topics import TopicPartition
 
 
+_TYPES = ("classic", "consumer", "share", "streams")
 _PACKAGES = {"offsets": "ottla-consumer", "verify-rebalance": "ottla-consumer"}
 
 
 @click.group(cls=ExtensibleGroup, entry_point_group="ottla.group.commands", packages=_PACKAGES)
 def group() -> None:
-    """List, describe, reset and delete consumer groups; show offsets and owners."""
+    """List, describe, reset and delete groups; show offsets and owners."""
 
 
 @group.command(name="list")
+@click.option(
+    "--type", "types", type=click.Choice(_TYPES, case_sensitive=False), multiple=True,
+    help="Only groups of this type. Repeatable.",
+)  # fmt: skip
 @json_option
 @cluster_options
-def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+def list_groups(types: tuple[str, ...], as_json: bool, bootstrap_server: str, properties: str | None) -> None:
     """List the groups of all brokers.
 
     \b
     Examples:
       ottla group list
-      ottla group list --json
+      ottla group list --type share --type streams --json
     """
-    groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list())
-    rows = [(listing.name, listing.state, listing.protocol_type) for listing in groups]
-    show(("group", "state", "type"), rows, as_json=as_json)
+    groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list(types=types))
+    rows = [(listing.name, listing.state, listing.type, listing.protocol_type) for listing in groups]
+    show(("group", "state", "type", "protocol"), rows, as_json=as_json)
 
 
 @group.command()
@@ -57,7 +62,8 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
     """Show the committed offset, lag and owner of each partition that a group reads.
 
     A negative lag is a commit beyond the end of the partition: it was deleted and created again, or it lost
-    records, and `auto_offset_reset` of the consumers decides where they go on.
+    records, and `auto_offset_reset` of the consumers decides where they go on. The offset of a share group is
+    the first one that is not acknowledged, or that is still with a member.
 
     \b
     Examples:
@@ -69,26 +75,33 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
     rows = [
         (
             *partition.partition, partition.offset, partition.end_offset, partition.lag,
-            partition.owner.client_id if partition.owner is not None else None,
+            ", ".join(sorted({owner.client_id for owner in partition.owners})) or None,
         )
         for partition in progress.partitions
     ]  # fmt: skip
     columns = ("topic", "partition", "offset", "end offset", "lag", "client")
     members_rows = [_member_row(member) for member in found.members]
-    member_columns = ("client", "host", "instance id", "member id", "partitions")
+    member_columns = _MEMBER_COLUMNS
+    if found.type != "classic":
+        members_rows = [(*_member_row(member), *_member_of_epoch(member)) for member in found.members]
+        member_columns = (*_MEMBER_COLUMNS, "epoch", "rack", "target", "tasks")
     if as_json:
         show_json(
             {
                 "group": found.name,
+                "type": found.type,
                 "state": found.state,
                 "assignor": found.assignor,
                 "coordinator": found.coordinator,
+                "epoch": found.epoch,
+                "assignment_epoch": found.assignment_epoch,
                 "offsets": records(columns, rows),
                 "members": records(member_columns, members_rows),
             }
         )
         return
-    click.echo(f"Group {found.name}: {found.state}, {len(found.members)} members")
+    epoch = "" if found.epoch is None else f", epoch {found.epoch}"
+    click.echo(f"Group {found.name}: {found.type}, {found.state}{epoch}, {len(found.members)} members")
     show(member_columns if members else columns, members_rows if members else rows, as_json=False)
     for partition in progress.beyond_the_end:
         click.echo(
@@ -97,9 +110,19 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
         )
 
 
+_MEMBER_COLUMNS: tuple[str, ...] = ("client", "host", "instance id", "member id", "partitions")
+
+
 def _member_row(member: MemberDescription) -> tuple[object, ...]:
     partitions = [str(partition) for partition in member.partitions]
     return member.client_id, member.host, member.instance_id, member.id, partitions
+
+
+def _member_of_epoch(member: MemberDescription) -> tuple[object, ...]:
+    """Return what members of classic groups do not have."""
+    target = None if member.is_settled else [str(partition) for partition in member.target or ()]
+    tasks = None if member.tasks is None else list(member.tasks.active)
+    return member.epoch, member.rack, target, tasks
 
 
 @group.command(name="reset-offsets")
@@ -144,9 +167,7 @@ def reset_offsets(
     timestamp_ms = read_time(to_datetime) if to_datetime else (-2 if to_earliest else -1)
 
     async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
-        current = {
-            partition: offset for partition, (offset, _) in (await admin.groups.committed(name)).items()
-        }
+        is_share, current = await _current_offsets(admin, name)
         partitions = await named_partitions(admin, topics) if topics else await _existing(admin, current)
         if not partitions:
             raise ValueError(f"group {name!r} has no committed offsets; name topics with --topic")
@@ -158,13 +179,22 @@ def reset_offsets(
             goal = await admin.offsets.find(dict.fromkeys(partitions, timestamp_ms))
         goal = await _within_log(admin, goal)
         if execute:
-            await admin.groups.commit(name, goal)
+            await (admin.groups.alter_share_offsets if is_share else admin.groups.commit)(name, goal)
         return [(p.topic, p.partition, current.get(p), goal[p]) for p in sorted(goal)]
 
     rows = with_admin(bootstrap_server, properties, use)
     show(("topic", "partition", "offset", "new offset"), rows, as_json=as_json)
     if not execute and not as_json:
         click.echo("Nothing is changed yet. Add --execute to commit.", err=True)
+
+
+async def _current_offsets(admin: Admin, name: str) -> tuple[bool, dict[TopicPartition, int]]:
+    """Return whether it is a share group, and its offsets; a group that does not exist has none."""
+    if not await admin.groups.is_share_group(name):
+        committed = await admin.groups.committed(name)
+        return False, {partition: offset for partition, (offset, _) in committed.items()}
+    found = await admin.groups.share_offsets(name)
+    return True, {offset.partition: offset.start_offset or 0 for offset in found}
 
 
 async def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -9,6 +9,7 @@ from ottla.protocol.schema import (
     Struct,
     array,
     boolean,
+    int8,
     int16,
     int32,
     message,
@@ -63,7 +64,7 @@ class ConsumerGroupHeartbeatResponse(Message):
     assignment: Assignment | None = nullable_struct(Assignment)
 
 
-@message(api_key=69, versions=(0, 0), flexible_from=0)
+@message(api_key=69, versions=(0, 1), flexible_from=0)
 class ConsumerGroupDescribeRequest(Message):
     """Asks about groups (KIP-848)."""
 
@@ -92,6 +93,8 @@ class Member(Struct):
     subscribed_topic_regex: str | None = nullable_string(None)
     assignment: MemberAssignment = struct(MemberAssignment)
     target_assignment: MemberAssignment = struct(MemberAssignment)
+    member_type: int = int8(-1, since=1, ignorable=True)
+    """0 classic, 1 consumer, -1 not known."""
 
 
 class DescribedGroup(Struct):
@@ -106,9 +109,12 @@ class DescribedGroup(Struct):
     authorized_operations: int = int32(-2147483648)
 
 
-@message(api_key=69, versions=(0, 0), flexible_from=0)
+@message(api_key=69, versions=(0, 1), flexible_from=0)
 class ConsumerGroupDescribeResponse(Message):
-    """Describes members with their current and target assignments."""
+    """Describes members with their current and target assignments.
+
+    Version 1 says whether a member speaks the classic protocol (KIP-1099).
+    """
 
     throttle_time_ms: int = int32()
     groups: list[DescribedGroup] = array(DescribedGroup)

@@ -1,0 +1,285 @@
+"""Consumer, share and streams groups, described by a scripted broker that has them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.admin import Admin, GroupProgress, ShareOffset
+from ottla.admin.commands.group import group as group_command
+from ottla.client.testing import NODE_ID, ScriptedBroker
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup
+from ottla.protocol.messages import consumer_groups, share_groups, streams_group_describe
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from ottla.protocol.messages.log_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from ottla.protocol.topics import TopicPartition
+
+MISSING = int(ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+def assigned(*partitions: int) -> consumer_groups.MemberAssignment:
+    topic = consumer_groups.DescribedTopicPartitions(
+        topic_id=UUID(int=1), topic_name="orders", partitions=list(partitions)
+    )
+    return consumer_groups.MemberAssignment(topic_partitions=[topic])
+
+
+def consumer_group(name: str) -> consumer_groups.DescribedGroup:
+    if name != "newer":
+        return consumer_groups.DescribedGroup(error_code=MISSING, group_id=name)
+    member = consumer_groups.Member(
+        member_id="m", member_epoch=7, client_id="cashier", client_host="/10.0.0.1", rack_id="east",
+        subscribed_topic_names=["orders"], assignment=assigned(0), target_assignment=assigned(0, 1),
+        member_type=0,
+    )  # fmt: skip
+    return consumer_groups.DescribedGroup(
+        group_id=name, group_state="Reconciling", group_epoch=9, assignment_epoch=8, assignor_name="uniform",
+        members=[member],
+    )  # fmt: skip
+
+
+def share_group(name: str) -> share_groups.DescribedGroup:
+    if name != "shared":
+        return share_groups.DescribedGroup(error_code=MISSING, group_id=name)
+    members = [
+        share_groups.Member(member_id=client, client_id=client, assignment=assigned(0), member_epoch=2)
+        for client in ("one", "two")
+    ]
+    return share_groups.DescribedGroup(group_id=name, group_state="Stable", group_epoch=3, members=members)
+
+
+def streams_group(name: str) -> streams_group_describe.DescribedGroup:
+    if name != "program":
+        return streams_group_describe.DescribedGroup(error_code=MISSING, group_id=name)
+    part = streams_group_describe.Subtopology(subtopology_id="0", source_topics=["orders", "missing"])
+    tasks = streams_group_describe.Assignment(
+        active_tasks=[streams_group_describe.TaskIds(subtopology_id="0", partitions=[1])]
+    )
+    member = streams_group_describe.Member(
+        member_id="m", client_id="counter", process_id="p", assignment=tasks, target_assignment=tasks
+    )
+    return streams_group_describe.DescribedGroup(
+        group_id=name, group_state="Stable", group_epoch=4, members=[member],
+        topology=streams_group_describe.Topology(epoch=1, subtopologies=[part]),
+    )  # fmt: skip
+
+
+def classic_group(name: str) -> DescribedGroup:
+    state = "Empty" if name == "older" else "Dead"
+    return DescribedGroup(group_id=name, group_state=state, protocol_type="consumer")
+
+
+def share_offsets(
+    _: share_groups.DescribeShareGroupOffsetsRequest,
+) -> share_groups.DescribeShareGroupOffsetsResponse:
+    partitions = [
+        share_groups.DescribeShareGroupOffsetsResponsePartition(partition_index=0, start_offset=3, lag=2),
+        share_groups.DescribeShareGroupOffsetsResponsePartition(partition_index=1, start_offset=-1),
+    ]
+    topic = share_groups.DescribeShareGroupOffsetsResponseTopic(topic_name="orders", partitions=partitions)
+    found = share_groups.DescribeShareGroupOffsetsResponseGroup(group_id="shared", topics=[topic])
+    return share_groups.DescribeShareGroupOffsetsResponse(groups=[found])
+
+
+def ends(request: ListOffsetsRequest) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, offset=10)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    """A broker with one group of each type, and the topic `orders` of two partitions."""
+    async with ScriptedBroker() as started:
+        started.on(MetadataRequest, lambda _: started.metadata("orders", partitions=2))
+        committed = OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(
+                    name="orders", partitions=[OffsetFetchResponsePartition(committed_offset=4)]
+                )
+            ]
+        )
+        groups = [
+            ListedGroup(
+                group_id="newer", protocol_type="consumer", group_state="Stable", group_type="consumer"
+            ),
+            ListedGroup(group_id="shared", protocol_type="share", group_state="Stable", group_type="share"),
+            ListedGroup(group_id="older", protocol_type="consumer", group_state="Empty"),
+        ]
+        started.on(ListGroupsRequest, lambda _: ListGroupsResponse(groups=groups))
+        started.on(
+            FindCoordinatorRequest,
+            lambda _: FindCoordinatorResponse(node_id=NODE_ID, host=started.host, port=started.port),
+        )
+        started.on(
+            DescribeGroupsRequest,
+            lambda request: DescribeGroupsResponse(groups=[classic_group(*request.groups)]),
+        )
+        started.on(
+            consumer_groups.ConsumerGroupDescribeRequest,
+            lambda request: consumer_groups.ConsumerGroupDescribeResponse(
+                groups=[consumer_group(*request.group_ids)]
+            ),
+        )
+        started.on(
+            share_groups.ShareGroupDescribeRequest,
+            lambda request: share_groups.ShareGroupDescribeResponse(groups=[share_group(*request.group_ids)]),
+        )
+        started.on(
+            streams_group_describe.StreamsGroupDescribeRequest,
+            lambda request: streams_group_describe.StreamsGroupDescribeResponse(
+                groups=[streams_group(*request.group_ids)]
+            ),
+        )
+        started.on(OffsetFetchRequest, lambda _: committed)
+        started.on(share_groups.DescribeShareGroupOffsetsRequest, share_offsets)
+        started.on(ListOffsetsRequest, ends)
+        started.on(
+            share_groups.AlterShareGroupOffsetsRequest,
+            lambda _: share_groups.AlterShareGroupOffsetsResponse(),
+        )
+        started.on(
+            share_groups.DeleteShareGroupOffsetsRequest,
+            lambda _: share_groups.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.NON_EMPTY_GROUP),
+        )
+        yield started
+
+
+@pytest.fixture
+async def admin(broker: ScriptedBroker) -> AsyncIterator[Admin]:
+    async with Admin(broker.bootstrap_servers) as connected:
+        yield connected
+
+
+def rows(progress: GroupProgress) -> list[tuple[str, int | None, int | None, list[str]]]:
+    return [
+        (str(found.partition), found.offset, found.lag, [owner.client_id for owner in found.owners])
+        for found in progress.partitions
+    ]
+
+
+async def test_groups_are_listed_by_type_and_an_older_broker_has_classic_ones(admin: Admin) -> None:
+    found = {listing.name: listing.type for listing in await admin.groups.list()}
+
+    assert found == {"newer": "consumer", "older": "classic", "shared": "share"}
+    assert [listing.name for listing in await admin.groups.list(types=["Share"])] == ["shared"]
+    with pytest.raises(ValueError, match="there is no type 'other' of groups"):
+        await admin.groups.list(types=["other"])
+
+
+async def test_a_consumer_group_is_described_with_what_its_members_are_to_have(admin: Admin) -> None:
+    progress = await admin.group_progress("newer")
+    group, (member,) = progress.description, progress.description.members
+
+    assert (group.type, group.state, group.epoch, group.assignment_epoch) == (
+        "consumer",
+        "Reconciling",
+        9,
+        8,
+    )
+    assert (member.epoch, member.rack, member.host, member.topics) == (7, "east", "10.0.0.1", ("orders",))
+    assert (member.is_settled, member.is_classic) == (False, True)
+    assert rows(progress) == [("orders-0", 4, 6, ["cashier"])]
+
+
+async def test_partitions_of_a_share_group_have_many_owners_and_the_lag_of_the_broker(admin: Admin) -> None:
+    progress = await admin.group_progress("shared")
+
+    assert progress.description.type == "share"
+    assert rows(progress) == [("orders-0", 3, 2, ["one", "two"]), ("orders-1", None, None, [])]
+    assert await admin.groups.share_offsets("shared") == [
+        ShareOffset(TopicPartition("orders", 0), 3, 2),
+        ShareOffset(TopicPartition("orders", 1), None, None),
+    ]
+
+
+async def test_a_member_of_a_streams_group_reads_the_sources_of_its_tasks(admin: Admin) -> None:
+    progress = await admin.group_progress("program")
+    (member,) = progress.description.members
+
+    assert member.tasks is not None
+    assert member.tasks.active == ("0_1",)
+    assert progress.description.subtopologies[0].sources == ("orders", "missing")
+    # `missing` has no partition 1: the task has one for the topics that do.
+    assert rows(progress) == [("orders-0", 4, 6, []), ("orders-1", None, None, ["counter"])]
+
+
+async def test_a_group_is_asked_for_by_the_type_that_it_had_last(
+    admin: Admin, broker: ScriptedBroker
+) -> None:
+    await admin.groups.describe("program")
+    first = len(broker.requests)
+    await admin.groups.describe("program")
+
+    again = [type(request).__name__ for request, _ in broker.requests[first:]]
+    assert again == ["StreamsGroupDescribeRequest"]
+    assert (await admin.groups.describe("older")).type == "classic"
+    with pytest.raises(GroupIdNotFound, match="group 'unknown' does not exist"):
+        await admin.groups.describe("unknown")
+
+
+async def test_offsets_of_a_share_group_are_set_and_deleted(admin: Admin, broker: ScriptedBroker) -> None:
+    await admin.groups.alter_share_offsets("shared", {TopicPartition("orders", 0): 5})
+    with pytest.raises(NonEmptyGroup):
+        await admin.groups.delete_share_offsets("shared", ["orders"])
+
+    (sent,) = broker.seen(share_groups.AlterShareGroupOffsetsRequest)
+    (topic,) = sent.topics
+    assert (topic.topic_name, topic.partitions[0].start_offset) == ("orders", 5)
+
+
+async def test_commands_list_describe_and_reset_groups_of_every_type(broker: ScriptedBroker) -> None:
+
+    async def ottla(*arguments: str) -> str:
+        where = ("--bootstrap-server", broker.bootstrap_servers)
+        done = await asyncio.to_thread(CliRunner().invoke, group_command, [*arguments, *where])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    listed = json.loads(await ottla("list", "--type", "share", "--json"))
+    described = json.loads(await ottla("describe", "newer", "--json"))
+    shared = await ottla("describe", "shared")
+    await ottla("reset-offsets", "shared", "--to-latest", "--execute")
+
+    assert [(row["group"], row["type"], row["protocol"]) for row in listed] == [("shared", "share", "share")]
+    assert (described["type"], described["epoch"], described["members"][0]["target"]) == (
+        "consumer", 9, ["orders-0", "orders-1"],
+    )  # fmt: skip
+    assert "Group shared: share, Stable, epoch 3, 2 members" in shared
+    assert "one, two" in shared
+    (sent,) = broker.seen(share_groups.AlterShareGroupOffsetsRequest)
+    assert [part.start_offset for part in sent.topics[0].partitions] == [10, 10]
