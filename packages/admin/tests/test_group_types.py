@@ -121,61 +121,69 @@ def ends(request: ListOffsetsRequest) -> ListOffsetsResponse:
     )
 
 
+def serve_groups(started: ScriptedBroker) -> None:
+    """Answer what is asked of all groups."""
+    groups = [
+        ListedGroup(group_id="newer", protocol_type="consumer", group_state="Stable", group_type="consumer"),
+        ListedGroup(group_id="shared", protocol_type="share", group_state="Stable", group_type="share"),
+        ListedGroup(group_id="older", protocol_type="consumer", group_state="Empty"),
+    ]
+    started.on(ListGroupsRequest, lambda _: ListGroupsResponse(groups=groups))
+    started.on(
+        FindCoordinatorRequest,
+        lambda _: FindCoordinatorResponse(node_id=NODE_ID, host=started.host, port=started.port),
+    )
+    started.on(
+        DescribeGroupsRequest,
+        lambda request: DescribeGroupsResponse(groups=[classic_group(*request.groups)]),
+    )
+
+
+def serve_newer_groups(started: ScriptedBroker) -> None:
+    """Answer what is asked of groups of the newer types."""
+    started.on(
+        consumer_groups.ConsumerGroupDescribeRequest,
+        lambda request: consumer_groups.ConsumerGroupDescribeResponse(
+            groups=[consumer_group(*request.group_ids)]
+        ),
+    )
+    started.on(
+        share_groups.ShareGroupDescribeRequest,
+        lambda request: share_groups.ShareGroupDescribeResponse(groups=[share_group(*request.group_ids)]),
+    )
+    started.on(
+        streams_group_describe.StreamsGroupDescribeRequest,
+        lambda request: streams_group_describe.StreamsGroupDescribeResponse(
+            groups=[streams_group(*request.group_ids)]
+        ),
+    )
+    committed = OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name="orders", partitions=[OffsetFetchResponsePartition(committed_offset=4)]
+            )
+        ]
+    )
+    started.on(OffsetFetchRequest, lambda _: committed)
+    started.on(share_groups.DescribeShareGroupOffsetsRequest, share_offsets)
+    started.on(ListOffsetsRequest, ends)
+    started.on(
+        share_groups.AlterShareGroupOffsetsRequest,
+        lambda _: share_groups.AlterShareGroupOffsetsResponse(),
+    )
+    started.on(
+        share_groups.DeleteShareGroupOffsetsRequest,
+        lambda _: share_groups.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.NON_EMPTY_GROUP),
+    )
+
+
 @pytest.fixture
 async def broker() -> AsyncIterator[ScriptedBroker]:
     """A broker with one group of each type, and the topic `orders` of two partitions."""
     async with ScriptedBroker() as started:
         started.on(MetadataRequest, lambda _: started.metadata("orders", partitions=2))
-        committed = OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    name="orders", partitions=[OffsetFetchResponsePartition(committed_offset=4)]
-                )
-            ]
-        )
-        groups = [
-            ListedGroup(
-                group_id="newer", protocol_type="consumer", group_state="Stable", group_type="consumer"
-            ),
-            ListedGroup(group_id="shared", protocol_type="share", group_state="Stable", group_type="share"),
-            ListedGroup(group_id="older", protocol_type="consumer", group_state="Empty"),
-        ]
-        started.on(ListGroupsRequest, lambda _: ListGroupsResponse(groups=groups))
-        started.on(
-            FindCoordinatorRequest,
-            lambda _: FindCoordinatorResponse(node_id=NODE_ID, host=started.host, port=started.port),
-        )
-        started.on(
-            DescribeGroupsRequest,
-            lambda request: DescribeGroupsResponse(groups=[classic_group(*request.groups)]),
-        )
-        started.on(
-            consumer_groups.ConsumerGroupDescribeRequest,
-            lambda request: consumer_groups.ConsumerGroupDescribeResponse(
-                groups=[consumer_group(*request.group_ids)]
-            ),
-        )
-        started.on(
-            share_groups.ShareGroupDescribeRequest,
-            lambda request: share_groups.ShareGroupDescribeResponse(groups=[share_group(*request.group_ids)]),
-        )
-        started.on(
-            streams_group_describe.StreamsGroupDescribeRequest,
-            lambda request: streams_group_describe.StreamsGroupDescribeResponse(
-                groups=[streams_group(*request.group_ids)]
-            ),
-        )
-        started.on(OffsetFetchRequest, lambda _: committed)
-        started.on(share_groups.DescribeShareGroupOffsetsRequest, share_offsets)
-        started.on(ListOffsetsRequest, ends)
-        started.on(
-            share_groups.AlterShareGroupOffsetsRequest,
-            lambda _: share_groups.AlterShareGroupOffsetsResponse(),
-        )
-        started.on(
-            share_groups.DeleteShareGroupOffsetsRequest,
-            lambda _: share_groups.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.NON_EMPTY_GROUP),
-        )
+        serve_groups(started)
+        serve_newer_groups(started)
         yield started
 
 

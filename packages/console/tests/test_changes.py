@@ -23,7 +23,7 @@ from ottla.console.logins.gate import Page
 from ottla.console.pages.changes import CHANGES
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
-from ottla.console.web.fields import Unclear, settings, signed, time_ms, whole
+from ottla.console.web.fields import Unclear, settings, signed, time_ms, time_zone, whole
 from ottla.producer import Producer
 from ottla.protocol.errors import GroupIdNotFound
 from ottla.protocol.topics import TopicPartition
@@ -203,6 +203,10 @@ async def test_a_group_is_reset_to_what_was_shown_and_deleted(
     assert await reset("by so many records", "-2") == [3, 3]
     assert await reset("an offset", "900") == [5, 5]
     assert await reset("a time", "2026-01-01T00:00:00.004+00:00") == [2, 2]
+    berlin = {"group": "billing", "to": "a time", "zone": "Europe/Berlin"}
+    shown = await preview(console, "reset-group", **berlin, at="2026-01-01T01:00:00.006")
+    assert "2026-01-01 00:00:00.006 UTC or later" in shown
+    assert re.findall(r"read-\d</td><td class=\"mono\">2</td><td class=\"mono\">(\d)", shown) == ["3", "3"]
     assert "is no time" in await preview(console, "reset-group", group="billing", to="a time", at="soon")
     await do(console, "delete-group", "billing", group="billing")
     with pytest.raises(GroupIdNotFound):
@@ -262,6 +266,8 @@ async def test_a_console_that_only_reads_has_no_changes(address: str) -> None:
 
 def test_what_users_type_is_read_or_refused_with_the_way_out() -> None:
     assert (whole(" 7 ", "n"), signed("-3", "n"), time_ms("1970-01-01T01:00+01:00")) == (7, -3, 0)
+    assert time_ms("1970-01-01T01:00", time_zone("Europe/Berlin")) == 0
+    assert time_ms("1970-01-01T01:00+01:00", time_zone("Asia/Tokyo")) == 0
     assert settings("a=1\n\n b = c=d \n") == {"a": "1", "b": "c=d"}
     for text in ("-1", "9" * 30, "1.0", ""):
         with pytest.raises(Unclear, match="n must be a whole number"):
@@ -315,3 +321,14 @@ def test_every_route_declares_the_right_that_it_needs() -> None:
         if need is not None:
             assert need.cluster == ("c" if "{cluster}" in path else None), path
             assert need.topic == ("t" if "{topic}" in path else None), path
+
+
+@pytest.mark.parametrize("at", ["2026-10-25T02:30", "2026-03-29T02:30"])
+def test_a_time_that_the_clocks_make_twice_or_leave_out_wants_its_offset(at: str) -> None:
+    berlin = time_zone("Europe/Berlin")
+
+    with pytest.raises(Unclear, match=r"\+02:00.*write one of these|\+01:00.*write one of these"):
+        time_ms(at, berlin)
+    assert time_ms(f"{at}+01:00", berlin) == time_ms(f"{at}+01:00")
+    with pytest.raises(Unclear, match="is no time zone"):
+        time_zone("Middle/Earth")

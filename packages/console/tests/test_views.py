@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from ottla.admin import Broker, ClusterState, GroupListing, LogDir, PartitionHealth, ReplicaOnDisk
+from ottla.admin import (
+    Broker,
+    ClusterState,
+    GroupListing,
+    LogDir,
+    MemberDescription,
+    PartitionHealth,
+    ReplicaOnDisk,
+    Subtopology,
+)
 from ottla.admin.groups import GroupDescription, GroupProgress, PartitionProgress
-from ottla.console.clusters.group_rows import chosen_groups, group_row, total_lag
+from ottla.console.clusters.group_rows import chosen_groups, group_row, partition_ranges, total_lag
 from ottla.console.clusters.replica_grid import BrokerLoad, broker_loads, replica_grid
 from ottla.console.clusters.topic_rows import TopicRow, chosen_topics, topic_rows
+from ottla.console.logins.access import OWNER, Grant, Role, Viewer, seen_progress
 from ottla.protocol.topics import TopicPartition
 
 
@@ -118,3 +128,34 @@ def test_groups_are_found_by_words_and_state() -> None:
 
     assert [group.name for group in chosen_groups(groups)] == ["a-1", "b-1"]
     assert [group.name for group in chosen_groups(groups, text="1", state="Empty")] == ["b-1"]
+
+
+def test_groups_are_chosen_by_their_type() -> None:
+    groups = [GroupListing(kind, "Stable", "consumer", kind) for kind in ("share", "classic")]
+
+    assert [group.name for group in chosen_groups(groups, kind="share")] == ["share"]
+
+
+def test_partitions_that_follow_each_other_are_shown_as_one() -> None:
+    partitions = [TopicPartition("orders", index) for index in (3, 0, 1, 2, 7)] + [TopicPartition("a", 5)]
+
+    assert partition_ranges(partitions) == "a 5; orders 0-3, 7"
+    assert partition_ranges([]) == ""
+
+
+def test_a_viewer_sees_nothing_of_other_topics_in_a_group() -> None:
+    mine, other = TopicPartition("orders", 0), TopicPartition("salaries", 0)
+    member = MemberDescription(
+        "m", None, "counter", "host", (mine, other), topics=("orders", "salaries"), target=(mine, other)
+    )
+    group = GroupDescription(
+        "g", "Stable", "streams", "", 1, (member,), "streams",
+        subtopologies=(Subtopology("0", ("orders", "salaries"), ("g-salaries-changelog",)),),
+    )  # fmt: skip
+    progress = GroupProgress(
+        group, tuple(PartitionProgress(where, 1, 2, member, (member,)) for where in (mine, other))
+    )
+    viewer = Viewer("anna", (Grant(Role.VIEWER, topics=("orders",)),))
+
+    assert "salaries" not in str(seen_progress(viewer, "prod", progress))
+    assert seen_progress(OWNER, "prod", progress) == progress

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
 from ottla.admin import EARLIEST, LATEST, Admin
-from ottla.admin.groups import read_progress
+from ottla.admin.group_descriptions import SHARE
+from ottla.admin.groups import PartitionProgress, read_progress
 from ottla.console.changes.plans import Field, Form, Plan, cut, needs, shown_offsets
 from ottla.console.logins.access import Role
-from ottla.console.web.fields import named, signed, time_ms, whole
+from ottla.console.web.fields import named, signed, time_ms, time_zone, whole
+from ottla.console.web.formats import moment
 from ottla.protocol.topics import TopicPartition
 
 WAYS: Final = ("the oldest record", "the end", "an offset", "a time", "by so many records")
@@ -45,7 +48,8 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
         Field("group", "Group", name, "hidden"),
         Field("topic", "Topic", form.get("topic", ""), "choice", ("all", *topics)),
         Field("to", "Go on at", way, "choice", WAYS),
-        Field("at", "Offset, time (UTC unless it names a zone), or number of records (may be negative)", at),
+        Field("at", "Offset, time such as 2026-11-26T08:00, or number of records (may be negative)", at),
+        Field("zone", "Time zone of the time", form.get("zone", "UTC")),
     )
     title = f"Reset the offsets of {name}"
     if progress.description.members:
@@ -60,32 +64,43 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
         if form.get("topic", "all") in ("all", "", found.partition.topic)
     ]
     committed = {found.partition: found.offset for found in chosen}
-    new = shown_offsets(form, committed) or await _offsets(admin, committed, way, at)
+    at_ms = time_ms(at, time_zone(form.get("zone", ""))) if way == "a time" else 0
+    new = shown_offsets(form, committed) or await _offsets(admin, committed, way, at, at_ms)
+    is_share = progress.description.type == SHARE
 
     async def perform(admin: Admin) -> str:
-        await admin.groups.commit(name, new)
+        await (admin.groups.alter_share_offsets if is_share else admin.groups.commit)(name, new)
         return f"Group {name} goes on at the offsets that were shown."
 
-    ends = {found.partition: found.end_offset for found in chosen}
-    rows = [
-        (
-            str(partition),
-            "none" if committed[partition] is None else str(committed[partition]),
-            str(offset),
-            "" if (end := ends[partition]) is None else str(end - offset),
-        )
-        for partition, offset in sorted(new.items())
-    ]
+    summary = f"Group {name} goes on at these offsets."
+    if way == "a time":
+        at_utc = " ".join(moment(at_ms).split())
+        summary += f" They are those of the first records at {at_utc} or later."
     return Plan(
-        title, "Reset", fields, f"Group {name} commits these offsets.",
-        ("Partition", "Now", "Then", "Lag then"), cut(rows),
+        title, "Reset", fields, summary,
+        ("Partition", "Now", "Then", "Lag then"), cut(_rows(chosen, new)),
         typed=name, perform=perform, back=f"/group?{urlencode({'name': name})}", shown=new,
         topics=frozenset(topics),
     )  # fmt: skip
 
 
+def _rows(
+    chosen: Sequence[PartitionProgress], new: Mapping[TopicPartition, int]
+) -> list[tuple[str, str, str, str]]:
+    """Return each partition with its offset now and then, and the lag then."""
+    return [
+        (
+            str(found.partition),
+            "none" if found.offset is None else str(found.offset),
+            str(new[found.partition]),
+            "" if found.end_offset is None else str(found.end_offset - new[found.partition]),
+        )
+        for found in sorted(chosen, key=lambda found: found.partition)
+    ]
+
+
 async def _offsets(
-    admin: Admin, committed: dict[TopicPartition, int | None], way: str, at: str
+    admin: Admin, committed: dict[TopicPartition, int | None], way: str, at: str, at_ms: int
 ) -> dict[TopicPartition, int]:
     starts = await admin.offsets.find(dict.fromkeys(committed, EARLIEST))
     ends = await admin.offsets.find(dict.fromkeys(committed, LATEST))
@@ -97,7 +112,7 @@ async def _offsets(
         case "an offset":
             wanted = dict.fromkeys(committed, whole(at, "the offset"))
         case "a time":
-            wanted = await admin.offsets.find(dict.fromkeys(committed, time_ms(at)))
+            wanted = await admin.offsets.find(dict.fromkeys(committed, at_ms))
         case _:
             step = signed(at, "the number")
             wanted = {partition: (offset or 0) + step for partition, offset in committed.items()}

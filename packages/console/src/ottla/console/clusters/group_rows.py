@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ottla.admin import GroupListing
 from ottla.admin.groups import GroupProgress
+from ottla.protocol.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class GroupRow:
 
     name: str
     state: str
-    protocol_type: str
+    type: str
     lag: int | None = None
     members: int | None = None
     topics: tuple[str, ...] | None = None
@@ -26,11 +29,11 @@ class GroupRow:
 def group_row(listing: GroupListing, progress: GroupProgress | None, failure: str = "") -> GroupRow:
     """Return the row of a group, with its progress where that is known."""
     if progress is None:
-        return GroupRow(listing.name, listing.state, listing.protocol_type, failure=failure)
+        return GroupRow(listing.name, listing.state, listing.type, failure=failure)
     return GroupRow(
         listing.name,
         progress.description.state,
-        progress.description.protocol_type,
+        progress.description.type,
         total_lag(progress),
         len(progress.description.members),
         tuple(sorted({partition.partition.topic for partition in progress.partitions})),
@@ -48,14 +51,36 @@ def total_lag(progress: GroupProgress) -> int | None:
     return sum(max(lag, 0) for lag in known) if known else None
 
 
-def chosen_groups(groups: list[GroupListing], *, text: str = "", state: str = "") -> list[GroupListing]:
-    """Return the groups whose name contains every word of a text, and that are in a state, by name."""
+def chosen_groups(
+    groups: list[GroupListing], *, text: str = "", state: str = "", kind: str = ""
+) -> list[GroupListing]:
+    """Return the groups whose name contains every word of a text, of a state and a type, by name."""
     words = text.lower().split()
     return sorted(
         (
             group
             for group in groups
-            if all(word in group.name.lower() for word in words) and state in ("", group.state)
+            if all(word in group.name.lower() for word in words)
+            and state in ("", group.state)
+            and kind in ("", group.type)
         ),
         key=lambda group: group.name,
     )
+
+
+def partition_ranges(partitions: Iterable[TopicPartition]) -> str:
+    """Return partitions by topic, those that follow each other as one: `orders 0-3, 7; payments 0`."""
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for partition in sorted(set(partitions)):
+        by_topic[partition.topic].append(partition.partition)
+    return "; ".join(f"{topic} {_ranges(indexes)}" for topic, indexes in by_topic.items())
+
+
+def _ranges(indexes: list[int]) -> str:
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1][1:] = [index]
+        else:
+            runs.append([index])
+    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -12,7 +12,7 @@ from enum import IntEnum
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from ottla.admin import ClusterState
+from ottla.admin import ClusterState, MemberDescription
 from ottla.admin.groups import GroupProgress
 
 ALL: Final = ("*",)
@@ -181,12 +181,36 @@ def seen_progress(viewer: Viewer, cluster: str, progress: GroupProgress) -> Grou
     def is_seen(topic: str) -> bool:
         return viewer.may(Need(cluster=cluster, topic=topic))
 
-    members = tuple(
-        replace(member, partitions=tuple(part for part in member.partitions if is_seen(part.topic)))
-        for member in progress.description.members
+    def seen_of(member: MemberDescription) -> MemberDescription:
+        return replace(
+            member,
+            partitions=tuple(part for part in member.partitions if is_seen(part.topic)),
+            target=None
+            if member.target is None
+            else tuple(part for part in member.target if is_seen(part.topic)),
+            topics=tuple(filter(is_seen, member.topics)),
+            topic_pattern=None,
+        )
+
+    description = replace(
+        progress.description,
+        members=tuple(map(seen_of, progress.description.members)),
+        subtopologies=tuple(
+            replace(
+                part,
+                sources=tuple(filter(is_seen, part.sources)),
+                changelogs=tuple(filter(is_seen, part.changelogs)),
+            )
+            for part in progress.description.subtopologies
+        ),
     )
-    return replace(
-        progress,
-        description=replace(progress.description, members=members),
-        partitions=tuple(found for found in progress.partitions if is_seen(found.partition.topic)),
+    partitions = tuple(
+        replace(
+            found,
+            owner=None if found.owner is None else seen_of(found.owner),
+            owners=tuple(map(seen_of, found.owners)),
+        )
+        for found in progress.partitions
+        if is_seen(found.partition.topic)
     )
+    return replace(progress, description=description, partitions=partitions)

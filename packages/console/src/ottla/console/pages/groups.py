@@ -14,7 +14,13 @@ from ottla.admin import Admin, GroupListing, MemberDescription
 from ottla.admin.groups import GroupProgress
 from ottla.client.environment import now_ms
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.clusters.group_rows import GroupRow, chosen_groups, group_row, total_lag
+from ottla.console.clusters.group_rows import (
+    GroupRow,
+    chosen_groups,
+    group_row,
+    partition_ranges,
+    total_lag,
+)
 from ottla.console.clusters.samples import NoSample
 from ottla.console.pages import of_cluster, respond
 from ottla.console.pages.watched import lag_trend
@@ -32,10 +38,11 @@ SOON_S: Final = 2.0
 @of_cluster
 async def groups(request: Request, cluster: ShownCluster) -> Response:
     """Show the groups of a cluster; the lag of those on the page."""
-    view = table_view(request.query_params, more=("state",))
-    state = dict(view.more).get("state", "")
+    view = table_view(request.query_params, more=("state", "type"))
+    state, kind = dict(view.more).get("state", ""), dict(view.more).get("type", "")
     sample = await cluster.groups()
-    listed = page_of(chosen_groups(sample.value, text=view.text, state=state), view.page, GROUP_ROWS)
+    chosen = chosen_groups(sample.value, text=view.text, state=state, kind=kind)
+    listed = page_of(chosen, view.page, GROUP_ROWS)
     rows = await asyncio.gather(*(_row(cluster, listing) for listing in listed.rows))
     return respond(
         request,
@@ -46,6 +53,8 @@ async def groups(request: Request, cluster: ShownCluster) -> Response:
         view=view,
         state=state,
         states=sorted({group.state for group in sample.value if group.state}),
+        kind=kind,
+        kinds=sorted({group.type for group in sample.value}),
         page=Page(rows, listed.total, listed.number, listed.last),
     )
 
@@ -81,6 +90,7 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         trend=await lag_trend(request, cluster, name),
         waits=await _waits(cluster, progress),
         owned=_owned(progress),
+        ranges=partition_ranges,
     )
 
 
@@ -115,9 +125,9 @@ async def _waits(cluster: ShownCluster, progress: GroupProgress) -> dict[TopicPa
 
 
 def _owned(progress: GroupProgress) -> dict[MemberDescription, int]:
-    """Return the lag of the partitions of each member."""
+    """Return the lag of the partitions of each member; members of a share group share it."""
     lags: dict[str, int] = defaultdict(int)
     for partition in progress.partitions:
-        if partition.owner is not None and partition.lag is not None:
-            lags[partition.owner.id] += max(partition.lag, 0)
+        for owner in partition.owners if partition.lag is not None else ():
+            lags[owner.id] += max(partition.lag or 0, 0)
     return {member: lags[member.id] for member in progress.description.members}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 _MOST_DIGITS: Final = 18
 
@@ -32,10 +33,10 @@ def is_whole(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
-def time_ms(text: str) -> int:
-    """Return a time: ISO 8601, in UTC where it names no other zone, or milliseconds since 1970.
+def time_ms(text: str, zone: tzinfo = UTC) -> int:
+    """Return a time: ISO 8601, in `zone` where it names no other, or milliseconds since 1970.
 
-    Raises Unclear.
+    Raises Unclear, also for a time that a change of the clocks makes twice or leaves out.
     """
     if is_whole(text := text.strip()):
         return int(text)
@@ -43,9 +44,30 @@ def time_ms(text: str) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise Unclear(
-            f"{text!r} is no time, such as 2026-11-26T08:00 in UTC, or with +01:00 behind it"
+            f"{text!r} is no time, such as 2026-11-26T08:00, or with +01:00 behind it for a zone of its own"
         ) from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=zone)
+        if found.utcoffset() != found.replace(fold=1).utcoffset():
+            offsets = " and ".join(_offset(found.replace(fold=fold)) for fold in (0, 1))
+            raise Unclear(f"the clocks change at {text}, with {offsets}: write one of these behind the time")
+    return int(found.timestamp() * 1_000)
+
+
+def _offset(at: datetime) -> str:
+    minutes = int((at.utcoffset() or timedelta()).total_seconds()) // 60
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+def time_zone(text: str) -> tzinfo:
+    """Return a zone by its name, such as Europe/Berlin. Raises Unclear."""
+    name = text.strip() or "UTC"
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise Unclear(f"{name!r} is no time zone, such as UTC or Europe/Berlin") from None
 
 
 def named(form: Mapping[str, str], name: str, noun: str) -> str:
