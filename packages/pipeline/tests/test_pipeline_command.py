@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ottla.broker.testing import free_port
-from ottla.pipeline.cli import pipeline
+from ottla.client.page_server import Page
+from ottla.pipeline.cli import _served, pipeline
 from ottla.pipeline.jobs.run import stop_on_signals
 from ottla.pipeline.jobs.samples import sample_declaration
 from ottla.pipeline.jobs.state_files import StateFile
@@ -147,3 +150,21 @@ def test_a_signal_asks_to_stop_and_a_second_one_insists() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_pages_of_a_run_are_served_while_it_runs() -> None:
+    port = free_port()
+    with (
+        _served(lambda path: Page(path.encode()), f"127.0.0.1:{port}", None, None, is_open=False),
+        urlopen(f"http://127.0.0.1:{port}/status", timeout=30) as answer,
+    ):
+        assert answer.read() == b"/status"
+    with pytest.raises(URLError):
+        urlopen(f"http://127.0.0.1:{port}/status", timeout=30)
+
+
+def test_pages_that_other_machines_reach_need_a_login(logs: Path) -> None:
+    done = _call("run", str(logs), "--status", "0.0.0.0:9466")
+
+    assert done.exit_code == 2
+    assert "they need TLS and a token" in done.output

@@ -16,8 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from ottla.client.environment import monotonic_s
+from ottla.client.environment import monotonic_s, now_ms
 from ottla.console.changes.audit import AuditLog
+from ottla.console.clusters.applications import Applications
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.logins.access import (
     OWNER,
@@ -39,6 +40,7 @@ from ottla.console.pages.groups import group, groups
 from ottla.console.pages.overview import overview
 from ottla.console.pages.records import record, records
 from ottla.console.pages.settings import settings as settings_page
+from ottla.console.pages.streams import dead_letters, streams
 from ottla.console.pages.topics import topic, topics
 from ottla.console.pages.transactions import transactions
 from ottla.console.pages.watched import a_series, metrics, points
@@ -60,6 +62,7 @@ class Shared(TypedDict):
     history: History
     collector: Collector
     alerts: StoredAlerts
+    applications: Applications
     mask_rules: tuple[MaskRule, ...]
 
 
@@ -98,6 +101,8 @@ def routes() -> list[Page | Mount]:
         Page("/c/{cluster}/topics/{topic}", topic, a_topic),
         Page("/c/{cluster}/topics/{topic}/records", records, a_topic),
         Page("/c/{cluster}/topics/{topic}/record", record, a_topic),
+        Page("/c/{cluster}/topics/{topic}/dead-letters", dead_letters, a_topic),
+        Page("/c/{cluster}/streams", streams, a_cluster),
         Page("/c/{cluster}/groups", groups, a_cluster),
         Page("/c/{cluster}/group", group, a_group),
         Page("/c/{cluster}/points", points, a_series),
@@ -115,6 +120,7 @@ async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
     async with (
         History(settings.history) as history,
         ShownClusters(settings.clusters, monotonic_s) as clusters,
+        Applications(settings.places, monotonic_s, lambda: now_ms() / 1_000) as applications,
         asyncio.TaskGroup() as tasks,
     ):
         alerts = await StoredAlerts.load(
@@ -128,7 +134,7 @@ async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
         running += [tasks.create_task(box.run(), name=box.target.name) for box in alerts.outboxes]
         yield {
             "clusters": clusters, "history": history, "collector": collector, "alerts": alerts,
-            "mask_rules": (),
+            "applications": applications, "mask_rules": (),
         }  # fmt: skip
         for task in running:
             task.cancel()

@@ -11,6 +11,7 @@ import click
 from ottla.client.commands import DEFAULT_BOOTSTRAP, chosen_profile, cluster_options
 
 if TYPE_CHECKING:
+    from ottla.console.clusters.applications import Place
     from ottla.console.settings import ClusterSettings, ConsoleSettings
 
 
@@ -53,6 +54,31 @@ if TYPE_CHECKING:
     help="The lines of /metrics; single partitions are left out first.",
 )
 @click.option(
+    "--streams",
+    "apps",
+    metavar="[CLUSTER=]HOST:PORT",
+    multiple=True,
+    help="Show the streams app with this status page.",
+)
+@click.option(
+    "--pipelines",
+    metavar="[CLUSTER=]FOLDER|URL",
+    multiple=True,
+    help="Show the pipelines with a checkpoint in this folder, or the one with this status page.",
+)
+@click.option(
+    "--status-token-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The token of those status pages.",
+)
+@click.option(
+    "--status-cafile",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The authority of their certificates.",
+)
+@click.option(
     "--allow-changes",
     is_flag=True,
     help="Allow changes; each is written to ~/.local/state/ottla/console-audit.jsonl.",
@@ -68,6 +94,10 @@ def console(
     history: str | None,
     rules: str | None,
     most_series: int,
+    apps: tuple[str, ...],
+    pipelines: tuple[str, ...],
+    status_token_file: Path | None,
+    status_cafile: Path | None,
     allow_changes: bool,
     beside: bool,
 ) -> None:
@@ -81,6 +111,7 @@ def console(
       ottla console --bootstrap-server 127.0.0.1:9092
       ottla console --profile production --profile staging --listen 127.0.0.1:9000
       ottla console --alerts rules.toml --allow-changes
+      ottla console --streams 127.0.0.1:9465 --pipelines checkpoints/
     """
     if context.invoked_subcommand is not None:
         return
@@ -92,13 +123,25 @@ def console(
         settings = _settings(
             clusters(profiles, bootstrap_server), listen, names, history, rules, allow_changes
         )
-        settings = replace(settings, most_series=most_series)
+        places = _places(apps, pipelines, status_token_file, status_cafile)
+        settings = replace(settings, most_series=most_series, places=places)
         end = "it ends with the broker" if beside else "Ctrl-C ends the console"
         serve(settings, lambda url: click.echo(f"Open {url} ({end})."), beside=beside)
     except (ConsoleRefused, SettingError, ValueError) as error:
         if beside:  # one line among those of the broker
             raise click.ClickException(f"the console does not start: {error}") from None
         raise click.UsageError(str(error)) from None
+
+
+def _places(
+    apps: tuple[str, ...], pipelines: tuple[str, ...], token_file: Path | None, cafile: Path | None
+) -> tuple[Place, ...]:
+    from ottla.console.clusters.applications import parse_place
+
+    return (
+        *(parse_place("streams", text, token_file, cafile) for text in apps),
+        *(parse_place("pipelines", text, token_file, cafile) for text in pipelines),
+    )
 
 
 def _settings(

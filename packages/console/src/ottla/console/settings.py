@@ -11,6 +11,7 @@ from typing import Final
 from ottla.client.config import ClientConfig
 from ottla.client.page_server import is_loopback
 from ottla.client.profiles import Profile, ProfileError, profiles_path, read_profile, read_profiles
+from ottla.console.clusters.applications import Place
 from ottla.console.watch.rule_files import Rule, Targets
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -54,6 +55,8 @@ class ConsoleSettings:
     rules: tuple[Rule, ...] = ()
     targets: Targets = field(default_factory=Targets)
     """Where alerts are sent."""
+    places: tuple[Place, ...] = ()
+    """Where the status of streams apps and of pipelines is."""
     most_series: int = 20_000
     """The lines of /metrics."""
     history: Path | None = None

@@ -10,6 +10,7 @@ import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.console.app import application
+from ottla.console.clusters.applications import Place
 from ottla.console.settings import ClusterSettings, ConsoleSettings
 from ottla.console.watch.rule_files import Rule, Targets
 
@@ -23,6 +24,7 @@ async def serving(
     audit: Path | None = None,
     rules: tuple[Rule, ...] = (),
     targets: Targets | None = None,
+    places: tuple[Place, ...] = (),
     history: Path | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a console for clusters, and return a client whose requests come from a page of it."""
@@ -32,6 +34,7 @@ async def serving(
         audit=audit,
         rules=rules,
         targets=targets or Targets(),
+        places=places,
         history=history,
     )
     app = application(settings)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from ottla.client.commands import (
 )
 
 if TYPE_CHECKING:
+    from ottla.client.page_server import Page
     from ottla.pipeline.jobs.declaration import Job
 
 _STOPPING = (
@@ -49,14 +51,39 @@ def pipeline() -> None:
 @click.argument("file", type=FILE)
 @click.option("--once", is_flag=True, help="Process the records that exist now, then stop.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.option(
+    "--status",
+    metavar="HOST:PORT",
+    help="Serve /health and /status on this address, for probes and `ottla console`.",
+)
+@click.option(
+    "--status-certificate",
+    type=click.Path(dir_okay=False),
+    help="PEM file with a certificate and its key, for these pages.",
+)
+@click.option(
+    "--status-token-file",
+    type=click.Path(dir_okay=False),
+    help="File with the token that readers of these pages show.",
+)
+@click.option("--status-open", is_flag=True, help="Serve them without either, to all that reach the address.")
 @profile_option
-def run(file: Path, once: bool, quiet: bool) -> None:
+def run(
+    file: Path,
+    once: bool,
+    quiet: bool,
+    status: str | None,
+    status_certificate: str | None,
+    status_token_file: str | None,
+    status_open: bool,
+) -> None:
     """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all records are read.
 
     \b
     Examples:
       ottla pipeline run logs.toml
       ottla pipeline run logs.toml --once --profile production
+      ottla pipeline run logs.toml --status 127.0.0.1:9466
     """
     from ottla.pipeline.errors import PipelineError
     from ottla.pipeline.jobs.progress_display import ProgressDisplay
@@ -66,7 +93,10 @@ def run(file: Path, once: bool, quiet: bool) -> None:
     with ProgressDisplay(once=once, quiet=quiet) as shown:
         run = Run(job, once=once, watch=shown.update)
         try:
-            with stop_on_signals(run.stopping, "" if quiet else _STOPPING.format(FINISH_S)):
+            with (
+                _served(run.status_page, status, status_certificate, status_token_file, is_open=status_open),
+                stop_on_signals(run.stopping, "" if quiet else _STOPPING.format(FINISH_S)),
+            ):
                 run()
         except PipelineError as error:
             raise click.ClickException(str(error)) from None
@@ -74,6 +104,33 @@ def run(file: Path, once: bool, quiet: bool) -> None:
             raise click.ClickException(f"{job.name} failed: {error}") from None
     if not quiet:
         shown.print_summary()
+
+
+@contextmanager
+def _served(
+    page: Callable[[str], Page], address: str | None, certificate: str | None, token_file: str | None,
+    *, is_open: bool,
+) -> Iterator[None]:  # fmt: skip
+    """Serve the pages of a run within the block, if an address is given. Raises UsageError."""
+    if address is None:
+        yield
+        return
+    from ottla.client.config import parse_bootstrap_servers
+    from ottla.client.page_server import PageServer, PagesRefused, page_access
+
+    try:
+        (at,) = parse_bootstrap_servers(address)
+        access = page_access(at.host, certificate=certificate, token_file=token_file, is_open=is_open)
+        server = PageServer(at.host, at.port, page, "pipeline-status", access=access)
+    except (PagesRefused, ValueError) as error:
+        raise click.UsageError(f"--status: {error}") from None
+    except OSError as error:
+        raise click.UsageError(f"--status: {address} cannot be served: {error.strerror}") from None
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
 
 
 @pipeline.command()

@@ -27,6 +27,11 @@ def size(bytes_: int | None) -> str:
     return f"{value:.{digits}f}\u00a0{_UNITS[unit]}"
 
 
+def whole(number: float | None) -> str:
+    """Return a number without its fraction, as `count` does; a dash for None."""
+    return count(None if number is None else round(number))
+
+
 def age(seconds: float | None) -> str:
     """Return a time span with its two largest units: 3 d 4 h; a dash for None."""
     if seconds is None or math.isnan(seconds):

@@ -8,10 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from ottla.client.page_server import Page
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.state_files import BatchCounts, StateFile
 from ottla.pipeline.source.offsets import of_topics
@@ -217,6 +219,7 @@ class ProgressReport:
         self._earlier = _queries(self._checkpoint / STATUS)
         self._begun = time.time()
         self._state = "running"
+        self._error: str | None = None
         self._writes = Interval(WRITE_INTERVAL_S)
         self._guard = threading.RLock()
 
@@ -243,7 +246,7 @@ class ProgressReport:
     def publish(self, state: str, error: str | None = None) -> None:
         """Publish the state of the run, or its end."""
         with self._guard:
-            self._state = state
+            self._state, self._error = state, error
             status = self._summary(error)
             if state != "running" or self._is_due:
                 self._keep(status)
@@ -254,6 +257,18 @@ class ProgressReport:
         """Publish that it runs: to the listener each time, to the file when a write is due."""
         if self._is_due or self._watch is not None:
             self.publish("running")
+
+    def page(self, path: str) -> Page:
+        """Return a page about the run: `/status` is what the file has, `/health` fails once the run has."""
+        with self._guard:
+            status = self._summary(self._error)
+        if path == "/health":
+            is_failed = status["state"] == "failed"
+            health = {"healthy": not is_failed, "reasons": [self._error] if is_failed else []}
+            return _json_page(health, HTTPStatus.SERVICE_UNAVAILABLE if is_failed else HTTPStatus.OK)
+        if path in ("/", "/status"):
+            return _json_page(status)
+        return _json_page({"error": "no such page; there are /health, /status"}, HTTPStatus.NOT_FOUND)
 
     def write_heartbeat(self) -> None:
         """Write to the file that it runs, for phases without batches, for example while Spark starts."""
@@ -284,8 +299,13 @@ class ProgressReport:
             "error": error,
             "begun_s": self._begun,
             "updated_s": time.time(),
+            "silent_after_s": SILENT_S,
             "queries": {name: status.summary() for name, status in self._statuses.items()},
         }
+
+
+def _json_page(value: object, status: HTTPStatus = HTTPStatus.OK) -> Page:
+    return Page(json.dumps(value, indent=1, default=str).encode() + b"\n", status=status)
 
 
 def _now_ms() -> float:

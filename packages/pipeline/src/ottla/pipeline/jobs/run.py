@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import FileLock, Timeout
 
+from ottla.client.page_server import Page
 from ottla.pipeline.errors import JavaGone, PipelineError, cause, is_java_gone, is_slow_start, one_line
 from ottla.pipeline.jobs.progress_report import (
     WRITE_INTERVAL_S,
@@ -169,6 +170,10 @@ class Run:
             self._progress.publish("failed", one_line(error))
         except OSError as unwritten:
             log.warning("cannot write the status: %s", unwritten)
+
+    def status_page(self, path: str) -> Page:
+        """Return a page about this run, on any thread."""
+        return self._progress.page(path)
 
     # --- with Spark
 

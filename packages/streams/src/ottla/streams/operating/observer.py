@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.handlers.context import key_hash
@@ -14,6 +16,10 @@ from ottla.streams.operating.health import HealthFacts, Standstill
 from ottla.streams.operating.log_lines import LogLines
 from ottla.streams.operating.metrics import Sizes, StreamsMetrics
 from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
+
+MAX_FAILURE_CHARS: Final = 300
+MAX_RETRYING: Final = 20
+"""Works in the status that wait for a retry."""
 
 
 @dataclass(slots=True)
@@ -38,6 +44,9 @@ class ProcessorObserver:
         self.metrics.gauges = self
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self._now_ms = now_ms
+        self.dead_letter_topic = dead_letter_topic
+        self.last_failure: tuple[str, float] | None = None
+        """The error of the last attempt that failed in one line, and when that was."""
         self._log = LogLines(group_id, now_ms=now_ms, dead_letter_topic=dead_letter_topic)
         self._running: dict[Work, None] = {}
         self._parked: dict[Work, None] = {}
@@ -88,6 +97,8 @@ class ProcessorObserver:
         """Count an attempt that failed."""
         self._running.pop(work, None)
         self.metrics.handler_error_total += 1
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_FAILURE_CHARS]
+        self.last_failure = f"{describe(work)}: {text}", self._now_ms()
         if (state := self.partitions.get(work.partition)) is not None:
             state.failed += 1
         if isinstance(verdict, Retry):
@@ -140,6 +151,10 @@ class ProcessorObserver:
     def paused_partitions(self) -> int:
         """Partitions whose intake is paused."""
         return sum(partition.is_paused for partition in self.partitions.values())
+
+    def retrying(self) -> list[Work]:
+        """Return works that wait for a retry, those that wait longest first; at most twenty."""
+        return list(islice(self._parked, MAX_RETRYING))
 
     def oldest(self) -> Work | None:
         """The work whose attempt runs for the longest time."""

@@ -66,6 +66,9 @@ def processor_status(
         "reasons": list(health.reasons),
         **{name: getattr(metrics, name) for name in (*COUNTERS, *GAUGES)},
         "oldest": _work(observer.oldest(), now_ms),
+        "retrying": [_work(work, now_ms) for work in observer.retrying()],
+        "last_failure": _failure(observer.last_failure, now_ms),
+        "dead_letter_topic": observer.dead_letter_topic,
         "partitions": [
             _partition(partition, state, lags.get(partition), running.get(partition, []), now_ms)
             for partition, state in sorted(observer.partitions.items())
@@ -101,6 +104,10 @@ def _partition(
         "paused": state.is_paused,
         "oldest": _work(oldest, now_ms),
     }
+
+
+def _failure(failure: tuple[str, float] | None, now_ms: float) -> dict[str, Any] | None:
+    return None if failure is None else {"text": failure[0], "age_ms": round(max(0.0, now_ms - failure[1]))}
 
 
 def _work(work: Work | None, now_ms: float) -> dict[str, Any] | None:

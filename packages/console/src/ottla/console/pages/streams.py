@@ -1,0 +1,144 @@
+"""Streams apps, pipelines, and dead letters, which are edited and sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ottla.admin import Admin
+from ottla.client.cluster import NoSuchTopic
+from ottla.client.errors import ClientError
+from ottla.console.clusters.applications import Applications, Pipeline, Shown, StreamsApp
+from ottla.console.clusters.connections import ShownCluster
+from ottla.console.clusters.samples import NoSample
+from ottla.console.pages import of_cluster, respond
+from ottla.console.pages.records import copied_fields
+from ottla.console.records.dead_letters import DeadLetter, dead_letter, likely_topics
+from ottla.console.records.masking import masked
+from ottla.console.records.reading import newest
+from ottla.console.records.values import ShownValue, shown_value
+from ottla.console.web.fields import is_whole
+from ottla.protocol.errors import KafkaError
+
+MOST_GROUPS: Final = 100
+"""Groups that are asked whether they are of a streams app."""
+COUNTS: Final = (50, 200)
+READ_S: Final = 30.0
+_METADATA: Final = "ottla1."
+"""The begin of the commit metadata in which `ottla.streams` keeps finished offsets."""
+_GROUPS_FOR_S: Final = 60.0
+
+
+@of_cluster
+async def streams(request: Request, cluster: ShownCluster) -> Response:
+    """Show the streams apps and the pipelines of a cluster, and where their dead letters are."""
+    sample = await cluster.state()
+    applications: Applications = request.state.applications
+    shown = [_seen(cluster, found) for found in await applications.of(cluster.name)]
+    apps = [app for found in shown for app in _parts(found) if isinstance(app, StreamsApp)]
+    processors = [processor for app in apps for processor in app.processors]
+    topics = {health.partition.topic for health in sample.value.partitions}
+    return respond(
+        request,
+        "streams",
+        title=f"Streams · {cluster.name}",
+        cluster=cluster,
+        sample=sample,
+        shown=shown,
+        apps=apps,
+        pipelines=[found for place in shown for found in _parts(place) if isinstance(found, Pipeline)],
+        others=sorted(set(await _groups_of_apps(cluster)) - {processor.group for processor in processors}),
+        dead_letters=likely_topics(topics, (processor.dead_letter_topic for processor in processors)),
+    )
+
+
+def _parts(shown: Shown) -> Iterable[StreamsApp | Pipeline]:
+    return () if shown.sample is None else shown.sample.value
+
+
+def _seen(cluster: ShownCluster, shown: Shown) -> Shown:
+    """Return that of a place that the viewer may see; pipelines need the whole cluster."""
+    if shown.sample is None or cluster.may():
+        return shown
+    parts = [
+        replace(app, processors=tuple(found for found in app.processors if cluster.may(group=found.group)))
+        for app in shown.sample.value
+        if isinstance(app, StreamsApp)
+    ]
+    return replace(shown, sample=replace(shown.sample, value=tuple(app for app in parts if app.processors)))
+
+
+async def _groups_of_apps(cluster: ShownCluster) -> list[str]:
+    """Return the groups whose commits are those of a streams app; none while they do not answer."""
+
+    async def ask(admin: Admin) -> list[str]:
+        groups = [group.name for group in await admin.groups.list()][:MOST_GROUPS]
+        found = []
+        for group in groups:
+            try:
+                commits = await admin.groups.committed(group)
+            except (ClientError, KafkaError):
+                continue  # its coordinator is away; its own page says so
+            if any(metadata.startswith(_METADATA) for _, metadata in commits.values()):
+                found.append(group)
+        return found
+
+    try:
+        found = (await cluster.ask(("groups of apps",), ask, fresh_s=_GROUPS_FOR_S)).value
+    except NoSample:
+        return []
+    return [group for group in found if cluster.may(group=group)]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A dead letter with its key and value for people, and the fields of a form that sends it again."""
+
+    letter: DeadLetter
+    key: ShownValue
+    value: ShownValue
+    copy: dict[str, str] | None
+
+
+@of_cluster
+async def dead_letters(request: Request, cluster: ShownCluster) -> Response:
+    """Show the newest dead letters of a topic, each with its cause."""
+    topic, count = request.path_params["topic"], request.query_params.get("count", "")
+    most = int(count) if is_whole(count) and int(count) in COUNTS else COUNTS[0]
+    failure, rows, others = "", list[Row](), 0
+    try:
+        admin = await cluster.admin()
+        partitions = sorted((await admin.topics.describe(topic)).partitions)
+        async with asyncio.timeout(READ_S):
+            found = await newest(admin, topic, partitions, most)
+        letters = [letter for record in found if (letter := dead_letter(record)) is not None]
+        others = sum(record.fate == "record" for record in found) - len(letters)
+        rows = await asyncio.to_thread(lambda: [_row(cluster, topic, letter) for letter in letters])
+    except NoSuchTopic:
+        raise HTTPException(404, f"there is no topic {topic!r} in cluster {cluster.name}") from None
+    except TimeoutError:
+        failure = f"the records were not there within {READ_S:g} s"
+    except (ClientError, KafkaError) as error:
+        failure = " ".join(str(error).split())
+    return respond(
+        request, "dead_letters", title=f"Dead letters of {topic} · {cluster.name}", cluster=cluster,
+        is_live=False, topic=topic, rows=rows, others=max(0, others), failure=failure, counts=COUNTS,
+        most=most,
+    )  # fmt: skip
+
+
+def _row(cluster: ShownCluster, topic: str, letter: DeadLetter) -> Row:
+    """Return the row of a dead letter; its data is that of two topics, and the masks of both hide it."""
+    record = masked(masked(letter.record, cluster.mask(topic)), cluster.mask(letter.topic))
+    readable = replace(letter, record=record)
+    may_send = not record.is_masked and not letter.truncated and letter.topic
+    return Row(
+        readable, shown_value(record.key, "auto"), shown_value(record.value, "auto"),
+        copied_fields(letter.topic, readable.original) if may_send else None,
+    )  # fmt: skip
