@@ -27,6 +27,7 @@ from ottla.broker.testing import BrokerProcess, SecureBroker, free_port
 from ottla.client.cli import main
 from ottla.client.config import ClientConfig
 from ottla.client.security import SecurityConfig
+from ottla.client.settings import read_properties
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
@@ -34,10 +35,12 @@ from ottla.streams import App, Context
 from ottla.zookeeper.embedded import EmbeddedCoordinator
 from ottla.zookeeper.testing import Background
 from peers.certificates import missing_openssl
-from peers.snippets import ROOT, blocks, run_console
+from peers.secured_kafka import started_secure
+from peers.snippets import ROOT, blocks, run_console, run_page
 
 HOWTO = ROOT / "docs" / "howto"
 CLUSTER, ACLS = HOWTO / "secure-a-cluster.md", HOWTO / "allow-and-deny.md"
+BROKER = HOWTO / "secure-a-broker.md"
 
 _HOST = "localhost"
 
@@ -102,6 +105,21 @@ def test_a_cluster_is_secured_by_the_keys_of_the_page(
             run_console(code, "", tmp_path)
         state = CliRunner().invoke(main, ["cluster", "health", "--profile", "admin"])
         assert state.output == "The cluster is healthy.\n"
+
+
+def test_a_broker_that_one_option_secures_is_connected_to_as_the_page_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = tmp_path / "profiles.toml"
+    monkeypatch.setenv("OTTLA_PROFILES", str(profiles))
+    monkeypatch.delenv("OTTLA_PROFILE", raising=False)
+    files = tmp_path / "data" / "secure"
+    with started_secure(tmp_path / "data", profiles) as said:
+        assert f"the password is in {files / 'admin.password'}\n" in said
+        run_page(BROKER, "", tmp_path, "needs login")
+    shown = re.findall(r"^```properties\n(.*?)^```$", BROKER.read_text(), re.MULTILINE | re.DOTALL)
+    keys = [[line.partition("=")[0] for line in block.splitlines()] for block in shown]
+    assert keys == [list(read_properties(files / f"{name}.properties")) for name in ("java", "librdkafka")]
 
 
 # --- the ACLs of each kind of client

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
+from ottla.client.settings import read_properties
 from peers.apache_kafka import ApacheKafka, Listener, listener_settings, run_tool
 from peers.certificates import Authority
 from peers.kraft_kafka import KraftKafka
@@ -197,9 +198,5 @@ def printed_section(said: str, kind: str) -> list[str]:
 
 
 def printed_settings(said: str, kind: str) -> dict[str, str]:
-    """Return the printed settings, with the password from the file that is printed before them."""
-    password = re.search(r"the password is in (.*)", said)
-    assert password is not None, said
-    secret = Path(password[1]).read_text().strip()
-    lines = (line.split("=", 1) for line in printed_section(said, kind))
-    return {key: value.replace("PASSWORD", secret) for key, value in lines}
+    """Return the settings in the file that a secured start prints for Java or librdkafka."""
+    return read_properties(printed_section(said, kind)[0].rpartition(" ")[2])

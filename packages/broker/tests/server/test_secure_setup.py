@@ -11,7 +11,9 @@ import pytest
 
 from ottla.broker.config import ConfigError, load_broker_config
 from ottla.broker.server.secure_setup import SecureFiles, introduction, prepare, secured_flags
+from ottla.client.config import ClientConfig
 from ottla.client.profiles import read_profile, read_profiles
+from ottla.client.settings import from_properties
 
 
 @pytest.fixture(autouse=True)
@@ -138,13 +140,42 @@ def test_the_introduction_shows_no_secret_and_the_profile_connects(tmp_path: Pat
     words = introduction(setup, "0.0.0.0:9092")
 
     assert password not in words
-    assert "Java" in words
-    assert "librdkafka" in words
+    assert f"--command-config {setup.files.java_properties} " in words
+    assert f"kcat -F {setup.files.librdkafka_properties} " in words
     config = read_profile("local").config()
     assert config.bootstrap_servers == "localhost:9092"
     assert config.security.sasl_password == password
     again = introduction(prepare(tmp_path / "data", []), "0.0.0.0:9092")
     assert again == "Secured: connect with --profile local\n"
+
+
+def test_the_properties_log_in_and_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    setup = prepare(tmp_path / "Düsseldorf data", [])
+    introduction(setup, "127.0.0.1:9092")
+    files = setup.files
+    first = {path: path.stat() for path in (files.java_properties, files.librdkafka_properties)}
+
+    for path, status in first.items():
+        assert stat.S_IMODE(status.st_mode) == 0o600
+        config = from_properties(ClientConfig, path)
+        assert (config.bootstrap_servers, config.security.security_protocol) == ("127.0.0.1:9092", "SASL_SSL")
+        assert config.security.sasl_password == files.password("admin").read_text().strip()
+        assert config.security.ssl_cafile == str(files.authority)
+    assert files.java_properties.read_text().isascii()  # as Java reads it
+    introduction(setup, "127.0.0.1:9092")
+    assert {path: path.stat().st_ino for path in first} == {path: of.st_ino for path, of in first.items()}
+    introduction(setup, "127.0.0.1:9093")
+    assert from_properties(ClientConfig, files.java_properties).bootstrap_servers == "127.0.0.1:9093"
+
+
+def test_properties_that_cannot_be_written_are_named_and_the_broker_serves(tmp_path: Path) -> None:
+    setup = prepare(tmp_path / "data", [])
+    setup.files.java_properties.mkdir()
+
+    words = introduction(setup, "127.0.0.1:9092")
+
+    assert f"No properties were written into {setup.files.directory}: Is a directory\n" in words
+    assert read_profile("local").servers == "127.0.0.1:9092"
 
 
 @pytest.mark.parametrize("damage", ["a directory", "no TOML"])

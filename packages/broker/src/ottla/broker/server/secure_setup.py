@@ -73,6 +73,16 @@ class SecureFiles(NamedTuple):
         return self.directory / "broker.json"
 
     @property
+    def java_properties(self) -> Path:
+        """The settings by which Java's clients and tools log in as the administrator."""
+        return self.directory / "java.properties"
+
+    @property
+    def librdkafka_properties(self) -> Path:
+        """The same under librdkafka's names."""
+        return self.directory / "librdkafka.properties"
+
+    @property
     def token_key(self) -> Path:
         """The secret by which the passwords of delegation tokens are made."""
         return self.directory / "delegation-tokens.key"
@@ -340,40 +350,35 @@ def _is_any(host: str) -> bool:
 
 
 def introduction(setup: SecureSetup, address: str) -> str:
-    """Write the administrator's profile; return how to connect: at length when all is new.
+    """Write the administrator's settings for clients; return how to connect: at length when all is new.
 
     `address` is the broker's; of a cluster the addresses of all, separated by commas. A profile that cannot
     be written, in a container without a home for instance, is no reason not to serve.
     """
     from ottla.client.profiles import ProfileError
 
-    servers, name, note = _servers(address), _LOCAL, ""
+    servers = _servers(address)
+    name, note = _LOCAL, _written_properties(setup, servers)
     try:
         name = write_profile(setup, address).name
     except ProfileError as error:
-        note = f"No profile was written: {error}\n"
+        note += f"No profile was written: {error}\n"
     if not setup.is_new:
         return note or f"Secured: connect with --profile {name}\n"
-    cafile, password = setup.files.authority, setup.files.password(ADMIN)
+    from shlex import quote
+
+    java, librdkafka = setup.files.java_properties, setup.files.librdkafka_properties
     return f"""
-{note}The administrator is {ADMIN}; the password is in {password}
+{note}The administrator is {ADMIN}; the password is in {setup.files.password(ADMIN)}
 ottla        ottla topic list --profile {name}
 Python       from ottla.client.profiles import profile_settings
              from ottla.producer import SyncProducer
              with SyncProducer(**profile_settings("{name}")) as producer:
                  producer.send("orders", b"hello").result()
-Java         bootstrap.servers={servers}
-             security.protocol={LISTENER}
-             ssl.truststore.type=PEM
-             ssl.truststore.location={cafile}
-             sasl.mechanism={MECHANISM}
-             sasl.jaas.config={_MODULE} required username="{ADMIN}" password="PASSWORD";
-librdkafka   bootstrap.servers={servers}
-             security.protocol={LISTENER}
-             ssl.ca.location={cafile}
-             sasl.mechanism={MECHANISM}
-             sasl.username={ADMIN}
-             sasl.password=PASSWORD
+Java         programs load {java}
+             kafka-topics.sh --bootstrap-server {servers} --command-config {quote(str(java))} --list
+librdkafka   programs set the lines of {librdkafka}
+             kcat -F {quote(str(librdkafka))} -L
 others       ottla user add NAME --profile {name}
              ottla acl add --principal User:NAME --producer --topic TOPIC --profile {name}
 """
@@ -392,6 +397,35 @@ def write_profile(setup: SecureSetup, address: str) -> Profile:
 def _servers(address: str) -> str:
     host, _, port = address.partition(",")[0].rpartition(":")
     return f"localhost:{port}" if _is_any(host.strip("[]")) else address
+
+
+def _written_properties(setup: SecureSetup, servers: str) -> str:
+    """Write the settings of Java's clients and librdkafka; return a line if that is impossible."""
+    from ottla.protocol.storage.properties import encode_properties
+
+    files, password = setup.files, read_secret(setup.files.password(ADMIN))
+    common = {"bootstrap.servers": servers, "security.protocol": LISTENER, "sasl.mechanism": MECHANISM}
+    java = common | {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(files.authority),
+        "sasl.jaas.config": f'{_MODULE} required username="{ADMIN}" password="{password}";',
+    }
+    librdkafka = common | {
+        "ssl.ca.location": str(files.authority),
+        "sasl.username": ADMIN,
+        "sasl.password": password,
+    }
+    lines = "".join(f"{key}={value}\n" for key, value in librdkafka.items())
+    try:
+        for path, text in (
+            (files.java_properties, encode_properties(java).decode()),
+            (files.librdkafka_properties, lines),
+        ):
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                _write(path, text)
+    except OSError as error:
+        return f"No properties were written into {files.directory}: {error.strerror}\n"
+    return ""
 
 
 def _profile_for(setup: SecureSetup, servers: str, port: str) -> Profile:
