@@ -9,12 +9,20 @@ from ottla.admin import (
     LogDir,
     MemberDescription,
     PartitionHealth,
+    Reassignment,
     ReplicaOnDisk,
     Subtopology,
 )
 from ottla.admin.groups import GroupDescription, GroupProgress, PartitionProgress
 from ottla.console.clusters.group_rows import chosen_groups, group_row, partition_ranges, total_lag
-from ottla.console.clusters.replica_grid import BrokerLoad, broker_loads, replica_grid
+from ottla.console.clusters.replica_grid import (
+    BrokerLoad,
+    broker_loads,
+    move_progress,
+    planned_grid,
+    replica_grid,
+    unpreferred,
+)
 from ottla.console.clusters.topic_rows import TopicRow, chosen_topics, topic_rows
 from ottla.console.logins.access import OWNER, Grant, Role, Viewer, seen_progress
 from ottla.protocol.topics import TopicPartition
@@ -159,3 +167,45 @@ def test_a_viewer_sees_nothing_of_other_topics_in_a_group() -> None:
 
     assert "salaries" not in str(seen_progress(viewer, "prod", progress))
     assert seen_progress(OWNER, "prod", progress) == progress
+
+
+MOVED = Reassignment(TopicPartition("orders", 1), (2, 1, 3), (1,), (3,))
+MOVING = ClusterState(
+    "id",
+    1,
+    (*STATE.brokers, Broker(3, "host", 9092, None, False)),
+    (health("orders", 0, 1, "12", "12"), health("orders", 1, 2, "213", "23")),
+    log_dirs=tuple(
+        LogDir(broker, "/data", (ReplicaOnDisk(TopicPartition("orders", 1), size, lag),))
+        for broker, size, lag in ((1, 25, 30), (2, 100, 0), (3, 100, 0))
+    ),
+)
+
+
+def test_the_picture_of_a_move_has_what_is_added_and_what_leaves() -> None:
+    (row,) = replica_grid(MOVING, moves=[MOVED], only_moves=True).rows
+    whole = replica_grid(MOVING, moves=[MOVED])
+
+    assert (row.name, row.roles) == ("orders-1", ("added", "leader", "leaving"))
+    assert [found.name for found in whole.rows] == ["orders-1", "orders-0"]
+
+
+def test_a_move_is_as_far_as_its_new_replicas_have_bytes_of_the_leader() -> None:
+    (found,) = move_progress(MOVING, [MOVED])
+    silent = ClusterState("id", 1, MOVING.brokers, MOVING.partitions, log_dirs=MOVING.log_dirs[1:])
+
+    assert (found.copied_bytes, found.total_bytes, found.percent, found.behind) == (25, 100, 25, 30)
+    assert move_progress(silent, [MOVED])[0].percent is None
+
+
+def test_a_plan_is_drawn_as_it_will_be() -> None:
+    where = TopicPartition("orders", 0)
+    grid = planned_grid({where: (1, 2)}, {where: (2, 3)})
+
+    assert (grid.brokers, grid.rows[0].roles) == ((1, 2, 3), ("leaving", "leader", "added"))
+
+
+def test_partitions_without_their_preferred_leader_are_found() -> None:
+    found = [health("a", 0, 1, "12", "12"), health("b", 0, 2, "12", "12"), health("c", 0, None, "12", "1")]
+
+    assert [found.partition.topic for found in unpreferred(found)] == ["b"]

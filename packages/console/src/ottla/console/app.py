@@ -38,6 +38,7 @@ from ottla.console.pages.changes import change
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.groups import group, groups
 from ottla.console.pages.overview import overview
+from ottla.console.pages.reassignments import reassignments
 from ottla.console.pages.records import record, records
 from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.streams import dead_letters, streams
@@ -108,6 +109,7 @@ def routes() -> list[Page | Mount]:
         Page("/c/{cluster}/points", points, a_series),
         Page("/c/{cluster}/change/{change}", change, a_cluster, methods=["GET", "POST"]),
         Page("/c/{cluster}/transactions", transactions, a_whole_cluster),
+        Page("/c/{cluster}/reassignments", reassignments, a_cluster),
         Page("/c/{cluster}/settings", settings_page, a_whole_cluster),
         Page("/c/{cluster}/access", access, a_whole_cluster),
         Mount("/static", StaticFiles(packages=[("ottla.console", "static")]), name="static"),

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ottla.admin import Admin
+from ottla.console.clusters.replica_grid import ReplicaGrid
 from ottla.console.logins.access import Need, Role
 from ottla.console.web.fields import Unclear, is_whole
 from ottla.protocol.topics import TopicPartition
 
 MOST_ROWS: Final = 500
 SHOWN: Final = "shown"
-"""The field with the offsets of a preview."""
+"""The field with the offsets, or another text, of a preview."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,21 @@ class Plan:
     """Whether its fields are data of records, which do not belong into addresses."""
     shown: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The offsets of the preview: the change is of these, as the cluster moves on meanwhile."""
+    shown_text: str = ""
+    """The preview of a change that is not of offsets, as text."""
+    picture: ReplicaGrid | None = None
+    """Where replicas are, and will be."""
+
+    @property
+    def preview(self) -> str:
+        """The preview as a form carries it."""
+        offsets = (f"{where.topic}:{where.partition}:{offset}" for where, offset in self.shown.items())
+        return self.shown_text or " ".join(offsets)
 
     @property
     def sent(self) -> tuple[Field, ...]:
-        """The fields that are sent with the button: the user's, and the offsets of the preview."""
-        if not self.shown:
-            return self.fields
-        text = " ".join(f"{where.topic}:{where.partition}:{offset}" for where, offset in self.shown.items())
-        return (*self.fields, Field(SHOWN, "", text, "hidden"))
+        """The fields that are sent with the button: the user's, and the preview."""
+        return (*self.fields, Field(SHOWN, "", self.preview, "hidden")) if self.preview else self.fields
 
 
 Form = Mapping[str, str]

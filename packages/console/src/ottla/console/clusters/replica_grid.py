@@ -1,16 +1,17 @@
-"""The picture of replicas over brokers: which broker leads a partition, which follow, and which lag. Pure."""
+"""The picture of replicas over brokers: leaders, followers, those that lag, and what moves. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ottla.admin import ClusterState, PartitionHealth
+from ottla.admin import ClusterState, PartitionHealth, Reassignment
 from ottla.console.clusters.topic_rows import is_internal
+from ottla.protocol.topics import TopicPartition
 
-Role = Literal["", "leader", "follower", "lagging", "away"]
+Role = Literal["", "leader", "follower", "lagging", "away", "added", "leaving"]
 MOST_ROWS: Final = 60
 """Partitions that are drawn; those that lack replicas come first."""
 
@@ -42,22 +43,37 @@ class BrokerLoad:
     lagging: int = 0
 
 
-def replica_grid(state: ClusterState, *, topic: str | None = None, most: int = MOST_ROWS) -> ReplicaGrid:
-    """Return the picture of a cluster, or of one topic."""
-    chosen = [health for health in state.partitions if topic is None or health.partition.topic == topic]
+def replica_grid(
+    state: ClusterState,
+    *,
+    topic: str | None = None,
+    moves: Sequence[Reassignment] = (),
+    only_moves: bool = False,
+    most: int = MOST_ROWS,
+) -> ReplicaGrid:
+    """Return the picture of a cluster, of one topic, or of what moves; partitions that move come first."""
+    moving = {move.partition: move for move in moves}
+    chosen = [
+        health
+        for health in state.partitions
+        if topic in (None, health.partition.topic) and (not only_moves or health.partition in moving)
+    ]
     there = {broker.id for broker in state.brokers}
     brokers = tuple(sorted(there | {replica for health in chosen for replica in health.replicas}))
     # Stable: partitions with the same health keep the order of their names.
     ordered = sorted(
         chosen,
         key=lambda health: (
-            health.leader is not None, _is_healthy(health), is_internal(health.partition.topic),
+            health.leader is not None,
+            health.partition not in moving,
+            _is_healthy(health),
+            is_internal(health.partition.topic),
         ),
-    )  # fmt: skip
+    )
     rows = tuple(
         GridRow(
             str(health.partition),
-            tuple(_role(health, broker, broker in there) for broker in brokers),
+            tuple(_role(health, broker, broker in there, moving.get(health.partition)) for broker in brokers),
             _is_healthy(health),
         )
         for health in ordered[:most]
@@ -65,18 +81,104 @@ def replica_grid(state: ClusterState, *, topic: str | None = None, most: int = M
     return ReplicaGrid(brokers, rows, len(ordered) - len(rows))
 
 
+def planned_grid(
+    now: Mapping[TopicPartition, Sequence[int]],
+    then: Mapping[TopicPartition, Sequence[int]],
+    *,
+    most: int = MOST_ROWS,
+) -> ReplicaGrid:
+    """Return the picture of a plan: replicas as they will be, those that are added, and those that leave."""
+    brokers = tuple(
+        sorted({broker for some in (now, then) for replicas in some.values() for broker in replicas})
+    )
+
+    def role(partition: TopicPartition, broker: int) -> Role:
+        before, after = now.get(partition, ()), then[partition]
+        if broker not in after:
+            return "leaving" if broker in before else ""
+        if broker not in before:
+            return "added"
+        return "leader" if broker == after[0] else "follower"
+
+    rows = tuple(
+        GridRow(str(partition), tuple(role(partition, broker) for broker in brokers), True)
+        for partition in sorted(then)[:most]
+    )
+    return ReplicaGrid(brokers, rows, len(then) - len(rows))
+
+
 def _is_healthy(health: PartitionHealth) -> bool:
     return set(health.isr) == set(health.replicas)
 
 
-def _role(health: PartitionHealth, broker: int, is_there: bool) -> Role:
+def _role(health: PartitionHealth, broker: int, is_there: bool, move: Reassignment | None) -> Role:
     if broker not in health.replicas:
         return ""
     if broker == health.leader:
         return "leader"
     if not is_there:
         return "away"
-    return "follower" if broker in health.isr else "lagging"
+    if move is not None and broker in move.removing:
+        return "leaving"
+    if broker in health.isr:
+        return "follower"
+    return "added" if move is not None and broker in move.adding else "lagging"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveProgress:
+    """A partition that moves, and how many bytes its new replicas have of those that they will have.
+
+    Bytes are None where a broker does not describe its log directories.
+    """
+
+    move: Reassignment
+    leader: int | None
+    copied_bytes: int | None
+    total_bytes: int | None
+    behind: int | None
+    """Records that the new replicas are behind, of the one that is furthest behind."""
+
+    @property
+    def percent(self) -> int | None:
+        """How much is copied, 0 to 100; None where it is not known."""
+        if self.copied_bytes is None or self.total_bytes is None:
+            return None
+        return 100 if self.total_bytes == 0 else int(100 * self.copied_bytes / self.total_bytes)
+
+
+def move_progress(state: ClusterState, moves: Iterable[Reassignment]) -> list[MoveProgress]:
+    """Return how far each move is, by the sizes of replicas in the log directories."""
+    health = {found.partition: found for found in state.partitions}
+    on_disk = {
+        (log_dir.broker, replica.partition): replica
+        for log_dir in state.log_dirs
+        for replica in log_dir.replicas
+        if not replica.is_future
+    }
+
+    def progress(move: Reassignment) -> MoveProgress:
+        found = health.get(move.partition)
+        leader = None if found is None else found.leader
+        source = None if leader is None else on_disk.get((leader, move.partition))
+        described = {log_dir.broker for log_dir in state.log_dirs}
+        if source is None or not described.issuperset(move.adding):
+            return MoveProgress(move, leader, None, None, None)
+        copies = [on_disk.get((broker, move.partition)) for broker in move.adding]
+        copied = sum(min(copy.size_bytes, source.size_bytes) for copy in copies if copy is not None)
+        behind = [copy.offset_lag for copy in copies if copy is not None]
+        return MoveProgress(
+            move, leader, copied, source.size_bytes * len(copies), max(behind) if behind else None
+        )
+
+    return [progress(move) for move in moves]
+
+
+def unpreferred(partitions: Iterable[PartitionHealth]) -> list[PartitionHealth]:
+    """Return the partitions that another replica leads than the first, which is the preferred leader."""
+    return [
+        health for health in partitions if health.replicas and health.leader not in (None, health.replicas[0])
+    ]
 
 
 def broker_loads(partitions: Iterable[PartitionHealth]) -> dict[int, BrokerLoad]:

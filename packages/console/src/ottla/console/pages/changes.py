@@ -15,6 +15,7 @@ from ottla.client.errors import ClientError
 from ottla.console.changes.audit import AuditLog
 from ottla.console.changes.groups import delete_group, reset_group
 from ottla.console.changes.plans import SHOWN, Change, Plan
+from ottla.console.changes.replicas import cancel_reassignment, elect_preferred, reassign
 from ottla.console.changes.topics import (
     add_partitions,
     create_topic,
@@ -39,6 +40,9 @@ CHANGES: Final[Mapping[str, Change]] = {
     "produce": produce,
     "reset-group": reset_group,
     "delete-group": delete_group,
+    "reassign": reassign,
+    "cancel-reassignment": cancel_reassignment,
+    "elect-preferred": elect_preferred,
 }
 MOST_FORM_BYTES: Final = 4 << 20
 _MOST_FIELDS: Final = 20
@@ -118,7 +122,7 @@ async def _do(
 def _why_not(plan: Plan, form: Mapping[str, str], typed: str) -> str | None:
     if plan.perform is None:
         return plan.unclear or "the form is not complete"
-    if plan.shown and not form.get(SHOWN):
+    if plan.preview and not form.get(SHOWN):
         return "look at the preview first"
     if plan.typed and typed != plan.typed:
         return f"type {plan.typed} to confirm, not {typed!r}" if typed else f"type {plan.typed} to confirm"

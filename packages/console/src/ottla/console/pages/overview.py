@@ -9,6 +9,7 @@ from ottla.admin import problems
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.clusters.replica_grid import BrokerLoad, broker_loads, replica_grid
 from ottla.console.pages import of_cluster, respond
+from ottla.console.pages.reassignments import moves_of
 
 MOST_PROBLEMS = 50
 
@@ -20,6 +21,7 @@ async def overview(request: Request, cluster: ShownCluster) -> Response:
     state = sample.value
     found = problems(state)
     loads = broker_loads(state.partitions)
+    moves, _ = await moves_of(cluster)
     return respond(
         request,
         "overview",
@@ -31,5 +33,6 @@ async def overview(request: Request, cluster: ShownCluster) -> Response:
         more_problems=max(0, len(found) - MOST_PROBLEMS),
         loads={broker.id: loads.get(broker.id, BrokerLoad()) for broker in state.brokers},
         topics=len({health.partition.topic for health in state.partitions}),
-        grid=replica_grid(state),
+        grid=replica_grid(state, moves=moves),
+        moving=len(moves),
     )

@@ -1,0 +1,217 @@
+"""A cluster of three brokers: moves, elections, a broker that is away, and topics with many partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+
+from ottla.admin import BROKER, Admin
+from ottla.admin.reassigning import PartitionPlan, execute
+from ottla.broker.testing import BrokerCluster
+from ottla.client.config import ClientConfig
+from ottla.console.settings import ClusterSettings
+from ottla.console.testing import ORIGIN, serving
+from ottla.producer import Producer
+from ottla.protocol.topics import TopicPartition
+
+BOUND_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    with BrokerCluster(
+        tmp_path_factory.mktemp("cluster"), {"auto.leader.rebalance.enable": "false"}
+    ) as three:
+        yield three
+
+
+@pytest.fixture
+async def admin(cluster: BrokerCluster) -> AsyncIterator[Admin]:
+    async with Admin(cluster.bootstrap_servers) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def console(cluster: BrokerCluster) -> AsyncIterator[httpx.AsyncClient]:
+    settings = ClusterSettings("three", cluster.bootstrap_servers, ClientConfig)
+    async with serving(settings, allows_changes=True) as client:
+        yield client
+
+
+async def page(console: httpx.AsyncClient, path: str) -> str:
+    answer = await console.get(f"/c/three{path}")
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def do(console: httpx.AsyncClient, change: str, typed: str = "", **form: str) -> httpx.Response:
+    """Look at the preview of a change as a browser does, and confirm it."""
+    shown = (await console.get(f"/c/three/change/{change}?{urlencode(form)}")).text
+    hidden = dict(re.findall(r'name="(token|shown)" value="([^"]*)"', shown))
+    hidden = {name: value.replace("&#34;", '"') for name, value in hidden.items()}
+    return await console.post(
+        f"/c/three/change/{change}", content=urlencode({**form, "typed": typed, **hidden}),
+        headers={"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
+
+
+async def known(console: httpx.AsyncClient, path: str, words: str) -> str:
+    """Return a page once it has some words: each broker learns of a new topic by itself."""
+    shown = [""]
+
+    async def has_words() -> bool:
+        shown[0] = await page(console, path)
+        return words in shown[0]
+
+    await until(has_words)
+    return shown[0]
+
+
+async def until(ask: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not await ask():
+        assert time.monotonic() < deadline, "it did not come to be"
+        await asyncio.sleep(0.1)
+
+
+async def test_partitions_move_as_the_plan_was_drawn(console: httpx.AsyncClient, admin: Admin) -> None:
+    await admin.topics.create("moved", assignments={0: [1], 1: [1]})
+
+    form = {"topics": "moved", "brokers": "2,3"}
+    preview = await known(console, "/change/reassign?" + urlencode(form), 'class="role added"')
+    done = await do(console, "reassign", topics="moved", brokers="2,3")
+
+    assert preview.count('class="role added"') == 2
+    assert preview.count('class="role leaving"') == 2
+    assert "The move of 2 partitions began." in done.text
+
+    async def has_moved() -> bool:
+        found = (await admin.topics.describe("moved")).partitions
+        return {partition.replicas for partition in found.values()} == {(2,), (3,)}
+
+    await until(has_moved)
+
+    async def is_said() -> bool:
+        return "Nothing moves." in await page(console, "/reassignments")
+
+    await until(is_said)
+
+
+async def test_a_move_by_hand_that_makes_no_sense_says_why(console: httpx.AsyncClient, admin: Admin) -> None:
+    await admin.topics.create("kept", assignments={0: [1]})
+
+    async def refused(**form: str) -> str:
+        return await page(console, f"/change/reassign?{urlencode(form)}")
+
+    await known(console, f"/change/reassign?{urlencode({'lines': 'kept:0=1'})}", "all replicas are where")
+
+    assert "broker 9 is down, or not in the cluster" in await refused(lines="kept:0=9")
+    assert "there is no partition kept:7" in await refused(lines="kept:7=1")
+    assert "a broker is named twice" in await refused(lines="kept:0=1,1")
+    assert "there is no topic" in await refused(topics="nothing")
+    assert "is to have 4 replicas" in await refused(topics="kept", replicas="4")
+
+
+async def test_a_move_shows_its_progress_and_is_cancelled(
+    console: httpx.AsyncClient, admin: Admin, cluster: BrokerCluster
+) -> None:
+    await admin.topics.create("slow", assignments={0: [1]})
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for _ in range(4):
+            await producer.send_and_wait("slow", b"x" * 900_000, partition=0)
+    # The first fetch is not held back, and uses up the rate of many minutes.
+    await execute(admin, [PartitionPlan(TopicPartition("slow", 0), (3,))], throttle=1_000)
+
+    shown = await known(console, "/reassignments", "Copied of slow-0")
+    picture = await known(console, "/", 'class="role added"')
+    done = await do(console, "cancel-reassignment", partition="slow:0")
+
+    row = re.search(r"slow-0</th>(.*?)</tr>", shown, re.DOTALL)
+    assert row is not None
+    assert re.findall(r"<td>([^<]*)</td>", row[1])[:3] == ["1", "3", "1"]
+    assert '<meter min="0" max="100"' in row[1]
+    assert "1 partition on the way to other brokers" in picture
+    assert "The move of 1 partition is cancelled" in done.text
+    admin.cluster.forget("slow")
+    assert (await admin.topics.describe("slow")).partitions[0].replicas == (1,)
+    entries = await admin.configs.describe(BROKER, "3")
+    assert not [entry for entry in entries if "throttled" in entry.name and entry.source == "broker"]
+
+
+async def test_preferred_leaders_are_elected_as_shown(
+    console: httpx.AsyncClient, admin: Admin, cluster: BrokerCluster
+) -> None:
+    await admin.topics.create("led", assignments={0: [3, 1]})
+    await asyncio.to_thread(cluster.brokers[3].stop)
+    await until(lambda: led_by(admin, 1))
+    await asyncio.to_thread(cluster.restore)
+
+    async def is_in_sync() -> bool:
+        return "to=" not in (shown := await page(console, "/change/elect-preferred?topic=led")) and (
+            "Another leader for 1 partition." in shown
+        )
+
+    await until(is_in_sync)
+    done = await do(console, "elect-preferred", topic="led")
+
+    assert "The first replica of 1 partition leads now." in done.text
+    await until(lambda: led_by(admin, 3))
+
+
+async def led_by(admin: Admin, broker: int) -> bool:
+    admin.cluster.forget("led")
+    return (await admin.topics.describe("led")).partitions[0].leader == broker
+
+
+async def test_a_topic_of_500_partitions_opens_in_a_second_and_a_dead_group_shows_its_lag(
+    console: httpx.AsyncClient, admin: Admin, cluster: BrokerCluster
+) -> None:
+    await admin.topics.create("wide", partitions=500, replication_factor=1)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for index in (0, 499):
+            await producer.send_and_wait("wide", b"x", partition=index)
+    await admin.groups.commit("gone", {TopicPartition("wide", 499): 0})
+    await known(console, "/topics?q=wide", ">500</td>")
+
+    began_s = time.process_time()
+    shown = await page(console, "/topics/wide")
+    took_s = time.process_time() - began_s
+    group = await page(console, "/group?name=gone")
+
+    assert "<b>500</b><span>partitions</span>" in shown
+    assert "<b>2</b><span>offsets in them</span>" in shown
+    assert took_s < 1.0
+    assert "<b>Empty</b><span>state</span>" in group
+    assert "<b>1</b><span>records behind</span>" in group
+    assert "records?from=offset&amp;partition=499&amp;offset=0" in group
+
+
+async def test_a_broker_that_is_away_empties_no_page(
+    console: httpx.AsyncClient, admin: Admin, cluster: BrokerCluster
+) -> None:
+    await admin.topics.create("there", assignments={0: [1], 1: [2]})
+    await admin.groups.commit("reader", {TopicPartition("there", 0): 0, TopicPartition("there", 1): 0})
+    await asyncio.to_thread(cluster.brokers[2].kill)
+    try:
+
+        async def says_away() -> bool:
+            return "broker 2 is away" in await page(console, "/")
+
+        await until(says_away)
+        topic = await page(console, "/topics/there")
+        topics = await page(console, "/topics")
+        moves = await page(console, "/reassignments")
+        answer = await console.get("/c/three/group?name=reader")
+    finally:
+        await asyncio.to_thread(cluster.restore)
+
+    assert '<span class="bad">none</span>' in topic
+    assert "there" in topics
+    assert "Nothing moves." in moves
+    assert answer.status_code in (200, 503)
