@@ -17,7 +17,8 @@ from ottla.admin import TOPIC, Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.console.app import routes
-from ottla.console.changes.plans import Change
+from ottla.console.changes.plans import Change, ServiceChange
+from ottla.console.changes.topics import produce
 from ottla.console.logins.access import Need, Role
 from ottla.console.logins.gate import Page
 from ottla.console.pages.changes import CHANGES
@@ -297,12 +298,13 @@ async def test_data_of_records_are_previewed_without_standing_in_an_address(
 
 
 def test_every_change_declares_the_right_that_it_needs() -> None:
-    assert all(isinstance(change, Change) for change in CHANGES.values())
+    assert all(isinstance(change, Change | ServiceChange) for change in CHANGES.values())
     assert CHANGES["delete-topic"].need("prod", {"topic": "a "}) == Need(Role.ADMINISTRATOR, "prod", "a")
     assert CHANGES["reset-group"].need("prod", {"group": "g", "": "x"}) == Need(
         Role.OPERATOR, "prod", group="g"
     )
-    assert Change(CHANGES["produce"], Role.OPERATOR).need("prod", {"": "x"}).is_whole
+    assert Change(produce, Role.OPERATOR).need("prod", {"": "x"}).is_whole
+    assert CHANGES["register-schema"].need("prod", {"subject": "x"}).is_whole
 
 
 def test_every_route_declares_the_right_that_it_needs() -> None:

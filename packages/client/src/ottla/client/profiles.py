@@ -9,6 +9,10 @@
 
 A secret says where it is: in an environment variable, in a file, in the output of a command, or in the
 system's keyring. Names of files are relative to the folder of the TOML file.
+
+Services beside the brokers have settings of their own, which clients pass over: `schema_registry_url`,
+`connect_urls`, and with the same beginnings `..._username`, `..._password`, `..._token`, `..._ssl_cafile`,
+`..._ssl_certfile`, `..._ssl_keyfile` and `..._ssl_key_password`.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import os
 import re
 import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +33,11 @@ from ottla.client.settings import aliases, from_properties, settings_of
 
 PROFILES_VARIABLE: Final = "OTTLA_PROFILES"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_SERVICE_KEY: Final = re.compile(
+    r"(?:schema_registry|connect(?:_[\w-]+)?)"
+    r"_(?:urls?|username|password|token|ssl_(?:cafile|certfile|keyfile|key_password))"
+)
+_SERVICE_SECRETS: Final = ("_password", "_token")
 _COMMAND_TIMEOUT_S: Final = 60
 _SOURCES: Final = ("env", "file", "command", "keyring")
 _HOW: Final = '{ env = "NAME" }, { file = "PATH" }, { command = "COMMAND" } or { keyring = "SERVICE/USER" }'
@@ -141,9 +150,21 @@ class Profile:
         return None if found is None else str(found)
 
     def resolved(self) -> dict[str, Any]:
-        """Return the settings with their secrets, under the names that the file has. Raises ProfileError."""
+        """Return the settings of clients with their secrets, under the names that the file has.
+
+        Raises ProfileError.
+        """
+        return self._read(key for key in self.settings if not is_of_service(key))
+
+    def services(self) -> dict[str, Any]:
+        """Return the settings of services beside the brokers, with their secrets. Raises ProfileError."""
+        found = self._read(filter(is_of_service, self.settings))
+        return {_flat(key): value for key, value in found.items()}
+
+    def _read(self, keys: Iterable[str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for key, value in self.settings.items():
+        for key in keys:
+            value = self.settings[key]
             if isinstance(value, SecretSource):
                 try:
                     found[key] = value.read(self.path.parent)
@@ -166,6 +187,7 @@ class Profile:
         return {
             key: _stand_in(key) if isinstance(value, SecretSource) else self._with_folder(key, value)
             for key, value in self.settings.items()
+            if not is_of_service(key)
         }
 
     def _checked(self, settings: Mapping[str, Any]) -> ClientConfig:
@@ -176,6 +198,7 @@ class Profile:
 
     def _with_folder(self, key: str, value: Any) -> Any:
         is_file = _flat(key).startswith("ssl_") and _flat(key).endswith(("file", "location"))
+        is_file = is_file or (is_of_service(key) and _flat(key).endswith("file"))
         return str(self.path.parent / Path(value).expanduser()) if is_file and value else value
 
 
@@ -249,11 +272,18 @@ def _value(key: str, given: Any, where: str) -> str | int | float | bool | Secre
 
 def is_secret(key: str) -> bool:
     """Return whether a setting, under any of its names, is a secret."""
+    if is_of_service(key):
+        return _flat(key).endswith(_SERVICE_SECRETS)
     known, alias = settings_of(ClientConfig), aliases(ClientConfig).get(_flat(key))
     field = _flat(key) if alias is None else alias.field
     return (alias is not None and alias.is_secret) or (
         field is not None and field in known and known[field].is_secret
     )
+
+
+def is_of_service(key: str) -> bool:
+    """Return whether a setting is of a schema registry or of Kafka Connect, and not of clients."""
+    return _SERVICE_KEY.fullmatch(_flat(key)) is not None
 
 
 def add_profile(profile: Profile, *, replace: bool = False) -> None:

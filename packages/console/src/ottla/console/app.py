@@ -36,10 +36,12 @@ from ottla.console.pages.alerts import alerts as alerts_page
 from ottla.console.pages.alerts import silence
 from ottla.console.pages.changes import change
 from ottla.console.pages.clusters import all_clusters
+from ottla.console.pages.connect import connector, connectors
 from ottla.console.pages.groups import group, groups
 from ottla.console.pages.overview import overview
 from ottla.console.pages.reassignments import reassignments
 from ottla.console.pages.records import record, records
+from ottla.console.pages.registry import check, schema, subject, subjects
 from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.streams import dead_letters, streams
 from ottla.console.pages.topics import topic, topics
@@ -112,6 +114,12 @@ def routes() -> list[Page | Mount]:
         Page("/c/{cluster}/reassignments", reassignments, a_cluster),
         Page("/c/{cluster}/settings", settings_page, a_whole_cluster),
         Page("/c/{cluster}/access", access, a_whole_cluster),
+        Page("/c/{cluster}/registry", subjects, a_whole_cluster),
+        Page("/c/{cluster}/registry/subject", subject, a_whole_cluster),
+        Page("/c/{cluster}/registry/check", check, a_whole_cluster, methods=["POST"]),
+        Page("/c/{cluster}/registry/schema", schema, a_whole_cluster),
+        Page("/c/{cluster}/connect", connectors, a_whole_cluster),
+        Page("/c/{cluster}/connect/connector", connector, a_whole_cluster),
         Mount("/static", StaticFiles(packages=[("ottla.console", "static")]), name="static"),
     ]
 

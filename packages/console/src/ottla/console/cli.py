@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     help="Show the cluster of these brokers, which need no login.",
 )
 @click.option(
+    "--schema-registry", "registry", metavar="URL",
+    help="The schema registry of --bootstrap-server; profiles name theirs.",
+)  # fmt: skip
+@click.option(
+    "--connect", "connects", metavar="[NAME=]URL", multiple=True,
+    help="A Connect cluster of --bootstrap-server; profiles name theirs. Repeatable.",
+)  # fmt: skip
+@click.option(
     "--listen", metavar="HOST:PORT", default="127.0.0.1:8180", show_default=True, help="Where to serve."
 )
 @click.option(
@@ -89,6 +97,8 @@ def console(
     context: click.Context,
     profiles: tuple[str, ...],
     bootstrap_server: str | None,
+    registry: str | None,
+    connects: tuple[str, ...],
     listen: str,
     names: tuple[str, ...],
     history: str | None,
@@ -120,9 +130,8 @@ def console(
     from ottla.console.settings import ConsoleRefused
 
     try:
-        settings = _settings(
-            clusters(profiles, bootstrap_server), listen, names, history, rules, allow_changes
-        )
+        shown = clusters(profiles, bootstrap_server, registry, connects)
+        settings = _settings(shown, listen, names, history, rules, allow_changes)
         places = _places(apps, pipelines, status_token_file, status_cafile)
         settings = replace(settings, most_series=most_series, places=places)
         end = "it ends with the broker" if beside else "Ctrl-C ends the console"
@@ -170,18 +179,30 @@ def _settings(
     )
 
 
-def clusters(profiles: tuple[str, ...], bootstrap_server: str | None) -> tuple[ClusterSettings, ...]:
+def clusters(
+    profiles: tuple[str, ...],
+    bootstrap_server: str | None,
+    registry: str | None = None,
+    connects: tuple[str, ...] = (),
+) -> tuple[ClusterSettings, ...]:
     """Return the clusters of the command's options. Raises ProfileError, ConsoleRefused."""
     from ottla.client.config import ClientConfig
     from ottla.client.profiles import read_profiles
-    from ottla.console.settings import ClusterSettings, clusters_of_profiles
+    from ottla.console.clusters.services import direct_services
+    from ottla.console.settings import ClusterSettings, ConsoleRefused, clusters_of_profiles
 
-    if bootstrap_server is None and (profiles or read_profiles()):
+    is_direct = bootstrap_server is not None or not (profiles or read_profiles())
+    if (registry or connects) and not is_direct:
+        raise ConsoleRefused(
+            "--schema-registry and --connect go with --bootstrap-server; profiles name theirs"
+        )
+    if not is_direct:
         return clusters_of_profiles(profiles)
     chosen = clusters_of_profiles(profiles) if profiles else ()
     servers = bootstrap_server or DEFAULT_BOOTSTRAP
     name = servers if any(cluster.name == "local" for cluster in chosen) else "local"
-    return (ClusterSettings(name, servers, ClientConfig), *chosen)
+    direct = ClusterSettings(name, servers, ClientConfig, *direct_services(registry, connects))
+    return (direct, *chosen)
 
 
 @console.command()

@@ -12,6 +12,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.page_server import is_loopback
 from ottla.client.profiles import Profile, ProfileError, profiles_path, read_profile, read_profiles
 from ottla.console.clusters.applications import Place
+from ottla.console.clusters.services import Service, check_services, connects_of, registry_of
 from ottla.console.watch.rule_files import Rule, Targets
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -35,6 +36,8 @@ class ClusterSettings:
     name: str
     bootstrap_servers: str
     config: Callable[[], ClientConfig]
+    registry: Service | None = None
+    connects: tuple[Service, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,8 @@ def _of_profile(profile: Profile) -> ClusterSettings:
     if not isinstance(servers, str):
         raise ProfileError(f"profile {profile.name!r} of {profile.path} has no bootstrap_servers")
     profile.check()
-    return ClusterSettings(profile.name, servers, profile.config)
+    check_services(profile)
+    return ClusterSettings(profile.name, servers, profile.config, registry_of(profile), connects_of(profile))
 
 
 def checked_host(host: str) -> str:

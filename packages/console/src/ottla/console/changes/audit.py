@@ -15,8 +15,8 @@ _log = logging.getLogger(__name__)
 
 _MOST_VALUE: Final = 200
 _LOGGED: Final = ("user", "client", "cluster", "change", "outcome")
-_SHORTENED: Final = frozenset({"value", "key", "headers"})
-"""Fields of records: the log has their length only, as they are data."""
+_SHORTENED: Final = frozenset({"value", "key", "headers", "config"})
+"""Fields of records, and settings of connectors: the log has their length only, as they may be secret."""
 
 
 class AuditLog:

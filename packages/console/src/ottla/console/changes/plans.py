@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ottla.admin import Admin
 from ottla.console.clusters.replica_grid import ReplicaGrid
 from ottla.console.logins.access import Need, Role
 from ottla.console.web.fields import Unclear, is_whole
 from ottla.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.console.clusters.connections import ShownCluster
 
 MOST_ROWS: Final = 500
 SHOWN: Final = "shown"
@@ -32,8 +35,9 @@ class Field:
 class Plan:
     """A change before it is done.
 
-    `perform` is None until the form has all that is needed, and `unclear` says what is missing. With `typed`
-    the user must type that name first: the change cannot be taken back.
+    `perform`, or `act` for a change that no broker does, is None until the form has all that is needed, and
+    `unclear` says what is missing. With `typed` the user must type that name first: the change cannot be
+    taken back.
     """
 
     title: str
@@ -45,12 +49,13 @@ class Plan:
     typed: str = ""
     unclear: str = ""
     perform: Callable[[Admin], Awaitable[str]] | None = None
+    act: Callable[[], Awaitable[str]] | None = None
     back: str = ""
     """Where a link leads after the change, below the cluster's address."""
     topics: frozenset[str] = frozenset()
     """Further topics that the change is about; one without any role over them may not even see the plan."""
     is_data: bool = False
-    """Whether its fields are data of records, which do not belong into addresses."""
+    """Whether its fields are data that does not belong into addresses: of records, secret, or too long."""
     shown: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The offsets of the preview: the change is of these, as the cluster moves on meanwhile."""
     shown_text: str = ""
@@ -65,6 +70,11 @@ class Plan:
         return self.shown_text or " ".join(offsets)
 
     @property
+    def is_possible(self) -> bool:
+        """Whether the form has all that the change needs."""
+        return self.perform is not None or self.act is not None
+
+    @property
     def sent(self) -> tuple[Field, ...]:
         """The fields that are sent with the button: the user's, and the preview."""
         return (*self.fields, Field(SHOWN, "", self.preview, "hidden")) if self.preview else self.fields
@@ -72,6 +82,7 @@ class Plan:
 
 Form = Mapping[str, str]
 Planner = Callable[[Admin, Form], Awaitable[Plan]]
+ServicePlanner = Callable[["ShownCluster", Form], Awaitable[Plan]]
 
 
 class Change:
@@ -96,6 +107,27 @@ class Change:
         group = self._group and form.get(self._group, "").strip()
         is_whole = not (self._topic or self._group)
         return Need(self._role, cluster, topic or None, group or None, is_whole=is_whole)
+
+
+class ServiceChange:
+    """A planner of a change that a service beside the brokers does, for a role over the whole cluster."""
+
+    def __init__(self, planner: ServicePlanner, role: Role) -> None:
+        self._planner = planner
+        self._role = role
+
+    async def __call__(self, cluster: ShownCluster, form: Form) -> Plan:
+        """Return the plan of a form."""
+        return await self._planner(cluster, form)
+
+    def need(self, cluster: str, _: Form) -> Need:
+        """Return the right that it needs."""
+        return Need(self._role, cluster, is_whole=True)
+
+
+def service_needs(role: Role) -> Callable[[ServicePlanner], ServiceChange]:
+    """Declare the role over the whole cluster that a change of a service needs."""
+    return lambda planner: ServiceChange(planner, role)
 
 
 def needs(role: Role, *, topic: str = "", group: str = "") -> Callable[[Planner], Change]:

@@ -11,9 +11,13 @@ from typing import Any, Final, Self, TypeVar
 
 from ottla.admin import Admin, ClusterState, GroupListing
 from ottla.admin.groups import GroupProgress, read_progress
+from ottla.console.clusters.rest import RestClient
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
+from ottla.console.connect.client import ConnectClient
 from ottla.console.logins.access import OWNER, Need, Role, Viewer, seen_progress, seen_state
 from ottla.console.records.masking import Mask, MaskRule, mask_of
+from ottla.console.registry.processes import DecodingProcess
+from ottla.console.registry.values import Registry
 from ottla.console.settings import REQUEST_TIMEOUT_MS, ClusterSettings
 
 T = TypeVar("T")
@@ -27,9 +31,14 @@ class Connection:
 
     def __init__(
         self, settings: ClusterSettings, tasks: asyncio.TaskGroup, stack: AsyncExitStack,
-        now_s: Callable[[], float],
+        now_s: Callable[[], float], decoding: DecodingProcess,
     ) -> None:  # fmt: skip
         self.name = settings.name
+        self.registry = (
+            None if settings.registry is None
+            else Registry(RestClient(settings.registry), decoding, now_s)
+        )  # fmt: skip
+        self.connects = {service.name: ConnectClient(RestClient(service)) for service in settings.connects}
         self.bootstrap_servers = settings.bootstrap_servers
         self._settings = settings
         self._tasks = tasks
@@ -55,6 +64,13 @@ class Connection:
                 self._admin = await self._stack.enter_async_context(admin)
             return self._admin
 
+    async def close_services(self) -> None:
+        """Close the connections to services."""
+        services = list(self.connects.values())
+        await asyncio.gather(*(service.close() for service in services))
+        if self.registry is not None:
+            await self.registry.close()
+
     def forget(self) -> None:
         """Ask everything again at the next look."""
         for sampled in self._samples.values():
@@ -73,6 +89,12 @@ class Connection:
         async def ask() -> T:
             return await question(await self.admin())
 
+        return await self.sample_of(key, ask, fresh_s=fresh_s)
+
+    async def sample_of(
+        self, key: tuple[str, ...], ask: Callable[[], Awaitable[T]], *, fresh_s: float = FRESH_S
+    ) -> Sample[T]:
+        """Return the answer to a question that is not for the brokers."""
         if (sampled := self._samples.get(key)) is None:
             if len(self._samples) >= MOST_SAMPLES:
                 oldest = min(self._samples, key=lambda known: self._samples[known].used_s)
@@ -94,6 +116,8 @@ class ShownCluster:
     ) -> None:
         self.name = connection.name
         self.bootstrap_servers = connection.bootstrap_servers
+        self.registry = connection.registry
+        self.connects = connection.connects
         self.viewer = viewer
         self._connection = connection
         self._mask_rules = mask_rules
@@ -139,6 +163,12 @@ class ShownCluster:
         """Return the answer to a question of a page, which `key` names."""
         return await self._sample(("page", *key), question, fresh_s=fresh_s)
 
+    async def ask_service(
+        self, key: tuple[str, ...], question: Callable[[], Awaitable[T]], *, fresh_s: float = FRESH_S
+    ) -> Sample[T]:
+        """Return the answer to a question to a service beside the brokers: these may be away."""
+        return await self._connection.sample_of(("service", *key), question, fresh_s=fresh_s)
+
     def forget(self) -> None:
         """Ask everything again at the next look."""
         self._connection.forget()
@@ -162,8 +192,11 @@ class ShownClusters:
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         await self._stack.__aenter__()
+        decoding = await self._stack.enter_async_context(DecodingProcess())
         for settings in self._settings:
-            self._connections[settings.name] = Connection(settings, self._tasks, self._stack, self._now_s)
+            connection = Connection(settings, self._tasks, self._stack, self._now_s, decoding)
+            self._stack.push_async_callback(connection.close_services)
+            self._connections[settings.name] = connection
         return self
 
     async def __aexit__(

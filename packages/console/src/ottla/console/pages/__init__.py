@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ottla.console.clusters.connections import SeenClusters, ShownCluster
-from ottla.console.clusters.samples import NoSample
+from ottla.console.clusters.samples import FRESH_S, NoSample, Sample
 from ottla.console.logins.access import Viewer
 from ottla.console.web.rendering import Renderer
+
+T = TypeVar("T")
 
 ClusterPage = Callable[[Request, ShownCluster], Awaitable[Response]]
 
@@ -32,6 +34,19 @@ def respond(request: Request, template: str, *, status: int = 200, **values: Any
     """Return a page made of a template."""
     renderer: Renderer = request.app.state.renderer
     return renderer.respond(request, template, status=status, **values)
+
+
+async def service_sample(
+    cluster: ShownCluster,
+    key: tuple[str, ...],
+    question: Callable[[], Awaitable[T]],
+    fresh_s: float = FRESH_S,
+) -> tuple[Sample[T] | None, str]:
+    """Return the last answer of a service beside the brokers, or none and the reason."""
+    try:
+        return await cluster.ask_service(key, question, fresh_s=fresh_s), ""
+    except NoSample as error:
+        return None, str(error)
 
 
 def of_cluster(page: ClusterPage) -> Callable[[Request], Awaitable[Response]]:

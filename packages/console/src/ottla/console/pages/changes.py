@@ -13,8 +13,19 @@ from starlette.responses import Response
 from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.changes.audit import AuditLog
+from ottla.console.changes.connect import (
+    create_connector,
+    delete_connector,
+    pause_connector,
+    restart_connector,
+    restart_task,
+    resume_connector,
+    set_connector_setting,
+    stop_connector,
+)
 from ottla.console.changes.groups import delete_group, reset_group
-from ottla.console.changes.plans import SHOWN, Change, Plan
+from ottla.console.changes.plans import SHOWN, Change, Plan, ServiceChange
+from ottla.console.changes.registry import delete_subject, register_schema, set_compatibility
 from ottla.console.changes.replicas import cancel_reassignment, elect_preferred, reassign
 from ottla.console.changes.topics import (
     add_partitions,
@@ -31,7 +42,7 @@ from ottla.console.web.csrf import FormTokens
 from ottla.console.web.fields import Unclear
 from ottla.protocol.errors import KafkaError
 
-CHANGES: Final[Mapping[str, Change]] = {
+CHANGES: Final[Mapping[str, Change | ServiceChange]] = {
     "create-topic": create_topic,
     "add-partitions": add_partitions,
     "set-topic-setting": set_topic_setting,
@@ -43,6 +54,17 @@ CHANGES: Final[Mapping[str, Change]] = {
     "reassign": reassign,
     "cancel-reassignment": cancel_reassignment,
     "elect-preferred": elect_preferred,
+    "register-schema": register_schema,
+    "set-compatibility": set_compatibility,
+    "delete-subject": delete_subject,
+    "create-connector": create_connector,
+    "set-connector-setting": set_connector_setting,
+    "pause-connector": pause_connector,
+    "resume-connector": resume_connector,
+    "stop-connector": stop_connector,
+    "restart-connector": restart_connector,
+    "restart-task": restart_task,
+    "delete-connector": delete_connector,
 }
 MOST_FORM_BYTES: Final = 4 << 20
 _MOST_FIELDS: Final = 20
@@ -65,7 +87,7 @@ async def change(request: Request, cluster: ShownCluster) -> Response:
 
 
 async def _show(
-    request: Request, cluster: ShownCluster, name: str, planner: Change, form: dict[str, str],
+    request: Request, cluster: ShownCluster, name: str, planner: Change | ServiceChange, form: dict[str, str],
     *, failure: str = "", done: str = "",
 ) -> Response:  # fmt: skip
     tokens: FormTokens = request.app.state.form_tokens
@@ -84,9 +106,11 @@ async def _show(
     return response
 
 
-async def _planned(cluster: ShownCluster, planner: Change, form: Mapping[str, str]) -> Plan:
+async def _planned(cluster: ShownCluster, planner: Change | ServiceChange, form: Mapping[str, str]) -> Plan:
     """Return the plan of a form that its viewer may send. Raises HTTPException, Unclear, ClientError."""
     check(cluster.viewer, planner.need(cluster.name, form))
+    if isinstance(planner, ServiceChange):
+        return await planner(cluster, form)
     plan = await planner(await cluster.admin(), form)
     if not all(cluster.may(topic=topic) for topic in plan.topics):
         raise HTTPException(403, "this is about topics that you may not see")
@@ -94,7 +118,7 @@ async def _planned(cluster: ShownCluster, planner: Change, form: Mapping[str, st
 
 
 async def _do(
-    request: Request, cluster: ShownCluster, name: str, planner: Change, form: dict[str, str]
+    request: Request, cluster: ShownCluster, name: str, planner: Change | ServiceChange, form: dict[str, str]
 ) -> Response:
     tokens: FormTokens = request.app.state.form_tokens
     if not tokens.is_valid(request, form.pop("token", "")):
@@ -105,8 +129,7 @@ async def _do(
         if (why := _why_not(plan, form, typed)) is not None:
             return await _show(request, cluster, name, planner, form, failure=why)
         await _audit(request, cluster, name, form, "begins")
-        assert plan.perform is not None
-        done = await plan.perform(await cluster.admin())
+        done = await _perform(plan, cluster)
     except (Unclear, ClientError, KafkaError) as error:
         reason = " ".join(str(error).split())
         await _audit(request, cluster, name, form, f"failed: {reason}")
@@ -119,8 +142,15 @@ async def _do(
     return await _show(request, cluster, name, planner, {"back": plan.back}, done=done)
 
 
+async def _perform(plan: Plan, cluster: ShownCluster) -> str:
+    if plan.act is not None:
+        return await plan.act()
+    assert plan.perform is not None
+    return await plan.perform(await cluster.admin())
+
+
 def _why_not(plan: Plan, form: Mapping[str, str], typed: str) -> str | None:
-    if plan.perform is None:
+    if not plan.is_possible:
         return plan.unclear or "the form is not complete"
     if plan.preview and not form.get(SHOWN):
         return "look at the preview first"

@@ -16,9 +16,10 @@ from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.pages import of_cluster, respond
-from ottla.console.records.masking import Mask, masked
+from ottla.console.records.masking import masked
 from ottla.console.records.reading import ShownRecord, from_offsets, from_time, newest, read_window
-from ottla.console.records.values import ALL_BYTES, FORMS, Form, ShownValue, shown_value
+from ottla.console.records.values import ALL_BYTES, FORMS, PART_BYTES, Form, shown_value
+from ottla.console.registry.records import shown_records
 from ottla.console.web.fields import Unclear, settings, time_ms, whole
 from ottla.console.web.formats import printable
 from ottla.protocol.errors import KafkaError
@@ -101,16 +102,9 @@ async def records(request: Request, cluster: ShownCluster) -> Response:
         counts=COUNTS,
         forms=FORMS,
         failure=failure,
-        rows=await asyncio.to_thread(_rows, found, wanted.form, cluster.mask(topic)),
+        rows=await shown_records(cluster.registry, cluster.mask(topic), found, wanted.form, PART_BYTES),
         further=_further(wanted, found),
     )
-
-
-def _rows(
-    found: list[ShownRecord], form: Form, mask: Mask
-) -> list[tuple[ShownRecord, ShownValue, ShownValue]]:
-    readable = [masked(record, mask) for record in found]
-    return [(record, shown_value(record.key, form), shown_value(record.value, form)) for record in readable]
 
 
 async def _partitions(cluster: ShownCluster, topic: str) -> list[int]:
@@ -161,10 +155,14 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         raise HTTPException(503, " ".join(str(error).split())) from None
     if found is None:
         raise HTTPException(404, f"{topic}-{partition} has no record at offset {offset} (any more)")
-    found = await asyncio.to_thread(masked, found, cluster.mask(topic))
+    original = found
+    found = await asyncio.to_thread(masked, original, cluster.mask(topic))
     if query.get("download") == "value":
         return _download(found, topic)
     form = cast("Form", query.get("form") if query.get("form") in FORMS else "auto")
+    ((_, key, shown),) = await shown_records(
+        cluster.registry, cluster.mask(topic), [original], form, ALL_BYTES
+    )
     return respond(
         request,
         "record",
@@ -175,8 +173,8 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         record=found,
         form=form,
         forms=FORMS,
-        key=await asyncio.to_thread(shown_value, found.key, form, ALL_BYTES),
-        value=await asyncio.to_thread(shown_value, found.value, form, ALL_BYTES),
+        key=key,
+        value=shown,
         copy=None if found.is_masked else copied_fields(topic, found),
         headers=[(name, shown_value(value, form)) for name, value in found.headers],
     )

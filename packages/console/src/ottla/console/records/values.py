@@ -14,7 +14,7 @@ import msgpack
 
 from ottla.console.web.formats import printable
 
-Form = Literal["auto", "json", "text", "msgpack", "hex"]
+Form = Literal["auto", "json", "text", "msgpack", "hex", "registry"]
 FORMS: Final[tuple[str, ...]] = get_args(Form)
 
 PART_BYTES: Final = 4_096
@@ -34,6 +34,8 @@ _REGISTRY_HEADER: Final = 5
 class ShownValue:
     """A value as text; `form` is the form that it has, "null" for none; `left_bytes` are not shown.
 
+    `schema` is the id or GUID of its schema in a registry, "" where none was asked; `note` says more of it.
+
     `schema_id` is that of a registry where the value begins as such values do: a zero and four bytes.
     """
 
@@ -42,6 +44,8 @@ class ShownValue:
     length: int
     left_bytes: int = 0
     schema_id: int | None = None
+    note: str = ""
+    schema: str = ""
 
 
 def shown_value(data: bytes | None, form: Form = "auto", most: int = PART_BYTES) -> ShownValue:

@@ -1,0 +1,205 @@
+"""A client for services with JSON over HTTP, each wait and each answer bounded.
+
+A service may hang, end in the middle of an answer, or answer something else: the error says which service it
+was, and what it did. Redirects are not followed, proxies of the environment are not used: logins go to the
+addresses of the profile alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from ottla.client.errors import ClientError
+from ottla.console.clusters.services import Service, ServiceLogin
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 5.0
+"""How long one instance of a service may take for an answer."""
+MOST_BYTES: Final = 16 << 20
+"""The longest answer: a list of a hundred thousand subjects has less."""
+MOST_CONNECTIONS: Final = 8
+MOST_URL: Final = 8_000
+_MOST_REASON: Final = 600
+_BODY_IS: Final = "application/vnd.schemaregistry.v1+json, application/json"
+
+
+class ServiceFailed(ClientError):
+    """A service gave no usable answer; the message says which one, and why."""
+
+
+class ServiceUnreached(ServiceFailed):
+    """An instance of a service took no connection: nothing was asked of it."""
+
+
+class ServiceRefused(ServiceFailed):
+    """A service answered with an error: its HTTP status, its own code, and its words."""
+
+    def __init__(self, name: str, url: str, status: int, code: int | None, message: str) -> None:
+        self.status = status
+        self.code = code
+        self.message = message
+        shown = "" if code is None or code == status else f", {code}"
+        super().__init__(f"the {name} at {url} refuses ({status}{shown}): {message or 'no reason given'}")
+
+
+class _Refusal(msgspec.Struct):
+    error_code: int | None = None
+    message: str | None = None
+
+
+class RestClient:
+    """Asks one service; connected with the first question, until `close`."""
+
+    def __init__(self, service: Service, *, answer_s: float = ANSWER_S, most_bytes: int = MOST_BYTES) -> None:
+        self.name = service.name
+        self.urls = service.urls
+        self._service = service
+        self._answer_s = answer_s
+        self._most_bytes = most_bytes
+        self._stack = AsyncExitStack()
+        self._http: httpx.AsyncClient | None = None
+        self._connecting = asyncio.Lock()
+        self._turns = asyncio.Semaphore(MOST_CONNECTIONS)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._stack.aclose()
+
+    async def get(self, path: str, as_: type[T], **query: object) -> T:
+        """Return an answer, of the first instance of the service that gives one. Raises ServiceFailed."""
+        failure: ServiceFailed | None = None
+        for url in self.urls:
+            try:
+                return await self._ask("GET", url, path, as_, query)
+            except ServiceRefused as error:
+                if error.status < 500 or url == self.urls[-1]:
+                    raise
+                failure = error
+            except ServiceFailed as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def send(self, method: str, path: str, as_: type[T], body: object = None, **query: object) -> T:
+        """Ask for a change, of the first instance that can be reached. Raises ServiceFailed.
+
+        Without an answer it may be done all the same, so no other instance is asked then.
+        """
+        for url in self.urls[:-1]:
+            try:
+                return await self._ask(method, url, path, as_, query, body)
+            except ServiceUnreached:
+                continue
+        return await self._ask(method, self.urls[-1], path, as_, query, body)
+
+    async def _ask(
+        self, method: str, url: str, path: str, as_: type[T], query: Mapping[str, object], body: object = None
+    ) -> T:
+        try:
+            async with asyncio.timeout(self._answer_s), self._turns:
+                status, content = await self._content(method, url, path, query, body)
+        except TimeoutError:
+            raise ServiceFailed(
+                f"the {self.name} at {url} gave no answer within {self._answer_s:g} s"
+            ) from None
+        if status >= 400:
+            raise self._refused(url, status, content)
+        return self._decoded(url, content, as_)
+
+    async def _content(
+        self, method: str, url: str, path: str, query: Mapping[str, object], body: object
+    ) -> tuple[int, bytes]:
+        client = await self._client()
+        import httpx
+
+        request = client.build_request(
+            method, f"{url}/{path}", params={name: _text(value) for name, value in query.items()} or None,
+            content=None if body is None else msgspec.json.encode(body),
+            headers={} if body is None else {"content-type": "application/json"},
+        )  # fmt: skip
+        if len(str(request.url)) > MOST_URL:
+            raise ServiceFailed(f"the {self.name} at {url} cannot be asked: the name is too long")
+        try:
+            answer = await client.send(request, stream=True)
+            try:
+                return answer.status_code, await self._body(url, answer)
+            finally:
+                await answer.aclose()
+        except httpx.ConnectError as error:
+            reason = " ".join(str(error).split())[:_MOST_REASON]
+            raise ServiceUnreached(f"the {self.name} at {url} cannot be reached: {reason}") from None
+        except httpx.HTTPError as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ServiceFailed(f"the {self.name} at {url} gave no answer: {reason[:_MOST_REASON]}") from None
+        except httpx.InvalidURL as error:
+            raise ServiceFailed(f"the {self.name} at {url} cannot be asked: {error}") from None
+
+    async def _body(self, url: str, answer: httpx.Response) -> bytes:
+        if 300 <= answer.status_code < 400:
+            to = answer.headers.get("location", "nowhere")[:200]
+            raise ServiceFailed(
+                f"the {self.name} at {url} leads to {to}: name the right address in the profile"
+            )
+        if answer.headers.get("content-encoding", "identity") != "identity":
+            raise ServiceFailed(f"the {self.name} at {url} compresses its answer, which was not asked for")
+        body = bytearray()
+        async for part in answer.aiter_raw():
+            body += part
+            if len(body) > self._most_bytes:
+                raise ServiceFailed(
+                    f"the {self.name} at {url} answers with more than {self._most_bytes >> 20} MiB"
+                )
+        return bytes(body)
+
+    def _refused(self, url: str, status: int, content: bytes) -> ServiceRefused:
+        try:
+            found = msgspec.json.decode(content, type=_Refusal)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            found = _Refusal()
+        message = " ".join((found.message or "").split())[:_MOST_REASON]
+        return ServiceRefused(self.name, url, status, found.error_code, message)
+
+    def _decoded(self, url: str, content: bytes, as_: type[T]) -> T:
+        if as_ is type(None):
+            return None
+        try:
+            return msgspec.json.decode(content, type=as_)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:_MOST_REASON]
+            raise ServiceFailed(
+                f"the {self.name} at {url} answers something else than was asked for: {reason}"
+            ) from None
+
+    async def _client(self) -> httpx.AsyncClient:
+        async with self._connecting:
+            if self._http is None:
+                # Secrets may come from a command, and the import takes longer than the loop may stand.
+                login = await asyncio.to_thread(self._service.login)
+                await asyncio.to_thread(importlib.import_module, "httpx")
+                self._http = await self._stack.enter_async_context(await asyncio.to_thread(_client, login))
+            return self._http
+
+
+def _client(login: ServiceLogin) -> httpx.AsyncClient:
+    import httpx
+
+    return httpx.AsyncClient(
+        auth=login.basic, verify=login.tls_context(), trust_env=False, follow_redirects=False, timeout=None,
+        headers={"accept": _BODY_IS, "accept-encoding": "identity", "user-agent": "ottla-console"}
+        | login.headers,
+        limits=httpx.Limits(max_connections=MOST_CONNECTIONS, keepalive_expiry=30),
+    )  # fmt: skip
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

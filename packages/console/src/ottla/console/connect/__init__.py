@@ -1,0 +1,1 @@
+"""Clusters of Kafka Connect: connectors and their tasks, and changes of them."""

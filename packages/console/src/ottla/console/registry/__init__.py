@@ -1,0 +1,1 @@
+"""A Confluent-compatible schema registry: its subjects, and the values that were written with its schemas."""

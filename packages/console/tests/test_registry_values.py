@@ -1,0 +1,340 @@
+"""Values by their schemas: where a schema stands, each kind of it, and schemas and values made to harm."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.console.clusters.rest import RestClient
+from ottla.console.clusters.services import Service
+from ottla.console.records.masking import NO_MASK, Mask
+from ottla.console.records.reading import ShownRecord
+from ottla.console.registry.decoding import Decoded, Undecodable, decode, decoder, json_text
+from ottla.console.registry.framing import Framed, NotFramed, framed, message_place
+from ottla.console.registry.processes import DecodingProcess, Encoded, SchemaText
+from ottla.console.registry.records import shown_records
+from ottla.console.registry.values import Registry
+from peers.json_service import Answer, JsonService, SmallRegistry, json_service
+
+GUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+ORDER = {
+    "type": "record", "name": "shop.Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "paid", "type": ["null", {"type": "record", "name": "Card", "fields": []},
+                                  {"type": "record", "name": "Cash",
+                                   "fields": [{"name": "coins", "type": "bytes"}]}]},
+    ],
+}  # fmt: skip
+PROTO = """syntax = "proto3"; package shop; import "money.proto"; import "confluent/type/decimal.proto";
+message Order { int64 id = 1; Money price = 2; message Line { string text = 1; } }"""
+MONEY = 'syntax = "proto3"; package shop; message Money { int32 cents = 1; }'
+
+
+def avro(schema: Any, value: object) -> bytes:
+    target = io.BytesIO()
+    fastavro.schemaless_writer(target, fastavro.parse_schema(schema), value)
+    return target.getvalue()
+
+
+def decoded(
+    kind: str, schema: object, data: bytes, *place: int, imports: tuple[tuple[str, str], ...] = ()
+) -> Decoded:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return decode(decoder(kind, text, imports), data, place or (0,))
+
+
+def test_the_schema_of_a_value_stands_before_it_or_in_a_header() -> None:
+    value = b"\0\0\0\1\0abc"
+    by_guid = b"\1" + GUID.bytes + b"\0"
+
+    assert framed(value, "value") == Framed(256, b"abc")
+    assert framed(value, "value", [("__value_schema_id", by_guid)]) == Framed(str(GUID), value, b"\0")
+    assert framed(b"abc", "key", [("__key_schema_id", b"\0\0\0\0\7")]) == Framed(7, b"abc", b"")
+    assert framed(b"abc", "value", [("__key_schema_id", b"\0\0\0\0\7")]) is None
+    assert framed(None, "value") is framed(b"\0\0\0\1", "value") is None
+    assert framed(b"abc", "value", [("__value_schema_id", b"\2zz"), ("__value_schema_id", None)]) is None
+
+
+def test_the_place_of_a_protobuf_message_is_read_in_its_short_and_its_long_form() -> None:
+    assert message_place(b"\0rest") == ((0,), b"rest")
+    assert message_place(b"\4\0\2rest") == ((0, 1), b"rest")
+    assert Framed(1, b"\4\0\2rest").message() == ((0, 1), b"rest")
+    assert Framed("guid", b"rest", b"\2\6").message() == ((3,), b"rest")
+    assert Framed(1, b"rest", b"").message() == ((0,), b"rest")
+    for bad in (b"", b"\x80", b"\2", b"\1", b"\2\1", b"\xff\xff\xff\xff\xff\xff\x01"):
+        with pytest.raises(NotFramed):
+            message_place(bad)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_place_or_are_refused(data: bytes) -> None:
+    try:
+        indexes, rest = message_place(data)
+    except NotFramed:
+        return
+    assert indexes
+    assert data.endswith(rest)
+
+
+def test_avro_is_shown_with_all_digits_dates_decimals_and_names_of_a_union() -> None:
+    value = {"id": 2**62 + 1, "at": datetime(2026, 1, 1, tzinfo=UTC), "price": Decimal("12.50"),
+             "paid": ("shop.Cash", {"coins": b"\1"})}  # fmt: skip
+
+    shown = decoded("AVRO", ORDER, avro(ORDER, value))
+
+    assert '"id": 4611686018427387905' in shown.text
+    assert '"at": "2026-01-01T00:00:00+00:00"' in shown.text
+    assert '"price": 12.50' in shown.text
+    assert json.loads(shown.text)["paid"] == {"shop.Cash": {"coins": "0x01"}}
+
+
+def test_avro_out_of_the_range_of_dates_is_shown_as_stored() -> None:
+    plain = json.loads(json.dumps(ORDER).replace('"logicalType": "timestamp-millis"', '"doc": "-"'))
+    data = avro(plain, {"id": 1, "at": 2**62, "price": Decimal(1), "paid": None})
+
+    shown = decoded("AVRO", ORDER, data)
+
+    assert json.loads(shown.text)["at"] == 2**62
+    assert "out of range" in shown.note
+
+
+@pytest.mark.parametrize("schema", ['"string"', "string", '{"type": "string"}'])
+def test_avro_of_a_primitive_type_is_read_however_it_was_registered(schema: str) -> None:
+    assert decoded("AVRO", schema, avro("string", "é")).text == '"é"'
+
+
+def test_avro_of_bytes_is_as_serializers_write_it_without_a_length() -> None:
+    assert decoded("AVRO", '"bytes"', b"\1\2").text == '"0x0102"'
+
+
+def test_avro_with_imports_reads_a_union_of_imported_types() -> None:
+    address = (
+        "r.Address",
+        '{"type": "record", "name": "r.Address", "fields": [{"name": "zip", "type": "int"}]}',
+    )
+
+    assert json.loads(decoded("AVRO", '["null", "r.Address"]', b"\2\4", imports=(address,)).text) == {
+        "zip": 2
+    }
+
+
+def test_protobuf_is_shown_with_imports_nested_messages_and_unknown_fields() -> None:
+    imports = (("money.proto", MONEY),)
+    order = decoded(
+        "PROTOBUF", PROTO, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x02\x08\x05", imports=imports
+    )
+    line = decoded("PROTOBUF", PROTO, b"\x0a\x02hi\x30\x01", 0, 0, imports=imports)
+
+    assert json.loads(order.text) == {"id": "9223372036854775807", "price": {"cents": 5}}
+    assert (json.loads(line.text), line.note) == ({"text": "hi"}, "1 fields are not in its schema")
+
+
+def test_json_is_checked_against_its_schema_with_imports() -> None:
+    schema = {"properties": {"n": {"type": "integer"}, "s": {"$ref": "other.json"}}}
+    imports = (("other.json", '{"type": "string"}'),)
+
+    assert decoded("JSON", schema, b'{"n": 9007199254740993}', imports=imports).note == ""
+    assert (
+        "at $.n: 'x' is not of type 'integer'" in decoded("JSON", schema, b'{"n": "x"}', imports=imports).note
+    )
+    assert "at $.s: 1 is not" in decoded("JSON", schema, b'{"s": 1}', imports=imports).note
+    assert "not checked" in decoded("JSON", {"$ref": "http://127.0.0.1:1/x"}, b"{}").note
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "data", "words"),
+    [
+        ("AVRO", ORDER, b"\2", "ends too early"),
+        ("AVRO", '"int"', b"\2\2", "1 bytes are left over"),
+        ("AVRO", '"nothing"', b"", "the schema cannot be read"),
+        ("AVRO", "[" * 5_000, b"", "the schema"),
+        ("PROTOBUF", "message {", b"", "cannot be read: schema.proto:1"),
+        ("PROTOBUF", 'syntax = "proto3"; import "away.proto";', b"", "away.proto: File not found"),
+        ("PROTOBUF", 'syntax = "proto3"; message A {}', b"\xff", "does not fit its schema"),
+        ("JSON", "{", b"{}", "the schema cannot be read"),
+        ("JSON", "{}", b"{", "does not fit its schema"),
+        ("XML", "", b"", "not known here"),
+    ],
+)
+def test_that_which_cannot_be_read_says_why(kind: str, schema: object, data: bytes, words: str) -> None:
+    with pytest.raises(Undecodable, match=words):
+        decoded(kind, schema, data)
+
+
+def test_an_import_cannot_name_a_file_elsewhere() -> None:
+    for name in ("../x.proto", "/etc/x.proto", "a/../../x.proto", ""):
+        with pytest.raises(Undecodable, match="no name of a file"):
+            decoded("PROTOBUF", 'syntax = "proto3";', b"", imports=((name, "x"),))
+
+
+def test_a_deep_value_is_refused_and_odd_numbers_are_text() -> None:
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+
+    with pytest.raises(Undecodable, match="more than 100 levels"):
+        json_text(deep)
+    assert json_text([float("nan"), Decimal("1E+999999"), -0.0]) == '[\n  "nan",\n  "1E+999999",\n  -0.0\n]'
+
+
+async def test_schemas_and_values_made_to_harm_end_alone() -> None:
+    good = Encoded(SchemaText("1", "AVRO", '"string"'), avro("string", "good"))
+    endless = SchemaText("2", "AVRO", '{"type": "array", "items": "null"}')
+    itself = SchemaText(
+        "3", "AVRO", '{"type": "record", "name": "N", "fields": [{"name": "n", "type": "N"}]}'
+    )
+    values = [good, Encoded(endless, avro("long", 2**61)), good, Encoded(itself, b""), good]
+
+    async with DecodingProcess() as process:
+        shown = await process.decode(values)
+
+    assert [shown[index] for index in (0, 2, 4)] == [Decoded('"good"')] * 3
+    assert "too much memory" in str(shown[1]) or "takes more than" in str(shown[1])
+    assert "memory or depth" in str(shown[3]) or "too deep" in str(shown[3])
+
+
+async def test_a_process_that_ends_again_and_again_is_not_started_for_ever() -> None:
+    itself = SchemaText(
+        "3", "AVRO", '{"type": "record", "name": "N", "fields": [{"name": "n", "type": "N"}]}'
+    )
+
+    async with DecodingProcess() as process:
+        shown = await process.decode([Encoded(itself, b"")] * 5)
+
+    assert "open it alone" in str(shown[4])
+
+
+async def test_text_and_size_are_bounded_and_the_process_has_no_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTTLA_TEST_SECRET", "hunter2")
+    schema = SchemaText("1", "AVRO", '"string"')
+
+    async with DecodingProcess() as process:
+        cut, large = await process.decode(
+            [Encoded(schema, avro("string", "x" * 100), most=11), Encoded(schema, bytes(9 << 20))]
+        )
+        assert process._process is not None
+        environment = await asyncio.to_thread(Path(f"/proc/{process._process.pid}/environ").read_bytes)
+
+    assert cut == Decoded('"xxxxxxxxxx', "91 letters are not shown")
+    assert "more than 8 MiB" in str(large)
+    assert b"hunter2" not in environment
+
+
+# --- with a registry
+
+
+def record(value: bytes, **more: Any) -> ShownRecord:
+    return ShownRecord(0, 0, 0, None, value, **more)
+
+
+async def rows(
+    service: JsonService, records: list[ShownRecord], mask: Mask = NO_MASK, form: Any = "auto"
+) -> list[Any]:
+    rest = RestClient(Service("schema registry", (service.url,)), answer_s=1)
+    async with DecodingProcess() as process:
+        registry = Registry(rest, process, lambda: 0.0)
+        try:
+            return [value for _, _, value in await shown_records(registry, mask, records, form, 4_096)]
+        finally:
+            await registry.close()
+
+
+async def test_records_are_shown_by_their_schemas_each_asked_for_once() -> None:
+    small = SmallRegistry()
+    fields = [{"name": "n", "type": "long"}, {"name": "card", "type": "string"}]
+    schema = {"type": "record", "name": "O", "fields": fields}
+    order = small.register("orders-value", {"schema": json.dumps(schema)})
+    money = small.register("money", {"schema": MONEY, "schemaType": "PROTOBUF"})
+    proto = small.register("lines-value", {
+        "schema": PROTO, "schemaType": "PROTOBUF", "guid": str(GUID),
+        "references": [{"name": "money.proto", "subject": "money", "version": 1}],
+    })  # fmt: skip
+    data = bytes([0, 0, 0, 0, order]) + b"\x02\x06abc"
+    by_header = record(b"\x0a\x02hi", headers=(("__value_schema_id", b"\1" + GUID.bytes + b"\4\0\0"),))
+
+    async with json_service(small) as service:
+        shown = await rows(service, [record(data)] * 50 + [by_header, record(b"text"), record(bytes(5))])
+        hidden = await rows(service, [record(data)], Mask(fields=("card",)))
+        named = await rows(service, [record(b"text"), record(data)], form="registry")
+
+    assert (money, proto) == (2, 3)
+    assert (shown[0].form, json.loads(shown[0].text), shown[0].schema) == (
+        "avro",
+        {"n": 1, "card": "abc"},
+        "1",
+    )
+    assert (shown[50].form, json.loads(shown[50].text)) == ("protobuf", {"text": "hi"})
+    assert (shown[51].form, shown[51].note) == ("text", "")
+    assert shown[52].form == "hex"
+    assert "schema 0: " in shown[52].note
+    assert "404" in shown[52].note
+    assert "abc" not in hidden[0].text
+    assert '"n": 1' in hidden[0].text
+    assert (named[0].note, named[1].form) == ("it names no schema", "avro")
+    asked = [asked.path for asked in service.asked]
+    assert len([path for path in asked if path == "/schemas/ids/1"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(hangs=True), "gave no answer within 1 s"),
+        (Answer(raw=b"HTTP/1.1 200 -\r\ncontent-length: 99\r\n\r\n{"), "gave no answer"),
+        (Answer(raw=b"no HTTP at all\r\n\r\n"), "gave no answer"),
+        (Answer(["something", "else"]), "answers something else"),
+        (Answer({"schema": {"no": "text"}}), "answers something else"),
+        (Answer({"error_code": 50001, "message": "store\nfailed"}, 500), r"\(500, 50001\): store failed"),
+        (Answer(status=302, headers={"location": "http://evil.example/"}), "leads to http://evil.example/"),
+        (Answer({"schema": "x"}, headers={"content-encoding": "gzip"}), "compresses its answer"),
+        (Answer({"schema": '"int"', "references": [{"name": "a", "subject": "s", "version": 1}]}), "schema"),
+    ],
+)  # fmt: skip
+async def test_a_registry_that_hangs_lies_or_ends_is_named_and_the_value_is_shown(
+    answer: Answer, words: str
+) -> None:
+    async with json_service(lambda _: answer) as service:
+        (shown,) = await rows(service, [record(b"\0\0\0\0\1\2")])
+
+    assert shown.form == "hex" or words == "schema"
+    if words != "schema":
+        assert shown.text.startswith("00000000  00 00 00 00 01 02")
+        with pytest.raises(AssertionError, match=words):
+            raise AssertionError(shown.note)
+
+
+async def test_imports_that_go_round_or_never_end_are_bounded() -> None:
+    def round_(asked: Any) -> Answer:
+        reference = {"name": "same", "subject": "s", "version": 1}
+        return Answer({"schema": '"int"', "references": [reference]})
+
+    numbers = iter(range(10_000))
+
+    def endless(asked: Any) -> Answer:
+        number = next(numbers)
+        return Answer(
+            {"schema": '"int"', "references": [{"name": f"n{number}", "subject": "s", "version": 1}]}
+        )
+
+    async with json_service(round_) as service:
+        (shown,) = await rows(service, [record(b"\0\0\0\0\1\2")])
+    async with json_service(endless) as service:
+        (refused,) = await rows(service, [record(b"\0\0\0\0\1\2")])
+
+    assert shown.text == "1"
+    assert "imports more than 200 others" in refused.note
