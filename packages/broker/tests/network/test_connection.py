@@ -365,7 +365,7 @@ async def test_a_silent_connection_is_closed_and_a_used_one_is_not() -> None:
         used.send(heartbeat(3))
         await used.answers(1)
 
-        made.server.connections.close_idle(now_s + 1)
+        made.server.close_idle(now_s + 1)
 
         assert await idle.is_closed()
         used.send(heartbeat(4))

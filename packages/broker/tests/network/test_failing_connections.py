@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 
 from ottla.broker.network.connection import Connection
-from ottla.broker.network.listener import Server
+from ottla.broker.network.listener import CLOSING_MS, Server
 from ottla.broker.network.request_queue import RequestQueue
 from ottla.broker.network.session import SessionState
 from ottla.broker.network.testing import heartbeat, network
-from ottla.broker.runtime.loop_budget import LoopBudget
+from ottla.broker.runtime.loop_budget import CLOSED_CONNECTIONS_MS, LoopBudget
 
 
 class Socket(asyncio.Transport):
@@ -23,7 +25,7 @@ class Socket(asyncio.Transport):
         super().__init__()
         self._failure = failure
         self.written = b""
-        self.is_aborted = False
+        self.is_aborted = self.is_closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._failure is not None:
@@ -35,6 +37,9 @@ class Socket(asyncio.Transport):
 
     def abort(self) -> None:
         self.is_aborted = True
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def pause_reading(self) -> None: ...
 
@@ -108,6 +113,31 @@ async def test_connections_that_fail_alike_are_logged_once(caplog: pytest.LogCap
 
     (line,) = [record for record in caplog.records if record.message == "connection failed"]
     assert line.exc_info
+
+
+@pytest.mark.parametrize("reason", ["removed", "idle"])
+async def test_thousands_of_connections_are_closed_in_many_turns(reason: str) -> None:
+    sockets = [Socket() for _ in range(2_000)]
+    async with network(connections_max_idle_ms=60_000) as made:
+        connections = [connected(made.server, socket) for socket in sockets]
+
+        if reason == "removed":
+            made.server.close_connections("PLAINTEXT")
+        else:
+            made.server.close_idle(asyncio.get_running_loop().time() + 61)
+        turns = [closed(sockets)]
+        while turns[-1] < len(sockets) and len(turns) < 5_000:
+            await asyncio.sleep(0)
+            turns.append(closed(sockets))
+        for connection in connections:
+            connection.connection_lost(None)
+
+    assert turns[-1] == len(sockets)
+    assert max(later - earlier for earlier, later in pairwise(turns)) <= CLOSED_CONNECTIONS_MS / CLOSING_MS
+
+
+def closed(sockets: Iterable[Socket]) -> int:
+    return sum(socket.is_closed for socket in sockets)
 
 
 def connected(server: Server, socket: Socket) -> Connection:

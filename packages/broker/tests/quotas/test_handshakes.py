@@ -97,15 +97,12 @@ def test_all_addresses_of_an_ipv6_network_are_one() -> None:
     assert len(logins) == 10
 
 
-def test_the_handshakes_of_a_listener_that_is_removed_are_given_up() -> None:
+def test_the_handshakes_of_a_listener_are_found() -> None:
     times = Times()
     logins = UnfinishedHandshakes(times.now_s, times.call_at)
-    gone, stays = Half(), Half()
-    stays.listener_name = "OTHER"
-    for half in (gone, stays):
-        assert logins.begin(half, "10.0.0.1") is None
+    half, other = Half(), Half()
+    other.listener_name = "OTHER"
+    for unfinished in (half, other):
+        assert logins.begin(unfinished, "10.0.0.1") is None
 
-    logins.give_up_of("SSL")
-
-    assert (gone.reason, stays.reason) == ("the listener was removed", "")
-    assert len(logins) == 1
+    assert logins.of_listener("SSL") == [half]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -181,12 +182,19 @@ class Server:
         self._listening.pop((name, address)).close()
 
     def close_connections(self, name: str) -> None:
-        """Close the connections of a listener that was removed, once their responses are written."""
+        """Close the connections of a listener that was removed, in turns, once their responses are written."""
+        closing = self._shared.closing
         for connection in self.connections.all():
             if connection.session.listener_name == name:
-                connection.close()
+                closing.put(connection.close)
         if self._tls is not None:
-            self._tls.unfinished.give_up_of(name)
+            for unfinished in self._tls.unfinished.of_listener(name):
+                closing.put(partial(unfinished.give_up, "the listener was removed"))
+
+    def close_idle(self, now_s: float) -> None:
+        """Close, in turns, the connections that sent nothing for `connections.max.idle.ms`."""
+        for connection in self.connections.idle(now_s):
+            self._shared.closing.put(connection.close)
 
     def _connections_of(
         self,
@@ -312,4 +320,4 @@ class Server:
             self._shared.memory.look(now_s)
             self.connections.end_unseen_waits()
             if idle_s > 0:
-                self.connections.close_idle(now_s)
+                self.close_idle(now_s)

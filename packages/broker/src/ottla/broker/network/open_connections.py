@@ -7,7 +7,7 @@ import contextlib
 import logging
 import select
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from ottla.broker.quotas.connections import (
@@ -260,8 +260,8 @@ class OpenConnections(Generic[C]):
 
     # ---- idle connections
 
-    def close_idle(self, now_s: float) -> None:
-        """Close connections that sent nothing for `connections.max.idle.ms`.
+    def idle(self, now_s: float) -> Iterator[C]:
+        """Yield the connections to close: they sent nothing for `connections.max.idle.ms`.
 
         The order is that of the last look, not of the last use: a connection that was used since then moves
         to the end. Each is looked at about once per idle time, and using one costs nothing.
@@ -277,7 +277,9 @@ class OpenConnections(Generic[C]):
                         "idle_s": round(now_s - connection.last_active_s),
                     },
                 )
-                connection.close()
+                connection.looked_at_s = now_s  # it may be open still at the next look
+                self._open.move_to_end(connection)
+                yield connection
                 continue
             connection.looked_at_s = connection.last_active_s if connection.idle else now_s
             self._open.move_to_end(connection)

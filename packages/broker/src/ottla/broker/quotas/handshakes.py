@@ -84,11 +84,9 @@ class UnfinishedHandshakes:
         if not of_host:
             del self._by_host[due[1]]
 
-    def give_up_of(self, listener_name: str) -> None:
-        """Give up the connections of a listener that was removed."""
-        for connection in [found for found in self._due_s if found.listener_name == listener_name]:
-            self.end(connection)
-            connection.give_up("the listener was removed")
+    def of_listener(self, listener_name: str) -> list[Unfinished]:
+        """Return the connections that came to a listener."""
+        return [found for found in self._due_s if found.listener_name == listener_name]
 
     def close(self) -> None:
         """Wait for no time any more."""
