@@ -6,14 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from random import Random
 
 import pytest
 
 from ottla.broker.cluster.client_entities import CLIENTS, USERS
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.registration import make_roots
+from ottla.broker.cluster.scram_credentials import shared_unknown_users
 from ottla.broker.config import BrokerConfig
 from ottla.broker.runtime.environment import Environment
+from ottla.broker.security.sasl.scram import SHA_256
 from ottla.zookeeper import paths
 from ottla.zookeeper.testing import MemoryEnsemble, MemorySession
 from ottla.zookeeper.znodes import ConfigChange, ConfigEntity
@@ -139,3 +142,23 @@ async def test_a_damaged_entity_and_a_strange_notification_stop_nothing_and_show
 
         assert made.told == {"users/bob": {}, "clients/app": {"producer_byte_rate": "1"}}
         assert "stored_key" not in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["request", "reply"])
+@pytest.mark.parametrize("steps", range(3))
+async def test_the_secret_of_unknown_users_is_read_again_after_a_lost_connection(
+    fault: str, steps: int
+) -> None:
+    ensemble = MemoryEnsemble()
+    async with ensemble.session() as session, ensemble.session() as other:
+        await make_roots(session)
+        reading = asyncio.ensure_future(shared_unknown_users(session, Random(1)))
+        for _ in range(2 * steps):  # the read, the creation, the read of what was created
+            await asyncio.sleep(0)
+        lose = ensemble.lose_next_request if fault == "request" else ensemble.lose_next_reply
+        lose(session)
+
+        found = await asyncio.wait_for(reading, 60)
+
+        expected = await shared_unknown_users(other, Random(2))
+        assert found.credential(SHA_256, "anna").salt == expected.credential(SHA_256, "anna").salt

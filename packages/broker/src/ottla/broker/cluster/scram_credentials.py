@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.broker.cluster.client_entities import USERS
+from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.security.sasl.mechanisms import Identity
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential, ScramHash, ScramUser, UnknownUsers
 from ottla.protocol.errors import InvalidRequest, ResourceNotFound
@@ -108,11 +109,18 @@ async def alter_credentials(
 
 
 async def shared_unknown_users(session: Session, random: Random) -> UnknownUsers:
-    """Return the credentials of unknown users, which all brokers of a cluster derive from one secret."""
+    """Return the credentials of unknown users, which all brokers of a cluster derive from one secret.
+
+    Waits while ZooKeeper is unreachable: a listener that was added would stay closed until its next change.
+    """
+    return UnknownUsers(await retrying(lambda: _secret_of_unknown_users(session, random)))
+
+
+async def _secret_of_unknown_users(session: Session, random: Random) -> bytes:
     while True:
         try:
             secret, _ = await session.get(paths.OTTLA_UNKNOWN_USERS)
-            return UnknownUsers(secret)
+            return secret
         except NoNode:
             pass
         try:

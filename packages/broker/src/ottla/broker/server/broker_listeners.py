@@ -12,6 +12,7 @@ from ottla.broker.config.keys import parse_listener_key
 from ottla.broker.config.listeners import Listener, advertised_host
 from ottla.broker.config.logins import has_logins
 from ottla.broker.security.tls.listeners import WITH_TLS
+from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.znodes import Endpoint
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class BrokerListeners:
         self._config = config
         try:
             await self._change_logins(config)
-        except StartupRefused as error:
+        except (StartupRefused, ZooKeeperError) as error:
             _log.error("logins stay as they were", extra={"reason": str(error)})
         wanted = config.parsed_listeners
         moved = [listener for listener in self._bound if listener not in wanted]

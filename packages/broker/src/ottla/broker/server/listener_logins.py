@@ -117,8 +117,6 @@ class BrokerLogins:
     async def open(cls, services: Services, tasks: BackgroundTasks, metrics: Metrics) -> BrokerLogins:
         """Follow the users in ZooKeeper: they are read when the dynamic settings are loaded."""
         credentials, tokens = ScramCredentials(), services.delegation_tokens
-        services.configs.client_entities.subscribe(USERS, credentials.entity_changed)
-
         def find_user(kind: ScramHash, name: str, by_token: bool) -> ScramUser | None:
             if by_token:
                 return None if tokens is None else tokens.find(kind, name)
@@ -126,6 +124,7 @@ class BrokerLogins:
 
         environment = services.environment
         unknown_users = await shared_unknown_users(services.zookeeper, environment.random)
+        services.configs.client_entities.subscribe(USERS, credentials.entity_changed)
         return cls(find_user, unknown_users, environment, tasks, metrics)
 
     @property
