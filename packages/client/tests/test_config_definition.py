@@ -19,6 +19,7 @@ from ottla.client.config_definition import (
     define,
     documentation,
     each_of,
+    is_loopback,
     one_of,
     setting,
 )
@@ -167,6 +168,25 @@ def test_limits_are_shown_as_values_are_and_refuse_nan(
     check: Check, value: float, problem: str | None
 ) -> None:
     assert check(value) == problem
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("0:0:0:0:0:0:0:1", True),
+        ("::1%lo", True),
+        ("::ffff:127.0.0.1", True),
+        ("", False),
+        ("10.0.0.1", False),
+        ("::", False),
+        ("127.example.com", False),
+    ],
+)
+def test_one_rule_says_which_hosts_only_this_machine_reaches(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
 
 
 def test_the_whole_numbers_of_clients_have_no_width() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.configs import Configs
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.config import BrokerConfig
+from ottla.broker.quotas.clients import ClientQuotas
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.runtime.environment import Environment
 from ottla.protocol.api import ApiKey, RequestHeader
@@ -45,6 +47,7 @@ class Parts:
     """The parts that the handlers use."""
 
     configs: Configs
+    client_quotas: ClientQuotas
 
     async def alter(
         self, names: Names, *, validate_only: bool = False, **quotas: float | None
@@ -86,11 +89,30 @@ def context(api_key: ApiKey) -> RequestContext:
     return RequestContext(RequestHeader(api_key, 1, 0, None), FakeSession(), 0.0)
 
 
+class Resolver:
+    """Knows hosts of the domain example.com, once two are asked for at the same time."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._are_two = asyncio.Event()
+
+    async def look_up(self, host: str) -> list[str]:
+        self._asked += 1
+        if self._asked == 2:
+            self._are_two.set()
+        if not host.endswith(".example.com"):
+            raise OSError("unknown")
+        async with asyncio.timeout(60):
+            await self._are_two.wait()
+        return ["10.0.0.1"]
+
+
 @pytest.fixture
 async def parts() -> AsyncIterator[Parts]:
     async with MemoryEnsemble().session() as session:
         await make_roots(session)
-        yield Parts(Configs(session, BrokerConfig(), Environment(), 1))
+        configs = Configs(session, BrokerConfig(), Environment(), 1)
+        yield Parts(configs, ClientQuotas(BrokerConfig(), lambda: 0.0, Resolver().look_up))
 
 
 async def test_quotas_of_every_kind_of_entity_are_stored_where_kafka_has_them(parts: Parts) -> None:
@@ -121,6 +143,21 @@ async def test_a_quota_is_removed_and_an_entity_without_any_is_not_described(par
     await parts.alter(ALICE, consumer_byte_rate=None)
 
     assert await parts.found() == {}
+
+
+async def test_the_hosts_of_a_request_are_looked_up_together(parts: Parts) -> None:
+    entries = [
+        AlteredEntryData(
+            entity=[EntityData(entity_type="ip", entity_name=host)],
+            ops=[OpData(key="connection_creation_rate", value=1.0, remove=False)],
+        )
+        for host in ("a.example.com", "b.example.com", "no.such.host")
+    ]
+    request = AlterClientQuotasRequest(entries=entries, validate_only=False)
+
+    response = await alter_client_quotas.handle(parts, request, context(ApiKey.ALTER_CLIENT_QUOTAS))
+
+    assert [entry.error_code for entry in response.entries] == [0, 0, ErrorCode.INVALID_REQUEST]
 
 
 async def test_validate_only_stores_nothing(parts: Parts) -> None:

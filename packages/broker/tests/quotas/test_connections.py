@@ -1,21 +1,24 @@
 """Limits on connections, in all and from one address."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from ottla.broker.config import BrokerConfig, broker_config_from
+from ottla.broker.coordinators.testing import in_virtual_time
 from ottla.broker.network.open_connections import OpenConnections
 from ottla.broker.network.session import Session
 from ottla.broker.quotas import connections as connections_module
 from ottla.broker.quotas.connections import (
     CONNECTION_RATE,
+    RESOLVE_WITHIN_S,
     AddressRates,
     ConnectionQuotas,
     CreationRates,
-    address_of,
     parse_overrides,
 )
+from ottla.broker.runtime.threads import NAME_THREADS
 
 
 def test_an_override_stands_above_the_limit_for_all() -> None:
@@ -235,7 +238,7 @@ def test_an_address_is_shut_out_by_zero_and_let_in_again_without_its_quota() -> 
 
 async def test_a_host_name_stands_for_its_address_until_its_quota_is_removed() -> None:
     rates = AddressRates(BrokerConfig(), Time().now_ms)
-    address = await address_of("localhost")
+    address = (await rates.addresses_of(["localhost"]))["localhost"]
     assert address in ("127.0.0.1", "::1")
 
     await rates.follow("ips/localhost", {CONNECTION_RATE: "0"})
@@ -243,6 +246,82 @@ async def test_a_host_name_stands_for_its_address_until_its_quota_is_removed() -
     await rates.follow("ips/localhost", {})
 
     assert rates.take(address) is None
+
+
+async def test_an_address_keeps_its_own_quota_when_that_of_its_host_name_goes() -> None:
+    async def look_up(_: str) -> list[str]:
+        return ["10.0.0.1"]
+
+    rates = AddressRates(BrokerConfig(), Time().now_ms, look_up)
+    await rates.follow("ips/10.0.0.1", {CONNECTION_RATE: "0"})
+    await rates.follow("ips/a.example.com", {CONNECTION_RATE: "1000"})
+    assert rates.take("10.0.0.1") is not None, "an address decides before its names"
+
+    await rates.follow("ips/a.example.com", {})
+    assert rates.take("10.0.0.1") is not None
+    await rates.follow("ips/10.0.0.1", {})
+
+    assert rates.take("10.0.0.1") is None
+
+
+class SlowNames:
+    """A resolver that answers for a name once it is asked for as many as there are threads."""
+
+    def __init__(self) -> None:
+        self.at_once = self.most_at_once = 0
+        self._are_enough = asyncio.Event()
+
+    async def look_up(self, host: str) -> list[str]:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        if self.at_once == NAME_THREADS:
+            self._are_enough.set()
+        await self._are_enough.wait()
+        self.at_once -= 1
+        return ["10.0.0.1"]
+
+
+@in_virtual_time
+async def test_host_names_are_looked_up_together_but_only_a_few_at_a_time() -> None:
+    names = SlowNames()
+    rates = AddressRates(BrokerConfig(), Time().now_ms, names.look_up)
+
+    found = await rates.addresses_of(f"h{number}" for number in range(50))
+
+    assert set(found.values()) == {"10.0.0.1"}
+    assert names.most_at_once == NAME_THREADS
+
+
+@in_virtual_time
+async def test_a_resolver_that_hangs_takes_five_seconds_of_a_request_and_not_of_each_name() -> None:
+    async def look_up(host: str) -> list[str]:
+        await asyncio.sleep(0 if host == "quick" else 1_000_000)
+        return ["10.0.0.1"]
+
+    rates = AddressRates(BrokerConfig(), Time().now_ms, look_up)
+    began_s = asyncio.get_running_loop().time()
+
+    found = await rates.addresses_of(["quick", *(f"h{number}" for number in range(50))])
+
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(RESOLVE_WITHIN_S)
+    assert [host for host, address in found.items() if address] == ["quick"]
+
+
+@in_virtual_time
+async def test_of_two_changes_of_a_name_the_later_holds_though_the_earlier_is_looked_up_longer() -> None:
+    async def look_up(_: str) -> list[str]:
+        await asyncio.sleep(1)
+        return ["10.0.0.1"]
+
+    rates = AddressRates(BrokerConfig(), Time().now_ms, look_up)
+
+    async def remove_soon() -> None:
+        await asyncio.sleep(0.5)
+        await rates.follow("ips/a.example.com", {})
+
+    await asyncio.gather(rates.follow("ips/a.example.com", {CONNECTION_RATE: "0"}), remove_soon())
+
+    assert rates.take("10.0.0.1") is None
 
 
 @pytest.mark.parametrize("name", ["no.such.host.invalid", "a%00b", "%ED%A0%80", "x" * 300, "..", "a b"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -348,6 +349,19 @@ def each_of(*accepted: str) -> Check:
     """Accept a list of nothing but the given strings; it may be empty."""
     wanted = f"must be a list of {', '.join(accepted)}"
     return lambda value: None if all(item in accepted for item in value) else wanted
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address or name to listen on, and connects from such an address.
+
+    Of names only `localhost` is one; an empty host stands for every interface.
+    """
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def check_string(name: str, text: str | None) -> None:

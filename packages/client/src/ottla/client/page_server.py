@@ -23,9 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from ottla.client.config_definition import is_loopback as is_loopback
 
 _log = logging.getLogger(__name__)
 
@@ -108,14 +109,6 @@ def page_access(
     access = PageAccess(None if certificate is None else Path(certificate), key_password, token)
     access.context()
     return access
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address to listen on."""
-    try:
-        return host == "localhost" or ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _token_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.client.config import ClientConfig
-from ottla.client.page_server import is_loopback
+from ottla.client.config_definition import is_loopback
 from ottla.client.profiles import Profile, ProfileError, profiles_path, read_profile, read_profiles
 from ottla.console.clusters.applications import Place
 from ottla.console.clusters.services import Service, check_services, connects_of, registry_of

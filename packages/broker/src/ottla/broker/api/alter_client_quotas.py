@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.api.describe_client_quotas import CLIENT_ID, IP, USER
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.quotas.clients import QUOTA_KEYS, encoded_name
-from ottla.broker.quotas.connections import CONNECTION_RATE, DEFAULT, address_of
+from ottla.broker.quotas.connections import CONNECTION_RATE, DEFAULT, is_address
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import ALTER_CONFIGS
 from ottla.broker.security.authorizer import CLUSTER
@@ -26,6 +26,7 @@ from ottla.protocol.messages.client_quotas import (
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs
+    from ottla.broker.quotas.clients import ClientQuotas
 
 _EPSILON: Final = 1e-6
 _WHOLE: Final[Mapping[str, tuple[str, int]]] = {
@@ -40,6 +41,7 @@ class Needs(Protocol):
     """The part of the broker that AlterClientQuotas uses."""
 
     configs: Configs
+    client_quotas: ClientQuotas
 
 
 async def handle(
@@ -47,12 +49,13 @@ async def handle(
 ) -> AlterClientQuotasResponse:
     """Change each entity by itself; respond with the outcome of each."""
     is_allowed = context.allows(ALTER_CONFIGS, CLUSTER)
+    unknown = await _unknown_hosts(services, request, context) if is_allowed else frozenset[str]()
     outcomes = []
     async for entry in context.paced(request.entries):
         try:
             if not is_allowed:
                 raise ClusterAuthorizationFailed
-            await _alter(services, entry, validate_only=request.validate_only)
+            await _alter(services, entry, unknown, validate_only=request.validate_only)
         except KafkaError as error:
             outcomes.append(_outcome(entry, error))
         else:
@@ -60,11 +63,24 @@ async def handle(
     return AlterClientQuotasResponse(entries=outcomes)
 
 
-async def _alter(services: Needs, entry: AlteredEntryData, *, validate_only: bool) -> None:
+async def _unknown_hosts(
+    services: Needs, request: AlterClientQuotasRequest, context: RequestContext
+) -> frozenset[str]:
+    """Return the names of hosts in a request that have no address: looked up together, for each takes time."""
+    hosts: set[str] = set()
+    async for entry in context.paced(request.entries):
+        hosts.update(of.entity_name for of in entry.entity if of.entity_type == IP and of.entity_name)
+    named = [host for host in hosts if not is_address(host)]
+    addresses = await services.client_quotas.address_rates.addresses_of(named)
+    return frozenset(host for host, address in addresses.items() if address is None)
+
+
+async def _alter(
+    services: Needs, entry: AlteredEntryData, unknown_hosts: Collection[str], *, validate_only: bool
+) -> None:
     names = {of.entity_type: of.entity_name for of in entry.entity}
     path = entity_path(names)
-    address = names.get(IP)
-    if address is not None and await address_of(address) is None:
+    if (address := names.get(IP)) in unknown_hosts:
         raise InvalidRequest(f"{address} is not a valid IP or resolvable host.")
     changes = {op.key: checked_value(op, is_of_address=IP in names) for op in entry.ops}
     if validate_only:

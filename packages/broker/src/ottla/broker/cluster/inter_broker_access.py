@@ -17,11 +17,12 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from ottla.broker.cluster.registration import StartupRefused
-from ottla.broker.config.listeners import advertised_host, is_loopback, parse_networks
+from ottla.broker.config.listeners import advertised_host, parse_networks
 from ottla.broker.config.logins import broker_login, has_logins
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.authorizer import ALLOW_ALL, CLUSTER, Operation, plain_address
 from ottla.broker.security.principal import ANONYMOUS, Principal
+from ottla.client.config_definition import is_loopback
 from ottla.protocol.errors import ClusterAuthorizationFailed, InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, ZooKeeperError

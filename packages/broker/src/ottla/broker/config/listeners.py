@@ -35,13 +35,6 @@ def advertised_host(listener: Listener) -> str:
     return listener.host or socket.gethostname()
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether an address or name is this machine's own; an empty host is every interface."""
-    if host == "localhost" or host.startswith("127."):
-        return True
-    return host in ("::1", "0:0:0:0:0:0:0:1")
-
-
 def parse_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """Parse a comma-separated list of networks and addresses; raise ValueError naming the invalid one."""
     return tuple(ip_network(item.strip()) for item in text.split(",") if item.strip())

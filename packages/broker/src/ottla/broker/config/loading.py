@@ -12,7 +12,7 @@ from ottla.broker.config.authorization import check_authorization
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.environment_keys import from_environment
 from ottla.broker.config.keys import find_key, parse_listener_key, values_of
-from ottla.broker.config.listeners import Listener, is_loopback
+from ottla.broker.config.listeners import Listener
 from ottla.broker.config.logins import check_logins, has_logins
 from ottla.broker.config.metrics import check_metrics
 from ottla.broker.config.unsupported_keys import (
@@ -27,7 +27,7 @@ from ottla.broker.config.unsupported_keys import (
 )
 from ottla.broker.config.zookeeper_client import check_zookeeper_client
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.client.config_definition import ConfigError
+from ottla.client.config_definition import ConfigError, is_loopback
 
 KAFKA_LISTENERS: Final = "PLAINTEXT://:9092"
 """The listeners of a properties file without `listeners`: every interface."""

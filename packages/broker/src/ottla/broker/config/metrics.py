@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.config.listeners import is_loopback
 from ottla.broker.runtime.frozen_classes import field_group
-from ottla.client.config_definition import ConfigError, at_least, between, setting
+from ottla.client.config_definition import ConfigError, at_least, between, is_loopback, setting
 
 if TYPE_CHECKING:
     from ottla.client.page_server import PageAccess

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from ottla.broker.quotas.connections import (
     ConnectionQuotas,
     has_names,
-    is_loopback,
     own_limits,
     parse_overrides,
     source_of,
 )
 from ottla.broker.runtime.log_lines import LimitedWarnings
+from ottla.client.config_definition import is_loopback
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig

@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 
 from ottla.broker.metrics import MetricName
 from ottla.broker.quotas import Quota
-from ottla.broker.quotas.connections import DEFAULT, AddressRates
+from ottla.broker.quotas.connections import DEFAULT, AddressRates, LookUp
 from ottla.broker.quotas.rates import QuotaBucket, SampledRate, SessionQuotas, TokenBucket
+from ottla.broker.runtime.threads import look_up
 from ottla.client.config_definition import MAX_INT
 from ottla.protocol.errors import ThrottlingQuotaExceeded
 
@@ -143,7 +144,10 @@ class ClientQuotas:
     uses them, and an idle hour longer: a client that connects again goes on where it was.
     """
 
-    def __init__(self, config: BrokerConfig, monotonic_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, config: BrokerConfig, monotonic_ms: Callable[[], float], look_up: LookUp = look_up
+    ) -> None:
+        """See `AddressRates` for `look_up`."""
         self._window = config.quota_window_size_seconds * 1000.0, config.quota_window_num
         self._mutation_window = (
             config.controller_quota_window_size_seconds * 1000.0,
@@ -153,7 +157,7 @@ class ClientQuotas:
         """The clock of all quotas."""
         self.exempt = SampledRate(*self._window)
         """The time of brokers' requests, in percent of the event loop, while any client's time is limited."""
-        self.address_rates = AddressRates(config, monotonic_ms)
+        self.address_rates = AddressRates(config, monotonic_ms, look_up)
         """The quotas of addresses."""
         self._limits: dict[Quota, dict[QuotaEntity, float]] = {quota: {} for quota in QUOTA_KEYS.values()}
         self._unlimited = SessionQuotas(monotonic_ms)

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from ottla.broker.quotas.rates import QuotaBucket
+from ottla.broker.runtime.threads import NAME_THREADS, look_up
 from ottla.client.config_definition import MAX_INT, dotted
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MOST_ADDRESSES: Final = 10_000
 _PREFIX: Final = 64
 """Bits of an IPv6 address: one machine has all addresses behind them."""
 RESOLVE_WITHIN_S: Final = 5.0
+"""The time for all hosts of a request."""
+LookUp = Callable[[str], Awaitable[Sequence[str]]]
 
 CONNECTION_RATE: Final = "connection_creation_rate"
 """The quota of an address in Kafka's znodes: connections per second."""
@@ -144,19 +147,60 @@ class AddressRates:
     Only addresses with a quota are counted, and forgotten with the oldest when there are too many.
     """
 
-    def __init__(self, config: BrokerConfig, monotonic_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, config: BrokerConfig, monotonic_ms: Callable[[], float], look_up: LookUp = look_up
+    ) -> None:
+        """`look_up` returns the addresses that a host name stands for; it raises OSError or ValueError."""
         self._window = config.quota_window_size_seconds * 1000.0, config.quota_window_num
         self._now_ms = monotonic_ms
-        self._limits: dict[str, int] = {}
-        self._resolved: dict[str, str] = {}
-        """The addresses of host names that have a quota."""
+        self._look_up = look_up
+        self._limits: dict[str, dict[str, int]] = {}
+        """By address, the limit of each name that stands for it: its own, and those of hosts."""
+        self._addresses: dict[str, str] = {}
+        """The address of each name that has a quota."""
+        self._followed: dict[str, Mapping[str, str]] = {}
+        """The last settings of host names that are looked up."""
         self._buckets: OrderedDict[str, QuotaBucket] = OrderedDict()
 
     async def follow(self, entity_path: str, settings: Mapping[str, str]) -> None:
         """Take settings as `entity_changed` does; a host name stands for its first address at this time."""
         name = unquote(entity_path.rpartition("/")[2])
-        address = None if name == DEFAULT or is_address(name) else await address_of(name)
-        self.entity_changed(entity_path, settings, address)
+        if name == DEFAULT or is_address(name):
+            self.entity_changed(entity_path, settings)
+            return
+        self._followed[name] = settings
+        address = (await self.addresses_of([name]))[name] if CONNECTION_RATE in settings else None
+        if self._followed.get(name) is settings:  # else it was changed again meanwhile
+            del self._followed[name]
+            self.entity_changed(entity_path, settings, address)
+
+    async def addresses_of(self, hosts: Iterable[str]) -> dict[str, str | None]:
+        """Return the first address of each host, as Kafka takes it, with a few looked up at a time.
+
+        None where a host has none, or is not found within the time for all.
+        """
+        found: dict[str, str | None] = dict.fromkeys(hosts)
+        rest = iter(found)
+
+        async def look() -> None:
+            for host in rest:
+                found[host] = await self._first_address(host)
+
+        try:
+            async with asyncio.timeout(RESOLVE_WITHIN_S), asyncio.TaskGroup() as tasks:
+                for _ in range(min(NAME_THREADS, len(found))):
+                    tasks.create_task(look())
+        except TimeoutError:
+            _log.warning("hosts not looked up in time", extra={"within_s": RESOLVE_WITHIN_S})
+        return found
+
+    async def _first_address(self, host: str) -> str | None:
+        if is_address(host):
+            return plain_host(host)
+        try:
+            return plain_host((await self._look_up(host))[0])
+        except (OSError, ValueError):  # a name of odd characters is a ValueError
+            return None
 
     def entity_changed(
         self, entity_path: str, settings: Mapping[str, str], resolved: str | None = None
@@ -167,28 +211,33 @@ class AddressRates:
         """
         name = unquote(entity_path.rpartition("/")[2])
         address = plain_host(name) if name == DEFAULT or is_address(name) else resolved
-        if (earlier := self._resolved.pop(name, None)) is not None:
-            self._limits.pop(earlier, None)
+        self._remove(name)
         text = settings.get(CONNECTION_RATE)
         limit = int(text) if text is not None and text.isdecimal() else None
         if text is not None and (limit is None or address is None):
             expected = "a number is expected" if limit is None else "the host has no address"
             _log.error("quota ignored", extra={"entity": entity_path, "reason": expected})
-        elif address is not None and limit is None:
-            self._limits.pop(address, None)
         elif address is not None and limit is not None:
-            self._limits[address] = limit
-            if resolved is not None:
-                self._resolved[name] = address
+            self._limits.setdefault(address, {})[name] = limit
+            self._addresses[name] = address
+
+    def _remove(self, name: str) -> None:
+        address = self._addresses.pop(name, None)
+        if address is not None:
+            of_address = self._limits[address]
+            del of_address[name]
+            if not of_address:
+                del self._limits[address]
 
     def take(self, host: str) -> str | None:
         """Count a new connection and return None, or return which quota refuses it."""
         if not self._limits:
             return None
         address = plain_host(host)
-        limit = self._limits.get(address, self._limits.get(DEFAULT))
-        if limit is None:
+        limits = self._limits.get(address) or self._limits.get(DEFAULT)
+        if limits is None:
             return None
+        limit = _decisive(limits)
         bucket, now_ms = self._bucket(address), self._now_ms()
         bucket.bound = limit
         if bucket.record(1, now_ms) <= 0:
@@ -206,6 +255,14 @@ class AddressRates:
         return bucket
 
 
+def _decisive(limits: Mapping[str, int]) -> int:
+    """Return the limit of an address: its own, before those of host names; of several the lowest."""
+    if len(limits) == 1:
+        return next(iter(limits.values()))
+    own = [limit for name, limit in limits.items() if is_address(name)]
+    return min(own or limits.values())
+
+
 def plain_host(host: str) -> str:
     """Return an address in its one form: an IPv4 address that came in one of IPv6 is the IPv4 address."""
     try:
@@ -214,26 +271,6 @@ def plain_host(host: str) -> str:
         return host
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)
-
-
-async def address_of(host: str) -> str | None:
-    """Return a host's first address, as Kafka takes it; None where it has none or is not found in time."""
-    if is_address(host):
-        return plain_host(host)
-    try:
-        async with asyncio.timeout(RESOLVE_WITHIN_S):
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, ValueError, TimeoutError):  # a name of odd characters is a ValueError
-        return None
-    return plain_host(str(found[0][4][0]))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def has_names(text: str) -> bool:

@@ -6,6 +6,7 @@
 | `records` | `RECORD_THREADS` | compressed or old batches of clients, opened and checked |
 | `long-records` | one | batches of clients that take long to compress with their topic's codec and level |
 | `logins` | `LOGIN_THREADS` | logins by Kerberos, and the tokens by which this broker logs in at others |
+| `names` | `NAME_THREADS` | host names that are looked up, each until the system's resolver answers |
 | `log-cleaner` | `log.cleaner.threads`, at most `MOST_CLEANER_THREADS` | compaction |
 | `log-recovery` | `num.recovery.threads.per.data.dir` of each directory | logs after a crash, at start |
 | `log-closing` | the same number | snapshots and indexes of closed logs, at the end |
@@ -20,6 +21,7 @@ the loop would wait for it.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +30,7 @@ from typing import Final, ParamSpec, TypeVar
 
 RECORD_THREADS: Final = 2
 LOGIN_THREADS: Final = 2
+NAME_THREADS: Final = 4
 MOST_CLEANER_THREADS: Final = 64
 
 P = ParamSpec("P")
@@ -98,6 +101,20 @@ class LoginThreads:
     def close(self) -> None:
         """Take no more work; work that waits is dropped."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+_NAMES: Final = ThreadPoolExecutor(NAME_THREADS, "names")
+"""Of the process: a resolver that hangs holds these threads, and not those of the disk."""
+
+
+async def look_up(host: str) -> list[str]:
+    """Return the addresses of a host, as the system's resolver has them. Raises OSError and ValueError.
+
+    It may wait long, for the resolver and for a thread: the caller limits it.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(_NAMES, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    return [str(address[0]) for *_, address in found]
 
 
 class CleanerThreads:
