@@ -187,6 +187,49 @@ def test_all_listeners_that_others_reach_are_named_in_one_warning() -> None:
     assert [one.partition(" can")[0] for one in loaded.warnings] == ["B://10.0.0.1:3, C://0.0.0.0:4"]
 
 
+OF_BROKERS = {
+    "zookeeper.connect": "elsewhere:2181",
+    "listeners": "CLIENTS://127.0.0.1:9092,BROKERS://127.0.0.1:9093",
+    "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+    "inter.broker.listener.name": "BROKERS",
+    "inter.broker.networks": "10.0.0.0/24",
+}
+SHARED = {"zookeeper.connect": "elsewhere:2181", "inter.broker.networks": "10.0.0.0/24"}
+ACLS = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        (
+            OF_BROKERS,
+            "inter.broker.networks lets every client in 10.0.0.0/24 act as a broker on "
+            "CLIENTS://127.0.0.1:9092, too: take it out once all brokers use the listener BROKERS",
+        ),
+        (
+            SHARED,
+            "inter.broker.networks lets every client in 10.0.0.0/24 act as a broker: a listener for brokers "
+            "alone (inter.broker.listener.name) or authorizer.class.name keeps clients out",
+        ),
+        (
+            {**SHARED, **ACLS},
+            "inter.broker.networks has no effect with authorizer.class.name, which decides",
+        ),
+        (
+            {"inter.broker.networks": "10.0.0.0/24"},
+            "inter.broker.networks has no effect without zookeeper.connect",
+        ),
+        ({**OF_BROKERS, "inter.broker.networks": ""}, None),
+    ],
+)
+def test_networks_whose_clients_may_act_as_brokers_are_named_in_one_warning(
+    settings: dict[str, str], warning: str | None
+) -> None:
+    loaded = load_broker_config(None, {}, settings)
+
+    assert [text for text in loaded.warnings if "networks" in text] == ([warning] if warning else [])
+
+
 def test_ipv6_addresses_are_understood() -> None:
     settings = {
         "listeners": "PLAINTEXT://[::1]:9092,INSIDE://[::]:9093",

@@ -39,6 +39,12 @@ NOT_THERE = "this protection is not there yet"
             "7",
             "only TLS, logins and connection limits differ by listener (in lower case)",
         ),
+        (
+            "java.security.auth.login.config",
+            "/etc/kafka/jaas.conf",
+            "logins are not read from a JAAS file: each module of its section KafkaServer, or "
+            "<listener>.KafkaServer, goes into listener.name.<listener>.<mechanism>.sasl.jaas.config",
+        ),
         ("zookeeper.set.acl", "false", None),
         ("security.providers", "", NOT_THERE),
     ],

@@ -70,7 +70,13 @@ def load_broker_config(
     return Loaded(
         config,
         explicit,
-        (*warnings, *_unused(config), *_exposure(config), *_idle_authorization(config, explicit)),
+        (
+            *warnings,
+            *_unused(config),
+            *_exposure(config),
+            *_rights_by_address(config),
+            *_idle_authorization(config, explicit),
+        ),
     )
 
 
@@ -120,6 +126,30 @@ def _exposure(config: BrokerConfig) -> list[str]:
     return [
         f"{', '.join(reached)} can be reached from other machines without a login: everyone there may read, "
         "write and delete all topics (--listen 127.0.0.1:9092 keeps them out)"
+    ]
+
+
+def _rights_by_address(config: BrokerConfig) -> list[str]:
+    """Warn of networks whose clients may act as brokers: also on listeners for clients, while brokers move.
+
+    Which brokers have not moved yet cannot be known: they have both listeners, and connect to either.
+    """
+    networks, is_alone = config.inter_broker_networks, config.zookeeper_connect is None
+    if not networks:
+        return []
+    if config.authorizer_class_name or is_alone:
+        why = "without zookeeper.connect" if is_alone else "with authorizer.class.name, which decides"
+        return [f"inter.broker.networks has no effect {why}"]
+    of_brokers = {config.interbroker_listener, config.controller_listener}
+    others = [str(listener) for listener in config.parsed_listeners if listener.name not in of_brokers]
+    if config.has_listener_of_brokers and others:
+        return [
+            f"inter.broker.networks lets every client in {networks} act as a broker on {', '.join(others)}, "
+            f"too: take it out once all brokers use the listener {config.interbroker_listener}"
+        ]
+    return [
+        f"inter.broker.networks lets every client in {networks} act as a broker: a listener for brokers alone "
+        "(inter.broker.listener.name) or authorizer.class.name keeps clients out"
     ]
 
 

@@ -93,7 +93,8 @@ def login_module(config: BrokerConfig, listener: Listener, mechanism: str) -> Lo
     if text is None and mechanism in _WITHOUT_LINE:
         return LoginModule(wanted, "required", {})
     if text is None:
-        raise ConfigError(key, f"must be set: {mechanism} takes its {_TAKEN.get(mechanism, 'users')} from it")
+        taken = f"{mechanism} takes its {_TAKEN.get(mechanism, 'users')} from it"
+        raise ConfigError(key, f"must be set: {taken}, not from a JAAS file with a section KafkaServer")
     try:
         module = parse_one_module(text)
     except JaasError as error:

@@ -36,6 +36,8 @@ IGNORED: Mapping[str, str] = {
     "controller.message.queue.size": "the controller's queues are unbounded: one broker cannot block it",
     "zookeeper.sync.time.ms": "it applied to consumers that kept offsets in ZooKeeper",
     "zookeeper.clientCnxnSocket": "the ZooKeeper client is not Java's",
+    "java.security.auth.login.config": "logins are not read from a JAAS file: each module of its section "
+    "KafkaServer, or <listener>.KafkaServer, goes into listener.name.<listener>.<mechanism>.sasl.jaas.config",
     "kafka.metrics.reporters": _METRICS,
     "kafka.metrics.polling.interval.secs": _METRICS,
     "metric.reporters": _METRICS,
