@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.config.tls import TlsSettings
@@ -38,7 +39,7 @@ class TlsOfListeners:
         """Read what the listeners need. Raises ConfigError."""
         self._config = config
         for name in sorted(_names(config)):
-            self._stamps[name] = _stamp(config.of_listener(name))
+            self._stamps[name] = _stamp(_files(config.of_listener(name)))
             self._listeners[name] = _made(config, name)
 
     def of(self, listener: str) -> ListenerTls | None:
@@ -69,7 +70,7 @@ class TlsOfListeners:
             self._add(name, config)
 
     def _add(self, name: str, config: BrokerConfig) -> None:
-        self._stamps[name] = _stamp(config.of_listener(name))
+        self._stamps[name] = _stamp(_files(config.of_listener(name)))
         try:
             self._listeners[name] = _made(config, name)
         except ConfigError as error:
@@ -88,16 +89,16 @@ class TlsOfListeners:
         }
 
     def read_changed_files(self) -> None:
-        """Use the stores whose files have changed since they were read."""
+        """Use the stores whose files have changed since they were read: two calls of `stat` per listener."""
         if self._config is None:
             return
         for name, tls in self._listeners.items():
-            own = self._config.of_listener(name)
-            if _stamp(own) != self._stamps[name]:
-                self._replace(name, tls, own)
+            present = self._stamps[name]
+            if _stamp([path for path, *_ in present]) != present:
+                self._replace(name, tls, self._config.of_listener(name))
 
     def _replace(self, name: str, tls: ListenerTls, config: BrokerConfig) -> None:
-        self._stamps[name] = _stamp(config)  # before reading: a later change is seen
+        self._stamps[name] = _stamp(_files(config))  # before reading: a later change is seen
         try:
             tls.take(tls.replacement(config))
         except ConfigError as error:
@@ -126,14 +127,17 @@ def _settings(config: BrokerConfig) -> tuple[Any, ...]:
     return tuple(getattr(config, field) for field in TlsSettings.__annotations__)
 
 
-def _stamp(config: BrokerConfig) -> Stamp:
+def _files(config: BrokerConfig) -> list[str]:
+    return [path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path is not None]
+
+
+def _stamp(paths: Iterable[str]) -> Stamp:
     found = []
-    for path in (config.ssl_keystore_location, config.ssl_truststore_location):
-        if path is not None:
-            try:
-                status = os.stat(path)
-            except OSError:
-                found.append((path, 0, 0, 0))
-            else:
-                found.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            found.append((path, 0, 0, 0))
+        else:
+            found.append((path, status.st_mtime_ns, status.st_size, status.st_ino))
     return tuple(found)
