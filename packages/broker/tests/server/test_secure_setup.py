@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from ottla.broker.config import ConfigError, load_broker_config
-from ottla.broker.server.secure_setup import SecureFiles, introduction, prepare, secured_flags
+from ottla.broker.controller.testing import run_in_virtual_time
+from ottla.broker.server.secure_files import SecureFiles, keep_valid, renew
+from ottla.broker.server.secure_setup import introduction, prepare, secured_flags
 from ottla.client.config import ClientConfig
 from ottla.client.profiles import read_profile, read_profiles
 from ottla.client.settings import from_properties
@@ -98,6 +104,79 @@ def test_a_certificate_that_does_not_serve_is_made_new_by_the_same_authority(
     assert after["ca.pem"] == before["ca.pem"]
     assert after["admin.password"] == before["admin.password"]
     handshake(files, "localhost")
+
+
+def test_a_broker_that_runs_beyond_the_end_of_its_certificate_has_a_valid_one_every_day(
+    tmp_path: Path,
+) -> None:
+    setup = prepare(tmp_path / "data", ["a.example.com"])
+    files, began_ms = setup.files, int((time.time() + 650 * 86_400) * 1_000)  # 170 days before its end
+    left_days: list[float] = []
+    made: set[int] = set()
+
+    async def on_this_thread(work: Callable[..., bool], *arguments: object) -> bool:
+        return work(*arguments)
+
+    async def months() -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+
+        def now_ms() -> int:
+            return began_ms + int((loop.time() - began_s) * 1_000)
+
+        keeping = loop.create_task(keep_valid(files, now_ms, on_this_thread))
+        for _ in range(190):
+            await asyncio.sleep(24 * 3_600)
+            certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+            made.add(certificate.serial_number)
+            left_days.append((certificate.not_valid_after_utc.timestamp() * 1_000 - now_ms()) / 86_400_000)
+        keeping.cancel()
+
+    run_in_virtual_time(months())
+
+    assert min(left_days) > 29
+    assert len(made) == 2
+    names = x509.load_pem_x509_certificate(files.certificate.read_bytes()).extensions
+    found = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "a.example.com" in found.get_values_for_type(x509.DNSName)
+
+
+def test_the_last_certificate_ends_with_its_authority_which_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = prepare(tmp_path / "data", []).files
+    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
+    ends_ms = int(authority.not_valid_after_utc.timestamp() * 1_000)
+    month_ms = 30 * 86_400_000
+
+    assert renew(files, ends_ms - 2 * month_ms)
+    last = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    assert last.not_valid_after_utc == authority.not_valid_after_utc
+    assert not renew(files, ends_ms - month_ms - 1)
+    assert not caplog.records
+    assert not renew(files, ends_ms - month_ms + 1), "another one would not last longer"
+
+    assert [record.message for record in caplog.records] == ["local authority ends"]
+
+
+def test_a_renewal_without_the_key_of_the_authority_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = prepare(tmp_path / "data", [])
+    setup.files.authority_key.unlink()
+
+    async def on_this_thread(work: Callable[..., bool], *arguments: object) -> bool:
+        return work(*arguments)
+
+    async def hours() -> None:
+        at_the_end_ms = json.loads(setup.files.facts.read_text())["ends_ms"]
+        keeping = asyncio.ensure_future(keep_valid(setup.files, lambda: at_the_end_ms, on_this_thread))
+        await asyncio.sleep(2.5 * 3_600)
+        keeping.cancel()
+
+    run_in_virtual_time(hours())
+
+    assert [record.message for record in caplog.records] == ["certificate not renewed"] * 2
 
 
 def test_the_settings_are_those_of_a_broker_that_asks_everyone(tmp_path: Path) -> None:

@@ -332,17 +332,22 @@ async def _serve(
         if console is not None:
             await console.start(running.address)
             stack.callback(console.end)
-        await _until_stopped(running, stopping)
+        await _until_stopped(running, stopping, setup)
 
 
-async def _until_stopped(running: Broker, stopping: asyncio.Event) -> None:
-    """Wait for a signal, or for the failure of the broker."""
+async def _until_stopped(running: Broker, stopping: asyncio.Event, setup: SecureSetup | None) -> None:
+    """Wait for a signal, or for the failure of the broker; meanwhile keep its certificate valid."""
     import asyncio
 
     async with asyncio.TaskGroup() as tasks:
-        serving = tasks.create_task(running.serve_forever())
+        lasting = [tasks.create_task(running.serve_forever())]
+        if setup is not None:
+            from ottla.broker.server.secure_files import keep_valid
+
+            lasting.append(tasks.create_task(keep_valid(setup.files)))
         await stopping.wait()
-        serving.cancel()
+        for task in lasting:
+            task.cancel()
 
 
 def _print_tasks() -> None:

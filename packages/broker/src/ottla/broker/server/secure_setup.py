@@ -7,26 +7,28 @@ other. Both are super users. A later start reads it all; files with secrets are 
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.cluster.client_entities import ClientEntities
 from ottla.broker.cluster.scram_credentials import alter_credentials, read_credentials
 from ottla.broker.config import BrokerConfig, load_broker_config
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
+from ottla.broker.server.secure_files import SecureFiles as SecureFiles
+from ottla.broker.server.secure_files import (
+    is_certificate_good,
+    make_authority,
+    make_certificate,
+    own_hosts,
+    read_secret,
+    write,
+)
 from ottla.client.config_definition import ConfigError
 from ottla.client.environment import nonce, now_ms, random_bytes
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate, GeneralName
-
     from ottla.client.profiles import Profile, SecretSource
     from ottla.zookeeper.session import Session
 
@@ -36,60 +38,9 @@ BROKER: Final = "broker"
 MECHANISM: Final = "SCRAM-SHA-512"
 LISTENER: Final = "SASL_SSL"
 
-_AUTHORITY_DAYS: Final = 3_650
-_CERTIFICATE_DAYS: Final = 820
-"""Less than the 825 beyond which scanners and browsers refuse a certificate."""
-_RENEW_DAYS: Final = 30
-"""A start makes a new certificate if the present one ends sooner."""
-_DAY_MS: Final = 24 * 3_600 * 1_000
 _LOCAL: Final = "local"
 """The name of the administrator's profile, unless it belongs to another broker."""
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-class SecureFiles(NamedTuple):
-    """The files of the directory `secure`."""
-
-    directory: Path
-
-    @property
-    def authority(self) -> Path:
-        """The authority's certificate, for clients to trust."""
-        return self.directory / "ca.pem"
-
-    @property
-    def authority_key(self) -> Path:
-        """The authority's key."""
-        return self.directory / "ca.key"
-
-    @property
-    def certificate(self) -> Path:
-        """The broker's key and certificate."""
-        return self.directory / "broker.pem"
-
-    @property
-    def facts(self) -> Path:
-        """The hosts and the end of the broker's certificate, as JSON."""
-        return self.directory / "broker.json"
-
-    @property
-    def java_properties(self) -> Path:
-        """The settings by which Java's clients and tools log in as the administrator."""
-        return self.directory / "java.properties"
-
-    @property
-    def librdkafka_properties(self) -> Path:
-        """The same under librdkafka's names."""
-        return self.directory / "librdkafka.properties"
-
-    @property
-    def token_key(self) -> Path:
-        """The secret by which the passwords of delegation tokens are made."""
-        return self.directory / "delegation-tokens.key"
-
-    def password(self, user: str) -> Path:
-        """The password of a user."""
-        return self.directory / f"{user}.password"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,137 +113,14 @@ def prepare(data_dir: Path, hosts: list[str]) -> SecureSetup:
     files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     is_new = not files.authority_key.exists()
     if is_new:
-        _make_authority(files)
+        make_authority(files)
     for path in (files.password(ADMIN), files.password(BROKER), files.token_key):
         if not path.exists():
-            _write(path, f"{nonce()}\n")
-    names = sorted({*_own_hosts(), *hosts})
-    if is_new or not _is_certificate_good(files, names):
-        _make_certificate(files, names)
+            write(path, f"{nonce()}\n")
+    names = sorted({*own_hosts(), *hosts})
+    if is_new or not is_certificate_good(files, names, now_ms()):
+        make_certificate(files, names, now_ms())
     return SecureSetup(files, is_new)
-
-
-def read_secret(path: Path) -> str:
-    """Return the first line of a file."""
-    return path.read_text(encoding="utf-8").strip()
-
-
-def _write(path: Path, text: str) -> None:
-    from ottla.client.profiles import write_private  # 10 ms of imports, which later starts do without
-
-    write_private(path, text)
-
-
-def _own_hosts() -> set[str]:
-    return {"localhost", "127.0.0.1", "::1", socket.gethostname()}
-
-
-def _is_certificate_good(files: SecureFiles, hosts: list[str]) -> bool:
-    """Return whether the certificate is for the hosts, and lasts. Parsing it would cost a start 0.1 s."""
-    try:
-        facts = json.loads(files.facts.read_text(encoding="utf-8"))
-        lasts = facts["ends_ms"] - now_ms() > _RENEW_DAYS * _DAY_MS
-        return files.certificate.exists() and lasts and set(hosts) <= set(facts["hosts"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-# ---- certificates
-
-
-def _make_authority(files: SecureFiles) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    key = _new_key()
-    certificate = _signed(
-        "Ottla local authority", key, key, None, _AUTHORITY_DAYS,
-        (x509.BasicConstraints(ca=True, path_length=0), True),
-        (_usage(signs_certificates=True), True),
-    )  # fmt: skip
-    _write(files.authority, certificate.public_bytes(Encoding.PEM).decode())
-    files.authority.chmod(0o644)
-    _write(files.authority_key, _pem(key))  # the last: it shows that the others are there
-
-
-def _make_certificate(files: SecureFiles, hosts: list[str]) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
-    authority_key: Any = load_pem_private_key(files.authority_key.read_bytes(), None)
-    key = _new_key()
-    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    certificate = _signed(
-        "Ottla broker", key, authority_key, authority, _CERTIFICATE_DAYS,
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_usage(signs_certificates=False), True),
-        (x509.ExtendedKeyUsage(purposes), False),
-        (x509.SubjectAlternativeName([_alternative(host) for host in hosts]), False),
-    )  # fmt: skip
-    _write(files.certificate, _pem(key) + certificate.public_bytes(Encoding.PEM).decode())
-    ends_ms = int(certificate.not_valid_after_utc.timestamp() * 1_000)
-    _write(files.facts, json.dumps({"hosts": hosts, "ends_ms": ends_ms}))
-
-
-def _signed(
-    name: str,
-    key: EllipticCurvePrivateKey,
-    signing_key: EllipticCurvePrivateKey,
-    issuer: Certificate | None,
-    days: int,
-    *extensions: tuple[Any, bool],
-) -> Certificate:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.x509.oid import NameOID
-
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.fromtimestamp(now_ms() / 1_000, UTC)
-    builder = (
-        x509.CertificateBuilder(subject if issuer is None else issuer.subject, subject, key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))  # clocks of clients may be late
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), False)
-    )
-    for extension, is_critical in extensions:
-        builder = builder.add_extension(extension, is_critical)
-    return builder.sign(signing_key, SHA256())
-
-
-def _usage(*, signs_certificates: bool) -> Any:
-    from cryptography.x509 import KeyUsage
-
-    return KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
-        encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-
-
-def _alternative(host: str) -> GeneralName:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _new_key() -> EllipticCurvePrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-
-    return generate_private_key(SECP256R1())
-
-
-def _pem(key: EllipticCurvePrivateKey) -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    written: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return written.decode()
 
 
 # ---- the command
@@ -422,7 +250,7 @@ def _written_properties(setup: SecureSetup, servers: str) -> str:
             (files.librdkafka_properties, lines),
         ):
             if not path.exists() or path.read_text(encoding="utf-8") != text:
-                _write(path, text)
+                write(path, text)
     except OSError as error:
         return f"No properties were written into {files.directory}: {error.strerror}\n"
     return ""
