@@ -16,6 +16,7 @@ from ottla.broker.api import alter_configs, incremental_alter_configs
 from ottla.broker.api.describe_configs import BROKER as BROKER_TYPE
 from ottla.broker.api.incremental_alter_configs import DELETE, SET
 from ottla.broker.api.testing import FakeSession
+from ottla.broker.cluster.registration import StartupRefused
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.broker.requests.context import RequestContext
@@ -48,6 +49,24 @@ KEY = "advertised.listeners"
 async def coordinator() -> AsyncIterator[EmbeddedCoordinator]:
     async with EmbeddedCoordinator() as coordinator:
         yield coordinator
+
+
+async def test_a_broker_is_not_advertised_where_another_one_is(
+    coordinator: EmbeddedCoordinator, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(BOUND_S), broker_on(coordinator, tmp_path, 1) as first:
+        there = f"PLAINTEXT://127.0.0.1:{first.port}"
+        with pytest.raises(StartupRefused) as refused:
+            async with broker_on(coordinator, tmp_path, 2, **{KEY: there}):
+                pass
+        assert str(refused.value).startswith(
+            f"Configured end points 127.0.0.1:{first.port} in advertised listeners are already registered by "
+            "broker 1: "
+        )
+
+        async with broker_on(coordinator, tmp_path, 2) as second, Admin(second.address) as admin:
+            with pytest.raises(InvalidConfig, match=f"has 127.0.0.1:{first.port}, already registered by b"):
+                await admin.configs.alter(BROKER, "2", {KEY: there})
 
 
 def broker_on(coordinator: EmbeddedCoordinator, directory: Path, broker_id: int, **more: str) -> Broker:

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.log.files.file_system import Files, write_atomically
 from ottla.zookeeper import paths
+from ottla.zookeeper.errors import MalformedZnode
 from ottla.zookeeper.session import (
     NULL,
     BadVersion,
@@ -160,6 +161,23 @@ class Registration:
         _log.info("registered", extra={"broker": self._broker_id, "broker_epoch": epoch})
         return epoch
 
+    async def check_addresses(self) -> None:
+        """Check that no other broker is registered at an address of this one, as Kafka does at its start.
+
+        Raises StartupRefused, and ZooKeeperError.
+        """
+        others = [int(name) for name in await self._session.children(paths.BROKER_IDS) if name.isdigit()]
+        for broker_id in sorted(set(others) - {self._broker_id}):
+            with suppress(NoNode, MalformedZnode):
+                data, _ = await self._session.get(paths.broker(broker_id))
+                registered = BrokerRegistration.decode(broker_id, data).endpoints
+                if taken := taken_addresses(self.endpoints, registered):
+                    raise StartupRefused(
+                        f"Configured end points {taken} in advertised listeners are already registered by "
+                        f"broker {broker_id}: give this one other addresses, or wait one session timeout if "
+                        "that one has just died"
+                    )
+
     async def move_to(self, config: BrokerConfig, endpoints: tuple[Endpoint, ...]) -> None:
         """Register other endpoints: in the znode of the present session, which keeps its broker epoch."""
         self._config = config
@@ -243,6 +261,22 @@ class Registration:
             except OSError as error:
                 # A start after a kill then waits until this session expires.
                 _log.warning("session not remembered", extra={"reason": str(error)})
+
+
+class At(Protocol):
+    """An address of a broker."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+def taken_addresses(own: Iterable[At], others: Iterable[At]) -> str:
+    """Return the addresses of a broker that are another's, too, separated by commas."""
+    taken = {(found.host, found.port) for found in others}
+    return ",".join(f"{found.host}:{found.port}" for found in own if (found.host, found.port) in taken)
 
 
 async def _delete_quietly(bound: Operations, path: str, version: int) -> None:

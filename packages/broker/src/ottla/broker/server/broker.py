@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ottla.broker.api.services import Services
+    from ottla.broker.cluster.metadata import KnownBroker
     from ottla.broker.cluster.zookeeper_access import ZooKeeperAccess
     from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller_context import LiveBroker
@@ -177,19 +178,22 @@ class Broker:
         await enter(services.verification)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
-        self.listeners = BrokerListeners(self._server, self.tls, self._open_logins, logins)
+        self.listeners = BrokerListeners(self._server, self.tls, self._open_logins, logins, self._others)
         await self.listeners.bind(services.config)
         if self.config.zookeeper_connect is not None:  # a coordinator of this process sleeps with it
             now_ms = self.environment.clock.monotonic_ms
             lease = SessionLease(session, self.broker_id, self._server.lease, now_ms)
             # Before the broker is registered: from then on it may be asked, and may sleep.
             scheduler.lasting(lease.run(), "session-lease")
-        self._join_cluster(session, control)
+        await self._join_cluster(session, control)
         await self._until_known()
         self._schedule(scheduler, services)
         self._full_directories.schedule(scheduler)
         await self._metrics_endpoint(scheduler)
         self._stack.push_async_callback(self._hand_over)
+
+    def _others(self) -> list[KnownBroker]:
+        return [broker for broker in self.services.metadata.brokers if broker.id != self.broker_id]
 
     def _start_tls(self, services: Services) -> None:
         """Read certificates with the settings that were altered before this start, and follow changes."""
@@ -388,7 +392,7 @@ class Broker:
 
     # ---- joining the cluster
 
-    def _join_cluster(self, session: Session, control: BackgroundTasks) -> None:
+    async def _join_cluster(self, session: Session, control: BackgroundTasks) -> None:
         services = self.services
         self._registration = Registration(
             session,
@@ -399,6 +403,7 @@ class Broker:
             data_dirs=self._data_dirs,
             files=self._files,
         )
+        await retrying(self._registration.check_addresses)
         self.parts.peers.configure(services.config)
         services.configs.on_broker_change.append(self._server.set_limits)
         services.configs.checks.insert(0, self.listeners.check)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.cluster.registration import StartupRefused
+from ottla.broker.cluster.registration import StartupRefused, taken_addresses
 from ottla.broker.config import ConfigError
 from ottla.broker.config.keys import parse_listener_key
 from ottla.broker.config.listeners import Listener, advertised_host
@@ -16,6 +16,7 @@ from ottla.zookeeper.errors import ZooKeeperError
 from ottla.zookeeper.znodes import Endpoint
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import KnownBroker
     from ottla.broker.config import BrokerConfig
     from ottla.broker.network.listener import Server
     from ottla.broker.security.tls.listeners import TlsOfListeners
@@ -39,8 +40,10 @@ class BrokerListeners:
         tls: TlsOfListeners,
         open_logins: Callable[[], Awaitable[BrokerLogins]],
         logins: BrokerLogins | None = None,
+        other_brokers: Callable[[], Iterable[KnownBroker]] = tuple,
     ) -> None:
         """`logins` have the settings of the start; without any, the first listener with logins opens them."""
+        self._other_brokers = other_brokers
         self._server = server
         self._tls = tls
         self._open_logins = open_logins
@@ -108,10 +111,23 @@ class BrokerListeners:
     def check(self, config: BrokerConfig) -> None:
         """Check whether a running broker may take these settings. Raises ConfigError."""
         check_change_of_listeners(self._config, config)
+        self._check_are_free_elsewhere(config)
         taken = {port for _, port in self._bound.values()}
         for listener in config.parsed_listeners:
             if listener not in self._bound and listener.port and listener.port not in taken:
                 self._check_is_free(listener)
+
+    def _check_are_free_elsewhere(self, config: BrokerConfig) -> None:
+        """Refuse addresses at which another live broker is registered, as a start does."""
+        wanted = config.parsed_advertised_listeners
+        if wanted == self._config.parsed_advertised_listeners:
+            return
+        own = [Endpoint(listener.name, advertised_host(listener), listener.port) for listener in wanted]
+        for broker in self._other_brokers():
+            if taken := taken_addresses(own, broker.endpoints.values()):
+                raise ConfigError(
+                    "advertised.listeners", f"has {taken}, already registered by broker {broker.id}"
+                )
 
     def _check_is_free(self, listener: Listener) -> None:
         try:
