@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ottla.broker.config import BrokerConfig, keys_of
-from ottla.broker.runtime.threads import IoThreads
+from ottla.broker.runtime.threads import TOKEN_THREADS, IoThreads, LoginThreads
 
 
 async def at_once(count: int) -> int:
@@ -46,6 +46,18 @@ async def test_work_that_waits_when_the_number_changes_is_done() -> None:
     go_on.set()
 
     assert await asyncio.gather(*waiting) == [True] * 3
+
+
+async def test_a_server_of_tokens_that_hangs_stops_no_login() -> None:
+    threads, go_on = LoginThreads(), threading.Event()
+    hanging = [asyncio.ensure_future(threads.fetch(lambda: go_on.wait(60))) for _ in range(3 * TOKEN_THREADS)]
+    await asyncio.sleep(0)
+
+    assert await asyncio.wait_for(threads.run(lambda: "logged in"), 30) == "logged in"
+
+    go_on.set()
+    assert all(await asyncio.gather(*hanging))
+    threads.close()
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ async def handle(
 async def _unknown_hosts(
     services: Needs, request: AlterClientQuotasRequest, context: RequestContext
 ) -> frozenset[str]:
-    """Return the names of hosts in a request that have no address: looked up together, for each takes time."""
+    """Return the hosts in a request that have no address: looked up together, for each takes time."""
     hosts: set[str] = set()
     async for entry in context.paced(request.entries):
         hosts.update(of.entity_name for of in entry.entity if of.entity_type == IP and of.entity_name)

@@ -35,8 +35,9 @@ async def handle(
         )
     is_raw = login.takes_raw_tokens
     try:
-        work = login.begin(bytes(request.auth_bytes))
-        evaluation = await login.rules.run(work) if login.blocks else work()
+        token = bytes(request.auth_bytes)
+        work = login.begin(token)
+        evaluation = await login.rules.run(work) if login.may_block(token) else work()
         answer = login.finish(evaluation, may_log_in_again=context.api_version > 0 and not is_raw)
     except LoginInterrupted as error:
         await end_login(login, context)

@@ -99,7 +99,10 @@ class DelegationTokens:
         return hmac.digest(self._key, token_id.encode("utf-8", "surrogatepass"), "sha512")
 
     def find(self, kind: ScramHash, token_id: str) -> ScramUser | None:
-        """Return the owner of a token that is not over, with the credential of the token."""
+        """Return the owner of a token that is not over, with the credential of the token.
+
+        It is called on threads, because the first login by a token takes milliseconds.
+        """
         token = self._tokens.get(token_id)
         if token is None or self._is_over(token):
             return None
@@ -108,7 +111,8 @@ class DelegationTokens:
             password = base64.b64encode(self.secret_of(token_id)).decode()
             salt = self._environment.random.randbytes(24)
             credential = ScramCredential.from_password(kind, password, salt)
-            self._credentials[token_id, kind.name] = credential
+            if token_id in self._tokens:  # else it was removed meanwhile
+                self._credentials[token_id, kind.name] = credential
         name = token.owner.partition(":")[2]
         return ScramUser(credential, Identity(name, token.expires_at_ms, is_of_delegation_token=True))
 

@@ -148,8 +148,8 @@ def _rights_by_address(config: BrokerConfig) -> list[str]:
             f"too: take it out once all brokers use the listener {config.interbroker_listener}"
         ]
     return [
-        f"inter.broker.networks lets every client in {networks} act as a broker: a listener for brokers alone "
-        "(inter.broker.listener.name) or authorizer.class.name keeps clients out"
+        f"inter.broker.networks lets every client in {networks} act as a broker: a listener for brokers "
+        "alone (inter.broker.listener.name) or authorizer.class.name keeps clients out"
     ]
 
 

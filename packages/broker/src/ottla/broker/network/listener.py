@@ -182,7 +182,7 @@ class Server:
         self._listening.pop((name, address)).close()
 
     def close_connections(self, name: str) -> None:
-        """Close the connections of a listener that was removed, in turns, once their responses are written."""
+        """Close the connections of a removed listener, in turns, once their responses are written."""
         closing = self._shared.closing
         for connection in self.connections.all():
             if connection.session.listener_name == name:

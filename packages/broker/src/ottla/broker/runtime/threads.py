@@ -5,8 +5,9 @@
 | `io` | `num.io.threads` | flushes, deletions, truncations, reads that miss the page cache, checkpoints |
 | `records` | `RECORD_THREADS` | compressed or old batches of clients, opened and checked |
 | `long-records` | one | batches of clients that take long to compress with their topic's codec and level |
-| `logins` | `LOGIN_THREADS` | logins by Kerberos, and the tokens by which this broker logs in at others |
-| `names` | `NAME_THREADS` | host names that are looked up, each until the system's resolver answers |
+| `logins` | `LOGIN_THREADS` | logins by Kerberos, and the passwords of delegation tokens |
+| `tokens` | `TOKEN_THREADS` | tokens of OAUTHBEARER for this broker, and the keys that sign others |
+| `names` | `NAME_THREADS` | host names that are looked up, each until the resolver answers |
 | `log-cleaner` | `log.cleaner.threads`, at most `MOST_CLEANER_THREADS` | compaction |
 | `log-recovery` | `num.recovery.threads.per.data.dir` of each directory | logs after a crash, at start |
 | `log-closing` | the same number | snapshots and indexes of closed logs, at the end |
@@ -30,6 +31,9 @@ from typing import Final, ParamSpec, TypeVar
 
 RECORD_THREADS: Final = 2
 LOGIN_THREADS: Final = 2
+MOST_LOGINS: Final = 1_000
+"""Logins on the threads and in line: a few seconds of work, less than a client waits."""
+TOKEN_THREADS: Final = 2
 NAME_THREADS: Final = 4
 MOST_CLEANER_THREADS: Final = 64
 
@@ -84,23 +88,41 @@ class RecordThreads:
         self._long.shutdown(wait=False, cancel_futures=True)
 
 
+class TooManyLogins(Exception):
+    """So many logins wait for a thread that another one would wait too long."""
+
+
 class LoginThreads:
     """The threads of logins that may block: the Kerberos library reads keytabs and locks its replay cache.
 
     They are few, and no other work is on them: clients without a login reach them, and a flood of logins must
-    not keep a disk's work waiting.
+    not keep a disk's work waiting. Servers of tokens are asked on threads of their own: a server that hangs
+    stops no login by another mechanism.
     """
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(LOGIN_THREADS, "logins")
+        self._tokens = ThreadPoolExecutor(TOKEN_THREADS, "tokens")
+        self._count = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns on one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        """Return what the `work` of a login returns on one of the threads. Raises `TooManyLogins`."""
+        if self._count >= MOST_LOGINS:
+            raise TooManyLogins(f"{MOST_LOGINS} other logins wait for a thread")
+        self._count += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._count -= 1
+
+    async def fetch(self, work: Callable[[], T]) -> T:
+        """Return what `work` gets from a server of tokens or keys. Each listener waits for one at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokens, work)
 
     def close(self) -> None:
         """Take no more work; work that waits is dropped."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._tokens.shutdown(wait=False, cancel_futures=True)
 
 
 _NAMES: Final = ThreadPoolExecutor(NAME_THREADS, "names")
@@ -113,7 +135,9 @@ async def look_up(host: str) -> list[str]:
     It may wait long, for the resolver and for a thread: the caller limits it.
     """
     loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(_NAMES, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    found = await loop.run_in_executor(
+        _NAMES, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    )
     return [str(address[0]) for *_, address in found]
 
 

@@ -21,10 +21,10 @@ from ottla.broker.config.logins import (
 from ottla.broker.config.sasl import SaslSettings
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.log_lines import LimitedWarnings
-from ottla.broker.runtime.threads import LoginThreads
+from ottla.broker.runtime.threads import LoginThreads, TooManyLogins
 from ottla.broker.security.sasl.login import ListenerLogins, Login, LoginCounts
-from ottla.broker.security.sasl.mechanisms import PlainServer, PlainUsers
-from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramServer
+from ottla.broker.security.sasl.mechanisms import Evaluation, LoginInterrupted, PlainServer, PlainUsers
+from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramServer, names_token
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ottla.broker.security.sasl.broker_tokens import BrokerToken
     from ottla.broker.security.sasl.jwks import JwksKeys
     from ottla.broker.security.sasl.kerberos import ServiceKey
+    from ottla.broker.security.sasl.login import Work
     from ottla.broker.security.sasl.mechanisms import MakeMechanism
     from ottla.broker.security.sasl.scram import FindUser, ScramHash, ScramUser, UnknownUsers
     from ottla.client.jaas import LoginModule
@@ -117,6 +118,7 @@ class BrokerLogins:
     async def open(cls, services: Services, tasks: BackgroundTasks, metrics: Metrics) -> BrokerLogins:
         """Follow the users in ZooKeeper: they are read when the dynamic settings are loaded."""
         credentials, tokens = ScramCredentials(), services.delegation_tokens
+
         def find_user(kind: ScramHash, name: str, by_token: bool) -> ScramUser | None:
             if by_token:
                 return None if tokens is None else tokens.find(kind, name)
@@ -186,7 +188,7 @@ class BrokerLogins:
         await self._service_keys.load(kerberos, lambda name: _open_service_key(kerberos[name], threads))
         jwks = {name: _jwks_source(config, found) for name, found in those_with("OAUTHBEARER").items()}
         documents = {name: source for name, source in jwks.items() if source is not None}
-        await self._keys.load(documents, lambda name: _load_keys(documents[name]))
+        await self._keys.load(documents, lambda name: _load_keys(documents[name], threads))
         own = {}
         if config.sasl_mechanism_inter_broker_protocol == "OAUTHBEARER":
             for name in {config.interbroker_listener, config.controller_listener} & listeners.keys():
@@ -220,9 +222,20 @@ class BrokerLogins:
             failed_delay_ms=config.connection_failed_authentication_delay_ms,
             counts=self._counts[listener.name],
             warnings=LimitedWarnings(_log, sources.environment.clock.monotonic_ms),
-            run=sources.threads.run,
-            blocking=frozenset({"GSSAPI"}),
+            run=self._evaluated,
+            may_block=may_block,
         )
+
+    async def _evaluated(self, work: Work) -> Evaluation:
+        try:
+            return await self._sources.threads.run(work)
+        except TooManyLogins as error:  # the client may come again
+            return Evaluation(None, error=LoginInterrupted(str(error)))
+
+
+def may_block(mechanism: str, token: bytes) -> bool:
+    """Whether a login waits for a thread: Kerberos takes locks, and a token's password has to be hashed."""
+    return mechanism == "GSSAPI" or (mechanism in SCRAM_HASHES and names_token(token))
 
 
 class JwksSource(NamedTuple):
@@ -249,7 +262,7 @@ def _jwks_source(config: BrokerConfig, listener: Listener) -> JwksSource | None:
     )
 
 
-async def _load_keys(source: JwksSource) -> JwksKeys:
+async def _load_keys(source: JwksSource, threads: LoginThreads) -> JwksKeys:
     from ottla.broker.security.sasl.broker_tokens import Backoff
     from ottla.broker.security.sasl.jwks import BadJwks, JwksKeys, fetch_jwks
 
@@ -258,6 +271,7 @@ async def _load_keys(source: JwksSource) -> JwksKeys:
         source.refresh_ms / 1000,
         partial(fetch_jwks, cafile=source.cafile),
         Backoff(source.backoff_ms, source.backoff_max_ms),
+        threads.fetch,
     )
     try:
         await keys.load()
@@ -333,7 +347,7 @@ def _own_token(
         ),
         Backoff(own.sasl_login_retry_backoff_ms, own.sasl_login_retry_backoff_max_ms),
         environment,
-        threads.run,
+        threads.fetch,
     )
 
 

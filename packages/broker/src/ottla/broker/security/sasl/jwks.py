@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -107,12 +107,14 @@ class JwksKeys:
         refresh_s: float,
         fetch: Callable[[str], bytes] = fetch_jwks,
         backoff: Backoff = _NO_RETRY,
+        run: Callable[[Callable[[], KeysById]], Awaitable[KeysById]] = asyncio.to_thread,
     ) -> None:
-        """`backoff` says how a server is asked again that does not answer."""
+        """`backoff` says how a silent server is asked again; `run` calls `fetch` on a thread."""
         self._url = url
         self._refresh_s = refresh_s
         self._fetch = fetch
         self._backoff = backoff
+        self._run = run
         self._keys: KeysById = {}
         self._is_missing = asyncio.Event()
 
@@ -127,7 +129,7 @@ class JwksKeys:
         """Read the document on a thread. Raises `BadJwks`; the keys of before stay."""
         loop = asyncio.get_running_loop()
         self._keys = await retried(
-            lambda: loop.run_in_executor(None, lambda: keys_in(self._fetch(self._url))),
+            lambda: self._run(lambda: keys_in(self._fetch(self._url))),
             self._backoff,
             lambda: loop.time() * 1000,
             JwksUnavailable,

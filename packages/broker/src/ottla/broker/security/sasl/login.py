@@ -77,9 +77,9 @@ class ListenerLogins:
     warnings: LimitedWarnings
     """Where refused logins are logged."""
     run: Callable[[Work], Awaitable[Evaluation]] = at_once
-    """Runs the work of mechanisms that may block, on a thread."""
-    blocking: frozenset[str] = frozenset()
-    """The mechanisms that may block."""
+    """Runs the evaluation of tokens that may block, on a thread."""
+    may_block: Callable[[str, bytes], bool] = lambda mechanism, token: False
+    """Whether the evaluation of a mechanism's token may block, or takes long."""
 
     def replace_by(self, other: ListenerLogins) -> None:
         """Take the rules of other settings; the counts and the log stay."""
@@ -200,10 +200,9 @@ class Login:
 
     # ---- tokens
 
-    @property
-    def blocks(self) -> bool:
-        """Whether the work that `begin` returns may block."""
-        return self.mechanism_name in self.rules.blocking
+    def may_block(self, token: bytes) -> bool:
+        """Whether the work that `begin` returns for a token may block."""
+        return self.rules.may_block(self.mechanism_name, token)
 
     def take(self, token: bytes, *, may_log_in_again: bool = True) -> Answer:
         """Answer a token of a mechanism that does not block: `begin` and `finish` at once."""

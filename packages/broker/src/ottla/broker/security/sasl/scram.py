@@ -169,6 +169,11 @@ FindUser = Callable[[ScramHash, str, bool], ScramUser | None]
 """Returns a user by mechanism and name; the name is a delegation token's id where the last is true."""
 
 
+def names_token(message: bytes) -> bool:
+    """Whether a client's first message may name a delegation token, whose password has to be hashed."""
+    return b"tokenauth=true" in message.lower()
+
+
 class ScramServer:
     """One login by SCRAM: the client's name and nonce, then its proof."""
 

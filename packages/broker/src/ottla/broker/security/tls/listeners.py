@@ -128,7 +128,9 @@ def _settings(config: BrokerConfig) -> tuple[Any, ...]:
 
 
 def _files(config: BrokerConfig) -> list[str]:
-    return [path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path is not None]
+    return [
+        path for path in (config.ssl_keystore_location, config.ssl_truststore_location) if path is not None
+    ]
 
 
 def _stamp(paths: Iterable[str]) -> Stamp:
