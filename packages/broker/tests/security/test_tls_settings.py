@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -18,7 +20,13 @@ from cryptography.x509.oid import NameOID
 from ottla.broker.config import BrokerConfig, ConfigError, broker_config_from
 from ottla.broker.security.principal_mapping import NoRuleApplies, parse_rules, principal_name
 from ottla.broker.security.tls.certificates import MalformedCertificate, names_of
-from ottla.broker.security.tls.contexts import ListenerTls, check_names, read_stores, server_context
+from ottla.broker.security.tls.contexts import (
+    ListenerTls,
+    check_names,
+    read_stores,
+    server_context,
+)
+from ottla.broker.security.tls.listeners import TlsOfListeners
 from ottla.broker.security.tls.stores import read_key_store, read_trust_store
 from ottla.broker.security.tls.testing import Authority, common_name
 
@@ -321,3 +329,100 @@ def test_suites_without_authenticated_encryption_are_offered_only_where_they_are
 def suites_of(config: BrokerConfig) -> list[str]:
     ciphers = server_context(config, read_stores(config)).get_ciphers()
     return [cipher["name"] for cipher in ciphers if cipher["protocol"] == "TLSv1.2"]
+
+
+# ---- exchanged while a broker runs
+
+
+def pem_store(path: Path, name: str = "broker") -> str:
+    keys = AUTHORITY.sign(name)
+    path.write_text(keys.key_pem() + keys.chain_pem)
+    return str(path)
+
+
+class CountedRuns:
+    """Runs calls at once, after what a test does meanwhile, and counts them."""
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.count = 0
+        self._meanwhile = meanwhile
+
+    async def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.count += 1
+        made = call(*arguments)
+        self._meanwhile()
+        return made
+
+
+def tls_of(**values: str) -> BrokerConfig:
+    return settings(
+        listeners="SSL://127.0.0.1:9093", security_inter_broker_protocol="SSL", ssl_keystore_type="PEM",
+        ssl_truststore_type="PEM", ssl_truststore_certificates=AUTHORITY.pem, **values,
+    )  # fmt: skip
+
+
+def fingerprint_of(listeners: TlsOfListeners) -> str:
+    tls = listeners.of("SSL")
+    assert tls is not None
+    assert tls.stores.keys is not None
+    return tls.stores.keys.fingerprint
+
+
+async def test_changed_files_are_read_on_a_thread_and_unchanged_ones_not_at_all(tmp_path: Path) -> None:
+    store = tmp_path / "broker.pem"
+    listeners, runs = TlsOfListeners(), CountedRuns()
+    listeners.start(tls_of(ssl_keystore_location=pem_store(store)))
+    before = fingerprint_of(listeners)
+
+    await listeners.read_changed_files(runs.run)
+    assert runs.count == 0
+    pem_store(store)
+    await listeners.read_changed_files(runs.run)
+
+    assert runs.count == 1
+    assert fingerprint_of(listeners) != before
+
+
+async def test_files_that_are_read_while_other_settings_are_used_do_not_replace_them(tmp_path: Path) -> None:
+    store, other = tmp_path / "broker.pem", tmp_path / "other.pem"
+    listeners = TlsOfListeners()
+    listeners.start(tls_of(ssl_keystore_location=pem_store(store)))
+    changed = tls_of(ssl_keystore_location=pem_store(other))
+    runs = CountedRuns(lambda: listeners.configure(changed))
+    pem_store(store)
+
+    await listeners.read_changed_files(runs.run)
+
+    expected = read_key_store(changed)
+    assert expected is not None
+    assert fingerprint_of(listeners) == expected.fingerprint
+
+
+async def test_a_setting_of_another_kind_does_not_lose_files_that_are_read_meanwhile(tmp_path: Path) -> None:
+    store = tmp_path / "broker.pem"
+    config = tls_of(ssl_keystore_location=pem_store(store))
+    listeners = TlsOfListeners()
+    listeners.start(config)
+    before = fingerprint_of(listeners)
+    other = tls_of(ssl_keystore_location=str(store), num_partitions="7")
+    pem_store(store)
+
+    await listeners.read_changed_files(CountedRuns(lambda: listeners.configure(other)).run)
+
+    assert fingerprint_of(listeners) != before
+
+
+def test_what_was_checked_is_what_is_used(tmp_path: Path) -> None:
+    listeners, other = TlsOfListeners(), tmp_path / "other.pem"
+    listeners.start(tls_of(ssl_keystore_location=pem_store(tmp_path / "broker.pem")))
+    changed = tls_of(ssl_keystore_location=pem_store(other))
+    expected = read_key_store(changed)
+    assert expected is not None
+
+    listeners.check(changed)
+    status = other.stat()
+    other.write_bytes(b"x" * status.st_size)  # which would be seen if it was read a second time
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    listeners.configure(changed)
+
+    assert fingerprint_of(listeners) == expected.fingerprint

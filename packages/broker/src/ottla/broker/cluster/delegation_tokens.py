@@ -47,6 +47,8 @@ class DelegationTokens:
         self._environment = environment
         self._key = (config.token_key or "").encode()
         self._tokens: dict[str, DelegationToken] = {}
+        self._by_secret: dict[bytes, str] = {}
+        """The ids of all tokens. A look-up compares hashes first, so its time says nothing of a secret."""
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         """By token and mechanism: made with the first login, because it takes milliseconds."""
         self._notifications = Notifications(
@@ -85,10 +87,13 @@ class DelegationTokens:
             _log.error("delegation token ignored", extra={"path": error.path, "reason": str(error)})
             self._forget(token_id)
         else:
+            if token_id not in self._tokens:
+                self._by_secret[self.secret_of(token_id)] = token_id
             self._tokens[token_id] = token
 
     def _forget(self, token_id: str) -> None:
-        self._tokens.pop(token_id, None)
+        if self._tokens.pop(token_id, None) is not None:
+            del self._by_secret[self.secret_of(token_id)]
         for name in SCRAM_HASHES:
             self._credentials.pop((token_id, name), None)
 
@@ -162,10 +167,7 @@ class DelegationTokens:
 
     def _found(self, secret: bytes, principal: str) -> DelegationToken:
         """Return the token of a secret. Raises the error of a request for it."""
-        found = None
-        for token in self._tokens.values():  # all of them, so that the time says nothing of the secret
-            if hmac.compare_digest(self.secret_of(token.token_id), secret):
-                found = token
+        found = self._tokens.get(self._by_secret.get(secret, ""))
         if found is None:
             raise DelegationTokenNotFound
         if not found.belongs_to(principal):

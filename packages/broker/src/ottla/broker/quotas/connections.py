@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from ottla.broker.quotas.rates import QuotaBucket
 from ottla.broker.runtime.threads import NAME_THREADS, look_up
+from ottla.broker.security.authorizer import plain_address
 from ottla.client.config_definition import MAX_INT, dotted
 
 if TYPE_CHECKING:
@@ -196,9 +197,9 @@ class AddressRates:
 
     async def _first_address(self, host: str) -> str | None:
         if is_address(host):
-            return plain_host(host)
+            return plain_address(host)
         try:
-            return plain_host((await self._look_up(host))[0])
+            return plain_address((await self._look_up(host))[0])
         except (OSError, ValueError):  # a name of odd characters is a ValueError
             return None
 
@@ -210,7 +211,7 @@ class AddressRates:
         `resolved` is the address of a host name.
         """
         name = unquote(entity_path.rpartition("/")[2])
-        address = plain_host(name) if name == DEFAULT or is_address(name) else resolved
+        address = plain_address(name) if name == DEFAULT or is_address(name) else resolved
         self._remove(name)
         text = settings.get(CONNECTION_RATE)
         limit = int(text) if text is not None and text.isdecimal() else None
@@ -233,7 +234,7 @@ class AddressRates:
         """Count a new connection and return None, or return which quota refuses it."""
         if not self._limits:
             return None
-        address = plain_host(host)
+        address = plain_address(host)
         limits = self._limits.get(address) or self._limits.get(DEFAULT)
         if limits is None:
             return None
@@ -261,16 +262,6 @@ def _decisive(limits: Mapping[str, int]) -> int:
         return next(iter(limits.values()))
     own = [limit for name, limit in limits.items() if is_address(name)]
     return min(own or limits.values())
-
-
-def plain_host(host: str) -> str:
-    """Return an address in its one form: an IPv4 address that came in one of IPv6 is the IPv4 address."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)
 
 
 def has_names(text: str) -> bool:

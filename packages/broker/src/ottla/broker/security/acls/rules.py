@@ -177,8 +177,10 @@ class RulesByPattern:
             return True
         denied_prefixes = self._names_of(PatternType.PREFIXED, PermissionType.DENY, *asked)
 
+        lengths = self._lengths[kind]
+
         def is_free(name: str) -> bool:
-            return not any(name[:end] in names for names in denied_prefixes for end in range(len(name) + 1))
+            return not any(name[:length] in names for names in denied_prefixes for length in lengths)
 
         prefixes = self._names_of(PatternType.PREFIXED, PermissionType.ALLOW, *asked)
         if any(is_free(prefix) for names in prefixes for prefix in names):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.config.tls import TlsSettings
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
     import ssl
 
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.security.tls.contexts import ListenerTls
+    from ottla.broker.security.tls.contexts import ListenerTls, Prepared
 
 _log = logging.getLogger(__name__)
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Files with the times of their last changes, their sizes and their inodes."""
 
+Run = Callable[..., Awaitable[Any]]
+"""Calls a function on a thread."""
 WITH_TLS: Final = ("SSL", "SASL_SSL")
 
 
@@ -34,6 +37,8 @@ class TlsOfListeners:
         self._config: BrokerConfig | None = None
         self._listeners: dict[str, ListenerTls] = {}
         self._stamps: dict[str, Stamp] = {}
+        self._checked: dict[str, tuple[object, Prepared]] = {}
+        """The last replacement of each listener with what it was made of: checked first, and then used."""
 
     def start(self, config: BrokerConfig) -> None:
         """Read what the listeners need. Raises ConfigError."""
@@ -54,7 +59,7 @@ class TlsOfListeners:
     def check(self, config: BrokerConfig) -> None:
         """Check settings before they are used. Raises ConfigError."""
         for name, tls in self._changed(config).items():
-            tls.replacement(config.of_listener(name))
+            self._replacement(name, tls, config.of_listener(name))
         for name in _names(config) - self._listeners.keys():
             _made(config, name)
 
@@ -64,6 +69,7 @@ class TlsOfListeners:
         names = _names(config)
         for name in self._listeners.keys() - names:
             del self._listeners[name], self._stamps[name]
+            self._checked.pop(name, None)
         for name, tls in changed.items():
             self._replace(name, tls, config.of_listener(name))
         for name in sorted(names - self._listeners.keys()):
@@ -88,25 +94,52 @@ class TlsOfListeners:
             if name in names and _settings(before.of_listener(name)) != _settings(config.of_listener(name))
         }
 
-    def read_changed_files(self) -> None:
-        """Use the stores whose files have changed since they were read: two calls of `stat` per listener."""
-        if self._config is None:
-            return
-        for name, tls in self._listeners.items():
-            present = self._stamps[name]
-            if _stamp([path for path, *_ in present]) != present:
-                self._replace(name, tls, self._config.of_listener(name))
+    async def read_changed_files(self, run: Run = asyncio.to_thread) -> None:
+        """Use the stores whose files have changed since they were read: two calls of `stat` per listener.
 
-    def _replace(self, name: str, tls: ListenerTls, config: BrokerConfig) -> None:
+        `run` reads and checks them on a thread, because a key of RSA in PKCS#12 takes a quarter of a second.
+        """
+        for name, tls in list(self._listeners.items()):
+            present = self._stamps[name]
+            if self._config is not None and _stamp([path for path, *_ in present]) != present:
+                await self._read_again(name, tls, self._config.of_listener(name), run)
+
+    async def _read_again(self, name: str, tls: ListenerTls, config: BrokerConfig, run: Run) -> None:
         self._stamps[name] = _stamp(_files(config))  # before reading: a later change is seen
         try:
-            tls.take(tls.replacement(config))
+            made = await run(tls.replacement, config)
         except ConfigError as error:
-            _log.error("new certificate refused", extra={"listener": name, "reason": str(error)})
-        else:
-            keys = tls.stores.keys
-            facts = {"listener": name, "certificate": keys.fingerprint if keys else None}
-            _log.info("certificate replaced", extra=facts)
+            _log_refusal(name, error)
+            return
+        assert self._config is not None
+        is_removed = self._listeners.get(name) is not tls
+        if not is_removed and _settings(self._config.of_listener(name)) == _settings(config):
+            self._take(name, tls, made)  # else other settings have been used meanwhile, with these files
+
+    def _replace(self, name: str, tls: ListenerTls, config: BrokerConfig) -> None:
+        self._stamps[name] = _stamp(_files(config))
+        try:
+            self._take(name, tls, self._replacement(name, tls, config))
+        except ConfigError as error:
+            _log_refusal(name, error)
+
+    def _replacement(self, name: str, tls: ListenerTls, config: BrokerConfig) -> Prepared:
+        """Return what a listener may take, made once for the checks of settings and for their use."""
+        source = _settings(config), _stamp(_files(config))
+        checked = self._checked.get(name)
+        if checked is None or checked[0] != source:
+            checked = self._checked[name] = source, tls.replacement(config)
+        return checked[1]
+
+    def _take(self, name: str, tls: ListenerTls, made: Prepared) -> None:
+        self._checked.pop(name, None)  # it was checked against the certificate that goes now
+        tls.take(made)
+        facts = {"listener": name, "certificate": made.stores.keys.fingerprint if made.stores.keys else None}
+        _log.info("certificate replaced", extra=facts)
+
+
+def _log_refusal(name: str, error: ConfigError) -> None:
+    _log.error("new certificate refused", extra={"listener": name, "reason": str(error)})
 
 
 def _names(config: BrokerConfig) -> frozenset[str]:
