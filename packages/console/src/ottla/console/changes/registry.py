@@ -94,7 +94,7 @@ async def _verdict(
         if error.status == 404:  # there is no such subject
             return None
         raise
-    return verdict.is_compatible, verdict.messages
+    return verdict.is_compatible, verdict.reasons
 
 
 async def _rows(

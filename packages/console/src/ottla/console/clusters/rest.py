@@ -19,7 +19,7 @@ from ottla.client.errors import ClientError
 from ottla.console.clusters.services import Service, ServiceLogin
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class RestClient:
         self._answer_s = answer_s
         self._most_bytes = most_bytes
         self._stack = AsyncExitStack()
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
         self._connecting = asyncio.Lock()
         self._turns = asyncio.Semaphore(MOST_CONNECTIONS)
 
@@ -120,7 +120,7 @@ class RestClient:
         self, method: str, url: str, path: str, query: Mapping[str, object], body: object
     ) -> tuple[int, bytes]:
         client = await self._client()
-        import httpx
+        import httpx2
 
         request = client.build_request(
             method, f"{url}/{path}", params={name: _text(value) for name, value in query.items()} or None,
@@ -135,16 +135,16 @@ class RestClient:
                 return answer.status_code, await self._body(url, answer)
             finally:
                 await answer.aclose()
-        except httpx.ConnectError as error:
+        except httpx2.ConnectError as error:
             reason = " ".join(str(error).split())[:_MOST_REASON]
             raise ServiceUnreached(f"the {self.name} at {url} cannot be reached: {reason}") from None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ServiceFailed(f"the {self.name} at {url} gave no answer: {reason[:_MOST_REASON]}") from None
-        except httpx.InvalidURL as error:
+        except httpx2.InvalidURL as error:
             raise ServiceFailed(f"the {self.name} at {url} cannot be asked: {error}") from None
 
-    async def _body(self, url: str, answer: httpx.Response) -> bytes:
+    async def _body(self, url: str, answer: httpx2.Response) -> bytes:
         if 300 <= answer.status_code < 400:
             to = answer.headers.get("location", "nowhere")[:200]
             raise ServiceFailed(
@@ -180,24 +180,24 @@ class RestClient:
                 f"the {self.name} at {url} answers something else than was asked for: {reason}"
             ) from None
 
-    async def _client(self) -> httpx.AsyncClient:
+    async def _client(self) -> httpx2.AsyncClient:
         async with self._connecting:
             if self._http is None:
                 # Secrets may come from a command, and the import takes longer than the loop may stand.
                 login = await asyncio.to_thread(self._service.login)
-                await asyncio.to_thread(importlib.import_module, "httpx")
+                await asyncio.to_thread(importlib.import_module, "httpx2")
                 self._http = await self._stack.enter_async_context(await asyncio.to_thread(_client, login))
             return self._http
 
 
-def _client(login: ServiceLogin) -> httpx.AsyncClient:
-    import httpx
+def _client(login: ServiceLogin) -> httpx2.AsyncClient:
+    import httpx2
 
-    return httpx.AsyncClient(
+    return httpx2.AsyncClient(
         auth=login.basic, verify=login.tls_context(), trust_env=False, follow_redirects=False, timeout=None,
         headers={"accept": _BODY_IS, "accept-encoding": "identity", "user-agent": "ottla-console"}
         | login.headers,
-        limits=httpx.Limits(max_connections=MOST_CONNECTIONS, keepalive_expiry=30),
+        limits=httpx2.Limits(max_connections=MOST_CONNECTIONS, keepalive_expiry=30),
     )  # fmt: skip
 
 

@@ -46,10 +46,19 @@ class SubjectVersion(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a schema may follow those of a subject, and why not."""
+    """Whether a schema may follow those of a subject, and why not.
+
+    Confluent's registry has messages, others one reason.
+    """
 
     is_compatible: bool
     messages: list[str] = []
+    reason: str | None = None
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons of a schema that is not compatible, in the words of the registry."""
+        return self.messages or ([self.reason] if self.reason else [])
 
 
 class _Level(msgspec.Struct):
