@@ -117,6 +117,35 @@ async def test_what_hangs_is_old_and_unknown_to_its_coordinator() -> None:
     assert [(each.producer_id, each.start_offset) for each in found] == [(2, 20), (3, 30)]
 
 
+async def test_open_transactions_have_the_id_that_will_end_them() -> None:
+    async with a_broker(state(1, 10), state(2, 20), state(4, -1)) as broker:
+        coordinates(broker, {"of 1": (1, [0]), "of 2": (2, [1])})
+        async with Admin(broker.bootstrap_servers) as admin:
+            found = await admin.transactions.opened([T0])
+
+    assert [(opened.producer.start_offset, opened.transactional_id) for opened in found] == [
+        (10, "of 1"), (20, None),
+    ]  # fmt: skip
+
+
+async def test_a_transaction_that_ends_while_its_coordinator_is_asked_does_not_hang() -> None:
+    async with a_broker(state(1, 10)) as broker:
+        coordinates(broker, {"of 1": (1, [])})
+        opened = messages.PartitionResponse(partition_index=0, active_producers=[state(1, 10)])
+        ended = messages.PartitionResponse(partition_index=0, active_producers=[state(1, -1)])
+        answers = iter((opened, ended))
+        broker.on(
+            messages.DescribeProducersRequest,
+            lambda _: messages.DescribeProducersResponse(
+                topics=[messages.TopicResponse(name="t", partitions=[next(answers)])]
+            ),
+        )
+        async with Admin(broker.bootstrap_servers) as admin:
+            found = await admin.transactions.hanging([T0], now_ms=NOW_MS, longer_than_ms=1_000)
+
+    assert found == []
+
+
 async def test_a_transaction_that_hangs_is_aborted_by_a_marker_of_its_producer() -> None:
     async with a_broker(state(1, 10), state(2, -1)) as broker:
         async with Admin(broker.bootstrap_servers) as admin:

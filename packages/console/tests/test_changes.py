@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import stat
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -13,7 +15,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from ottla.admin import TOPIC, Admin
+from ottla.admin import BROKER, TOPIC, Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.console.app import routes
@@ -27,6 +29,13 @@ from ottla.console.testing import ORIGIN, serving
 from ottla.console.web.fields import Unclear, settings, signed, time_ms, time_zone, whole
 from ottla.producer import Producer
 from ottla.protocol.errors import GroupIdNotFound
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
 
 
@@ -58,6 +67,7 @@ async def send(
 ) -> httpx.Response:
     """Send the form of a preview, with the hidden fields that it has beside those of the user."""
     hidden = dict(re.findall(r'name="(token|shown)" value="([^"]*)"', shown))
+    hidden = {name: html.unescape(value) for name, value in hidden.items()}
     return await console.post(
         f"/c/local/change/{change}", content=urlencode({**form, "typed": typed, **hidden}),
         headers={"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"},
@@ -163,6 +173,35 @@ async def test_settings_and_partitions_of_a_topic_change(console: httpx.AsyncCli
     assert "retention.ms of grown is the default now." in unset.text
     assert "Topic grown has 4 partitions now." in added.text
     assert "is no key of a topic" in await preview(console, "set-topic-setting", topic="grown", key="no.such")
+
+
+async def test_settings_are_copied_to_another_topic_as_shown(
+    console: httpx.AsyncClient, admin: Admin
+) -> None:
+    own = {"retention.ms": "1234", "cleanup.policy": "compact"}
+    await admin.topics.create("pattern", configs=own)
+    await admin.topics.create("copied", configs={"retention.ms": "1", "segment.ms": "77000"})
+
+    async def settings_of_copy() -> dict[str, str | None]:
+        entries = await admin.configs.describe(TOPIC, "copied")
+        return {entry.name: entry.value for entry in entries if entry.source == "topic"}
+
+    asked = await preview(console, "copy-settings", topic="pattern")
+    shown = await preview(console, "copy-settings", topic="pattern", other="copied", unset="1")
+    await do(console, "copy-settings", topic="pattern", other="copied")
+    kept = await settings_of_copy()
+    await do(console, "copy-settings", topic="pattern", other="copied", unset="1")
+
+    assert "name a topic: pattern has 2 settings of its own" in asked
+    assert re.findall(r'mono">(.*?)</td>', shown) == [
+        "cleanup.policy", "the default", "compact", "retention.ms", "1", "1234", "segment.ms", "77000",
+        "the default",
+    ]  # fmt: skip
+    assert kept == {**own, "segment.ms": "77000"}
+    assert await settings_of_copy() == own
+    assert "copied has these settings already" in await preview(
+        console, "copy-settings", topic="pattern", other="copied"
+    )
 
 
 async def test_a_record_is_produced_with_key_headers_and_every_letter(
@@ -334,3 +373,47 @@ def test_a_time_that_the_clocks_make_twice_or_leave_out_wants_its_offset(at: str
     assert time_ms(f"{at}+01:00", berlin) == time_ms(f"{at}+01:00")
     with pytest.raises(Unclear, match="is no time zone"):
         time_zone("Middle/Earth")
+
+
+async def test_a_transaction_that_hangs_is_shown_and_aborted_behind_a_typed_name(
+    console: httpx.AsyncClient, admin: Admin, address: str
+) -> None:
+    await admin.topics.create("held")
+    await admin.configs.alter(BROKER, "", {"transaction.partition.verification.enable": "false"})
+    async with Producer(bootstrap_servers=address) as producer:
+        await hang(admin, "held")
+        await producer.send_and_wait("held", b"behind")
+        shown = (await console.get("/c/local/transactions")).text
+        async with Producer(bootstrap_servers=address, transactional_id="slow") as slow:
+            await slow.begin_transaction()
+            written = await slow.send_and_wait("held", b"open")
+            form = {"topic": "held", "partition": "0"}
+            refused = await preview(console, "abort-transaction", **form, offset=str(written.offset))
+            untyped = await do(console, "abort-transaction", **form, offset="0")
+            done = await do(console, "abort-transaction", "held", **form, offset="0")
+            again = await preview(console, "abort-transaction", **form, offset="0")
+            held = (await console.get("/c/local/transactions")).text
+            await slow.abort_transaction()
+
+    row = re.search(r"held-0</a></th>(.*?)</tr>", shown, re.DOTALL)
+    assert row is not None
+    assert "nothing: it hangs" in row[1]
+    assert re.findall(r'"number">(\d+)', row[1]) == ["0", "2", "2"]
+    assert "of the transactional id slow, and does not hang" in refused
+    assert untyped.status_code == 400
+    assert "readers of held-0 go on" in done.text
+    assert "is open in held-0 any more" in again
+    assert "nothing: it hangs" not in held
+    assert ">slow</td>" in held.split("Partitions whose readers")[-1]
+
+
+async def hang(admin: Admin, topic: str) -> None:
+    """Write a transactional batch of which no coordinator knows."""
+    builder = BatchBuilder(1 << 20)
+    builder.append(None, b"hangs", time.time_ns() // 1_000_000)
+    batch = builder.build(producer_id=7_000_000, producer_epoch=0, base_sequence=0, transactional=True)
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+    request = ProduceRequest(transactional_id="late", acks=-1, timeout_ms=10_000, topic_data=[data])
+    leader, _ = await admin.cluster.leader(TopicPartition(topic, 0))
+    answer = await admin.cluster.send(leader, request, ProduceResponse)
+    assert answer.responses[0].partition_responses[0].error_code == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ottla.admin import (
     Broker,
+    BrokerVersions,
     ClusterState,
+    Feature,
     GroupListing,
     LogDir,
     MemberDescription,
@@ -25,6 +27,7 @@ from ottla.console.clusters.replica_grid import (
 )
 from ottla.console.clusters.topic_rows import TopicRow, chosen_topics, topic_rows
 from ottla.console.logins.access import OWNER, Grant, Role, Viewer, seen_progress
+from ottla.console.pages.versions import api_rows, feature_rows
 from ottla.protocol.topics import TopicPartition
 
 
@@ -209,3 +212,18 @@ def test_partitions_without_their_preferred_leader_are_found() -> None:
     found = [health("a", 0, 1, "12", "12"), health("b", 0, 2, "12", "12"), health("c", 0, None, "12", "1")]
 
     assert [found.partition.topic for found in unpreferred(found)] == ["b"]
+
+
+def test_versions_that_differ_between_brokers_come_first() -> None:
+    found = {
+        1: BrokerVersions(1, {"Fetch": (0, 12), "Produce": (0, 9)}, (Feature("group.version", 1, 0, 1),)),
+        2: BrokerVersions(2, {"Fetch": (0, 12), "Produce": (3, 9), "777": (1, 1)}, ()),
+    }
+
+    assert [(row.name, row.values, row.differs) for row in api_rows(found)] == [
+        ("777", ("", "1"), True), ("Produce", ("0 to 9", "3 to 9"), True),
+        ("Fetch", ("0 to 12", "0 to 12"), False),
+    ]  # fmt: skip
+    assert [(row.name, row.level, row.values) for row in feature_rows(found)] == [
+        ("group.version", 1, ("0 to 1", "")),
+    ]

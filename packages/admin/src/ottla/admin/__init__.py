@@ -12,7 +12,15 @@ from types import TracebackType
 from typing import Self
 
 from ottla.admin.acls import AclFilter, Acls
-from ottla.admin.brokers import Broker, Brokers, ClusterDescription, LogDir, ReplicaOnDisk
+from ottla.admin.brokers import (
+    Broker,
+    Brokers,
+    BrokerVersions,
+    ClusterDescription,
+    Feature,
+    LogDir,
+    ReplicaOnDisk,
+)
 from ottla.admin.cluster_health import ClusterState, PartitionHealth, Problem, problems, read_state
 from ottla.admin.configs import (
     BROKER,
@@ -49,6 +57,7 @@ from ottla.admin.tokens import DelegationToken, Tokens
 from ottla.admin.topics import CreatedTopic, Topics
 from ottla.admin.transactions import (
     NoSuchTransaction,
+    OpenTransaction,
     PartitionProducer,
     TransactionDescription,
     TransactionListing,
@@ -74,6 +83,7 @@ __all__ = [
     "Acls",
     "Admin",
     "Broker",
+    "BrokerVersions",
     "Brokers",
     "ClusterDescription",
     "ClusterState",
@@ -82,6 +92,7 @@ __all__ = [
     "Configs",
     "CreatedTopic",
     "DelegationToken",
+    "Feature",
     "GroupDescription",
     "GroupListing",
     "GroupProgress",
@@ -90,6 +101,7 @@ __all__ = [
     "MemberDescription",
     "NoSuchTransaction",
     "Offsets",
+    "OpenTransaction",
     "Operation",
     "PartitionHealth",
     "PartitionProducer",

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from ottla.client.cluster import Cluster, raise_for
 from ottla.client.errors import ALTER_CLUSTER, DESCRIBE_CLUSTER, error_about
+from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError, error_for
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -72,6 +74,25 @@ class LogDir:
         return sum(replica.size_bytes for replica in self.replicas)
 
 
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature: its finalized level in the cluster, None where it is not in use, and the supported ones."""
+
+    name: str
+    level: int | None
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerVersions:
+    """The versions of each API that a broker serves, and the features of the cluster (KIP-584)."""
+
+    broker: int
+    apis: Mapping[str, tuple[int, int]]
+    features: tuple[Feature, ...]
+
+
 class Brokers:
     """Brokers of a cluster."""
 
@@ -86,6 +107,23 @@ class Brokers:
             for node in sorted(self._cluster.nodes.values(), key=lambda node: node.id)
         )
         return ClusterDescription(self._cluster.cluster_id, brokers)
+
+    async def versions(self, broker: int) -> BrokerVersions:
+        """Return the APIs of a broker with their versions, and its features; unknown APIs have a number."""
+
+        async def ask() -> BrokerVersions:
+            request = ApiVersionsRequest(client_software_name="ottla", client_software_version="0")
+            response = await self._cluster.send(broker, request, ApiVersionsResponse)
+            raise_for(response.error_code)
+            levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+            features = tuple(
+                Feature(feature.name, levels.get(feature.name), feature.min_version, feature.max_version)
+                for feature in sorted(response.supported_features, key=lambda feature: feature.name)
+            )
+            apis = {_api_name(api.api_key): (api.min_version, api.max_version) for api in response.api_keys}
+            return BrokerVersions(broker, apis, features)
+
+        return await self._cluster.retry(f"asking broker {broker} for its versions", ask)
 
     async def log_dirs(self, broker: int) -> list[LogDir]:
         """Return a broker's log directories and the replicas in them (KIP-113)."""
@@ -142,6 +180,13 @@ class Brokers:
             }
 
         return await self._cluster.retry(f"moving log directories of broker {broker}", ask)
+
+
+def _api_name(key: int) -> str:
+    try:
+        return "".join(part.capitalize() for part in ApiKey(key).name.split("_"))
+    except ValueError:
+        return str(key)
 
 
 def _topics(partitions: list[TopicPartition]) -> list[AlterReplicaLogDirTopic]:

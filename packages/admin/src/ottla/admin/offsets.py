@@ -52,11 +52,16 @@ class Offsets:
         return found
 
     async def find_reachable(
-        self, wanted: Mapping[TopicPartition, int], *, timeout_s: float = REACHABLE_S
+        self,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        timeout_s: float = REACHABLE_S,
+        read_committed: bool = False,
     ) -> dict[TopicPartition, int]:
         """Return EARLIEST or LATEST of the partitions whose leaders answer at once; leave out the others.
 
-        Each leader is asked one time, all together, and `timeout_s` bounds the wait.
+        Each leader is asked one time, all together, and `timeout_s` bounds the wait. With `read_committed`
+        the latest is the last stable offset, behind which readers of committed records do not get.
         """
         by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, which in wanted.items():
@@ -64,16 +69,17 @@ class Offsets:
                 by_leader[leader][partition] = which
         async with asyncio.TaskGroup() as tasks:
             asked = [
-                tasks.create_task(self._try(leader, part, timeout_s)) for leader, part in by_leader.items()
+                tasks.create_task(self._try(leader, part, timeout_s, read_committed))
+                for leader, part in by_leader.items()
             ]
         return {partition: offset for task in asked for partition, offset in task.result().items()}
 
     async def _try(
-        self, leader: int, wanted: Mapping[TopicPartition, int], timeout_s: float
+        self, leader: int, wanted: Mapping[TopicPartition, int], timeout_s: float, read_committed: bool
     ) -> dict[TopicPartition, int]:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._find_on(leader, wanted, False)
+                return await self._find_on(leader, wanted, read_committed)
         except (ClientError, KafkaError, TimeoutError):
             return {}
 

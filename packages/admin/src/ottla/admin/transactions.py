@@ -67,6 +67,17 @@ class PartitionProducer:
     start_offset: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in a partition, and the transactional id whose coordinator will end it.
+
+    None: no coordinator has the partition in a transaction of that producer, so the transaction hangs.
+    """
+
+    producer: PartitionProducer
+    transactional_id: str | None
+
+
 Producers = list[PartitionProducer]
 Results = list[T]  # `Transactions.list` hides the type inside the class
 
@@ -172,6 +183,11 @@ class Transactions:
         found = await self._cluster.retry("describing producers", ask)
         return sorted(found, key=lambda producer: (producer.partition, producer.producer_id))
 
+    async def opened(self, partitions: Iterable[TopicPartition]) -> Results[OpenTransaction]:
+        """Return the transactions that are open in partitions, sorted as their producers are."""
+        producers = await self.producers(partitions)
+        return await self._owned([found for found in producers if found.start_offset is not None])
+
     async def hanging(
         self, partitions: Iterable[TopicPartition], *, now_ms: int, longer_than_ms: int = MAX_TIMEOUT_MS
     ) -> Producers:
@@ -185,20 +201,38 @@ class Transactions:
             for producer in await self.producers(partitions)
             if producer.start_offset is not None and now_ms - producer.last_timestamp_ms > longer_than_ms
         ]
-        if not old:
-            return []
-        known = await self._partitions_of({producer.producer_id for producer in old})
-        return [producer for producer in old if producer.partition not in known.get(producer.producer_id, ())]
+        return [found.producer for found in await self._owned(old) if found.transactional_id is None]
 
-    async def _partitions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[TopicPartition, ...]]:
-        """Return by producer id the partitions of its transaction, as its coordinator has them."""
-        known: dict[int, tuple[TopicPartition, ...]] = {}
+    async def _owned(self, producers: Producers) -> Results[OpenTransaction]:
+        """Return open transactions with their transactional ids.
+
+        A coordinator forgets the partitions of a transaction once their markers are written. So one that
+        ended since its producer was read looks as if it hung, until the producer is read again.
+        """
+        if not producers:
+            return []
+        known = await self._transactions_of({producer.producer_id for producer in producers})
+        found = [OpenTransaction(producer, _owner(producer, known)) for producer in producers]
+        unowned = [opened.producer for opened in found if opened.transactional_id is None]
+        if not unowned:
+            return found
+        again = await self.producers(sorted({producer.partition for producer in unowned}))
+        still = {_place(producer) for producer in again}
+        return [
+            opened
+            for opened in found
+            if opened.transactional_id is not None or _place(opened.producer) in still
+        ]
+
+    async def _transactions_of(self, producer_ids: Collection[int]) -> dict[int, TransactionDescription]:
+        """Return the transactions of producers, as their coordinators have them."""
+        known: dict[int, TransactionDescription] = {}
         for listing in await self.list(producer_ids=producer_ids):
             try:
                 found = await self.describe(listing.transactional_id)
             except TransactionalIdNotFound:
                 continue  # it has expired since
-            known[found.producer_id] = found.partitions
+            known[found.producer_id] = found
         return known
 
     async def abort(self, partition: TopicPartition, start_offset: int) -> PartitionProducer:
@@ -301,3 +335,12 @@ def _producer(partition: TopicPartition, given: open_transactions.ProducerState)
         given.last_timestamp,
         given.current_txn_start_offset if given.current_txn_start_offset >= 0 else None,
     )
+
+
+def _owner(producer: PartitionProducer, known: Mapping[int, TransactionDescription]) -> str | None:
+    found = known.get(producer.producer_id)
+    return found.transactional_id if found is not None and producer.partition in found.partitions else None
+
+
+def _place(producer: PartitionProducer) -> tuple[TopicPartition, int, int | None]:
+    return producer.partition, producer.producer_id, producer.start_offset

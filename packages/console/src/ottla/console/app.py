@@ -46,6 +46,7 @@ from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.streams import dead_letters, streams
 from ottla.console.pages.topics import topic, topics
 from ottla.console.pages.transactions import transactions
+from ottla.console.pages.versions import versions
 from ottla.console.pages.watched import a_series, metrics, points
 from ottla.console.records.masking import MaskRule
 from ottla.console.settings import ConsoleSettings
@@ -112,6 +113,7 @@ def routes() -> list[Page | Mount]:
         Page("/c/{cluster}/change/{change}", change, a_cluster, methods=["GET", "POST"]),
         Page("/c/{cluster}/transactions", transactions, a_whole_cluster),
         Page("/c/{cluster}/reassignments", reassignments, a_cluster),
+        Page("/c/{cluster}/versions", versions, a_cluster),
         Page("/c/{cluster}/settings", settings_page, a_whole_cluster),
         Page("/c/{cluster}/access", access, a_whole_cluster),
         Page("/c/{cluster}/registry", subjects, a_whole_cluster),

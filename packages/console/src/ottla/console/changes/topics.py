@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from ottla.admin import EARLIEST, LATEST, TOPIC, Admin
 from ottla.admin.balancing import TooFewBrokers, balanced
 from ottla.client.cluster import Topic
-from ottla.console.changes.plans import Field, Form, Plan, cut, needs, shown_offsets
+from ottla.console.changes.plans import SHOWN, Field, Form, Plan, cut, needs, shown_offsets
 from ottla.console.logins.access import Role
 from ottla.console.web.fields import Unclear, named, settings, whole
 from ottla.producer import Producer, ProducerConfig
@@ -117,6 +118,61 @@ async def set_topic_setting(admin: Admin, form: Form) -> Plan:
         ("Key", "Now", "From", "Then"), (row,),
         perform=perform, back=f"/topics/{name}",
     )  # fmt: skip
+
+
+@needs(Role.OPERATOR, topic="other")
+async def copy_settings(admin: Admin, form: Form) -> Plan:
+    """Plan that a topic gets the settings that another one has of its own."""
+    name, other = named(form, "topic", "the topic"), form.get("other", "").strip()
+    fields = (
+        Field("topic", "From", name, "hidden"), Field("other", "To topic", other),
+        Field("unset", "Set back what only that topic has", form.get("unset", ""), "check"),
+    )  # fmt: skip
+    title, seen = f"Copy the settings of {name}", frozenset({name})
+    source = await _own_settings(admin, name)
+    if not other:
+        count = "1 setting" if len(source) == 1 else f"{len(source)} settings"
+        return Plan(
+            title, "Copy", fields, unclear=f"name a topic: {name} has {count} of its own", topics=seen
+        )
+    now = await _own_settings(admin, other)
+    changes: dict[str, str | None] = {key: value for key, value in source.items() if now.get(key) != value}
+    if form.get("unset"):
+        changes |= dict.fromkeys(now.keys() - source.keys())
+    changes = _shown_settings(form) or changes
+    if not changes:
+        return Plan(title, "Copy", fields, unclear=f"{other} has these settings already", topics=seen)
+
+    async def perform(admin: Admin) -> str:
+        await admin.configs.alter(TOPIC, other, changes)
+        return f"{len(changes)} settings of {other} are as those of {name}."
+
+    rows = [
+        (key, now.get(key, "the default"), "the default" if value is None else value)
+        for key, value in sorted(changes.items())
+    ]
+    return Plan(
+        title, "Copy", fields, f"These settings of topic {other} change for all brokers.",
+        ("Key", "Now", "Then"), tuple(rows), perform=perform, back=f"/topics/{other}",
+        shown_text=json.dumps(changes), topics=seen,
+    )  # fmt: skip
+
+
+async def _own_settings(admin: Admin, topic: str) -> dict[str, str]:
+    """Return the settings that a topic has of its own, not from the brokers."""
+    entries = await admin.configs.describe(TOPIC, topic)
+    return {entry.name: entry.value or "" for entry in entries if entry.source == "topic"}
+
+
+def _shown_settings(form: Form) -> dict[str, str | None]:
+    """Return the settings of the preview that a form was sent from; none for a form without one."""
+    try:
+        found = json.loads(form.get(SHOWN) or "{}")
+    except ValueError:
+        raise Unclear("the preview cannot be read: look at it again") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str | None) for value in found.values()):
+        raise Unclear("the preview cannot be read: look at it again")
+    return found
 
 
 @needs(Role.ADMINISTRATOR, topic="topic")

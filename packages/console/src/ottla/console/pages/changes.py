@@ -29,12 +29,14 @@ from ottla.console.changes.registry import delete_subject, register_schema, set_
 from ottla.console.changes.replicas import cancel_reassignment, elect_preferred, reassign
 from ottla.console.changes.topics import (
     add_partitions,
+    copy_settings,
     create_topic,
     delete_records,
     delete_topic,
     produce,
     set_topic_setting,
 )
+from ottla.console.changes.transactions import abort_transaction
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.logins.gate import check
 from ottla.console.pages import of_cluster, respond
@@ -46,6 +48,7 @@ CHANGES: Final[Mapping[str, Change | ServiceChange]] = {
     "create-topic": create_topic,
     "add-partitions": add_partitions,
     "set-topic-setting": set_topic_setting,
+    "copy-settings": copy_settings,
     "delete-records": delete_records,
     "delete-topic": delete_topic,
     "produce": produce,
@@ -54,6 +57,7 @@ CHANGES: Final[Mapping[str, Change | ServiceChange]] = {
     "reassign": reassign,
     "cancel-reassignment": cancel_reassignment,
     "elect-preferred": elect_preferred,
+    "abort-transaction": abort_transaction,
     "register-schema": register_schema,
     "set-compatibility": set_compatibility,
     "delete-subject": delete_subject,
