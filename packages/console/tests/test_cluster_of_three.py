@@ -15,10 +15,12 @@ from ottla.admin import BROKER, Admin
 from ottla.admin.reassigning import PartitionPlan, execute
 from ottla.broker.testing import BrokerCluster
 from ottla.client.config import ClientConfig
-from ottla.console.settings import ClusterSettings
+from ottla.console.settings import ClusterSettings, ZooKeeperSettings
 from ottla.console.testing import ORIGIN, serving
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.kazoo_session import KazooSession
+from ottla.zookeeper.znodes.consumers import ConsumerOffset, ConsumerOwner, ConsumerRegistration
 
 BOUND_S = 60.0
 
@@ -39,7 +41,12 @@ async def admin(cluster: BrokerCluster) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 async def console(cluster: BrokerCluster) -> AsyncIterator[httpx.AsyncClient]:
-    settings = ClusterSettings("three", cluster.bootstrap_servers, ClientConfig)
+    settings = ClusterSettings(
+        "three",
+        cluster.bootstrap_servers,
+        ClientConfig,
+        zookeeper=ZooKeeperSettings(cluster.zookeeper_connect),
+    )
     async with serving(settings, allows_changes=True) as client:
         yield client
 
@@ -215,3 +222,38 @@ async def test_a_broker_that_is_away_empties_no_page(
     assert "there" in topics
     assert "Nothing moves." in moves
     assert answer.status_code in (200, 503)
+
+
+async def test_znodes_are_read_and_groups_of_old_consumers_with_them(
+    console: httpx.AsyncClient, admin: Admin, cluster: BrokerCluster
+) -> None:
+    await admin.topics.create("old", assignments={0: [1], 1: [2]})
+    await admin.users.set_password("anna", "secret of anna", "SCRAM-SHA-256")
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait("old", b"x", partition=0)
+    async with KazooSession(cluster.zookeeper_connect) as session:
+        member = ConsumerRegistration("old group", "old group_host-1", {"old": 1}, "static", 5)
+        await session.create(member.path, member.encode(), ephemeral=True, make_parents=True)
+        for znode in (
+            ConsumerOffset("old group", "old", 0, 0),
+            ConsumerOwner("old group", "old", 0, "old group_host-1-0"),
+        ):
+            await session.create(znode.path, znode.encode(), make_parents=True)
+        groups = await page(console, "/groups?type=zookeeper")
+        group = await page(console, "/group?name=old+group&type=zookeeper")
+    root = await page(console, "/znodes")
+    broker = await page(console, "/znodes?path=/brokers/ids/1")
+    user = await page(console, "/znodes?path=/config/users/anna")
+    missing = await page(console, "/znodes?path=/none")
+    odd = await page(console, "/znodes?path=relative")
+
+    assert "type=zookeeper" in groups
+    assert "<b>1</b><span>records behind</span>" in group
+    assert "old 0" in group
+    assert "ottla zookeeper-group" in group
+    assert ">brokers</a>" in root
+    assert "&#34;endpoints&#34;" in broker
+    assert "SCRAM-SHA-256" in user
+    assert "stored_key" not in user
+    assert "there is no such znode" in missing
+    assert "a path starts with /" in odd

@@ -178,3 +178,8 @@ async def test_two_hundred_tabs_are_answered_at_once(console: httpx.AsyncClient)
     )
 
     assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_a_profile_that_names_no_zookeeper_is_told_how_to(console: httpx.AsyncClient) -> None:
+    assert '<code>zookeeper = "HOST:PORT"</code>' in await page(console, "/c/local/groups")
+    assert "where the profile of the cluster names ZooKeeper" in await page(console, "/c/local/znodes")

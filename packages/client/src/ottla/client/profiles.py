@@ -12,7 +12,8 @@ system's keyring. Names of files are relative to the folder of the TOML file.
 
 Services beside the brokers have settings of their own, which clients pass over: `schema_registry_url`,
 `connect_urls`, and with the same beginnings `..._username`, `..._password`, `..._token`, `..._ssl_cafile`,
-`..._ssl_certfile`, `..._ssl_keyfile` and `..._ssl_key_password`.
+`..._ssl_certfile`, `..._ssl_keyfile` and `..._ssl_key_password`. `zookeeper` is where old clusters keep their
+znodes, and `zookeeper_properties` a file with the settings of its clients.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SERVICE_KEY: Final = re.compile(
     r"(?:schema_registry|connect(?:_[\w-]+)?)"
     r"_(?:urls?|username|password|token|ssl_(?:cafile|certfile|keyfile|key_password))"
+    r"|zookeeper(?:_properties)?"
 )
 _SERVICE_SECRETS: Final = ("_password", "_token")
 _COMMAND_TIMEOUT_S: Final = 60
@@ -282,7 +284,7 @@ def is_secret(key: str) -> bool:
 
 
 def is_of_service(key: str) -> bool:
-    """Return whether a setting is of a schema registry or of Kafka Connect, and not of clients."""
+    """Return whether a setting is of a service beside the brokers, and not of clients."""
     return _SERVICE_KEY.fullmatch(_flat(key)) is not None
 
 

@@ -48,6 +48,7 @@ from ottla.console.pages.topics import topic, topics
 from ottla.console.pages.transactions import transactions
 from ottla.console.pages.versions import versions
 from ottla.console.pages.watched import a_series, metrics, points
+from ottla.console.pages.znodes import znodes
 from ottla.console.records.masking import MaskRule
 from ottla.console.settings import ConsoleSettings
 from ottla.console.watch.alert_store import StoredAlerts
@@ -114,6 +115,7 @@ def routes() -> list[Page | Mount]:
         Page("/c/{cluster}/transactions", transactions, a_whole_cluster),
         Page("/c/{cluster}/reassignments", reassignments, a_cluster),
         Page("/c/{cluster}/versions", versions, a_cluster),
+        Page("/c/{cluster}/znodes", znodes, a_whole_cluster),
         Page("/c/{cluster}/settings", settings_page, a_whole_cluster),
         Page("/c/{cluster}/access", access, a_whole_cluster),
         Page("/c/{cluster}/registry", subjects, a_whole_cluster),

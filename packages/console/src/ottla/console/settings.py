@@ -27,6 +27,14 @@ class ConsoleRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class ZooKeeperSettings:
+    """Where a cluster keeps its znodes, and a file with the settings of ZooKeeper's clients, if any."""
+
+    connect: str
+    properties: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """A cluster that the console shows: its name, its brokers, and how to log in.
 
@@ -38,6 +46,7 @@ class ClusterSettings:
     config: Callable[[], ClientConfig]
     registry: Service | None = None
     connects: tuple[Service, ...] = ()
+    zookeeper: ZooKeeperSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,25 @@ def _of_profile(profile: Profile) -> ClusterSettings:
         raise ProfileError(f"profile {profile.name!r} of {profile.path} has no bootstrap_servers")
     profile.check()
     check_services(profile)
-    return ClusterSettings(profile.name, servers, profile.config, registry_of(profile), connects_of(profile))
+    return ClusterSettings(
+        profile.name,
+        servers,
+        profile.config,
+        registry_of(profile),
+        connects_of(profile),
+        zookeeper_of(profile),
+    )
+
+
+def zookeeper_of(profile: Profile) -> ZooKeeperSettings | None:
+    """Return where a profile says that the znodes are: its `zookeeper`, and `zookeeper_properties`."""
+    given = {key.replace(".", "_"): value for key, value in profile.settings.items()}
+    connect, properties = given.get("zookeeper"), given.get("zookeeper_properties")
+    if connect is None:
+        return None
+    return ZooKeeperSettings(
+        str(connect), None if properties is None else profile.path.parent / Path(str(properties)).expanduser()
+    )
 
 
 def checked_host(host: str) -> str:

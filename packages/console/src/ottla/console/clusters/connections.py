@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ottla.admin import Admin, ClusterState, GroupListing
 from ottla.admin.groups import GroupProgress, read_progress
@@ -19,6 +19,10 @@ from ottla.console.records.masking import Mask, MaskRule, mask_of
 from ottla.console.registry.processes import DecodingProcess
 from ottla.console.registry.values import Registry
 from ottla.console.settings import REQUEST_TIMEOUT_MS, ClusterSettings
+from ottla.zookeeper.errors import ZooKeeperError
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.kazoo_session import KazooSession
 
 T = TypeVar("T")
 
@@ -40,12 +44,15 @@ class Connection:
         )  # fmt: skip
         self.connects = {service.name: ConnectClient(RestClient(service)) for service in settings.connects}
         self.bootstrap_servers = settings.bootstrap_servers
+        self.zookeeper = settings.zookeeper
         self._settings = settings
         self._tasks = tasks
         self._stack = stack
         self._now_s = now_s
         self._admin: Admin | None = None
         self._connecting = asyncio.Lock()
+        self._session: KazooSession | None = None
+        self._entering = asyncio.Lock()
         self._samples: dict[tuple[str, ...], Sampled[Any]] = {}
 
     async def admin(self) -> Admin:
@@ -71,6 +78,21 @@ class Connection:
         if self.registry is not None:
             await self.registry.close()
 
+    async def session(self) -> KazooSession:
+        """Return the session with ZooKeeper. Raises ClientError."""
+        from ottla.console.clusters.znodes import ZooKeeperRefused, connected
+
+        if self.zookeeper is None:
+            raise ZooKeeperRefused("the profile names no ZooKeeper")
+        async with self._entering:
+            if self._session is None:
+                session = await connected(self.zookeeper)
+                try:
+                    self._session = await self._stack.enter_async_context(session)
+                except ZooKeeperError as error:
+                    raise ZooKeeperRefused(" ".join(str(error).split())) from None
+            return self._session
+
     def forget(self) -> None:
         """Ask everything again at the next look."""
         for sampled in self._samples.values():
@@ -84,12 +106,26 @@ class Connection:
     async def sample(
         self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
     ) -> Sample[T]:
-        """Return the answer to a question, which `key` names."""
+        """Return the answer to a question to the brokers, which `key` names."""
 
         async def ask() -> T:
             return await question(await self.admin())
 
         return await self.sample_of(key, ask, fresh_s=fresh_s)
+
+    async def sample_znodes(
+        self, key: tuple[str, ...], question: Callable[[KazooSession], Awaitable[T]]
+    ) -> Sample[T]:
+        """Return the answer to a question to ZooKeeper, which `key` names."""
+
+        async def ask() -> T:
+            session = await self.session()
+            try:
+                return await question(session)
+            except ZooKeeperError as error:
+                raise ValueError(" ".join(str(error).split())) from None
+
+        return await self.sample_of(("znodes", *key), ask)
 
     async def sample_of(
         self, key: tuple[str, ...], ask: Callable[[], Awaitable[T]], *, fresh_s: float = FRESH_S
@@ -155,6 +191,34 @@ class ShownCluster:
             ("progress", group),
             lambda admin: read_progress(admin.groups, admin.offsets, admin.topics, group),
         )
+        return replace(found, value=seen_progress(self.viewer, self.name, found.value))
+
+    @property
+    def has_zookeeper(self) -> bool:
+        """Whether the profile names ZooKeeper."""
+        return self._connection.zookeeper is not None
+
+    async def ask_zookeeper(
+        self, key: tuple[str, ...], question: Callable[[KazooSession], Awaitable[T]]
+    ) -> Sample[T]:
+        """Return the answer of ZooKeeper to a question of a page, which `key` names."""
+        return await self._connection.sample_znodes(key, question)
+
+    async def zookeeper_groups(self) -> Sample[list[str]]:
+        """Return the names of the groups in ZooKeeper."""
+        from ottla.console.clusters.znodes import read_zookeeper_groups
+
+        found = await self.ask_zookeeper(("groups",), read_zookeeper_groups)
+        return replace(found, value=[name for name in found.value if self.may(group=name)])
+
+    async def zookeeper_progress(self, group: str) -> Sample[GroupProgress]:
+        """Return the members and the lag of a group in ZooKeeper."""
+        from ottla.console.clusters.znodes import read_zookeeper_progress
+
+        async def read(session: KazooSession) -> GroupProgress:
+            return await read_zookeeper_progress(session, await self.admin(), group)
+
+        found = await self.ask_zookeeper(("progress", group), read)
         return replace(found, value=seen_progress(self.viewer, self.name, found.value))
 
     async def ask(

@@ -31,6 +31,8 @@ from ottla.protocol.topics import TopicPartition
 GROUP_ROWS: Final = 50
 MOST_WAITS: Final = 20
 """Partitions whose oldest unread record is read: those that lag most."""
+ZOOKEEPER: Final = "zookeeper"
+"""The type of groups whose members are znodes, as it stands in addresses."""
 SOON_S: Final = 2.0
 """How long the list waits for the lag of its groups; those that come later are there at the next look."""
 
@@ -41,7 +43,9 @@ async def groups(request: Request, cluster: ShownCluster) -> Response:
     view = table_view(request.query_params, more=("state", "type"))
     state, kind = dict(view.more).get("state", ""), dict(view.more).get("type", "")
     sample = await cluster.groups()
-    chosen = chosen_groups(sample.value, text=view.text, state=state, kind=kind)
+    old, old_failure = await _zookeeper_groups(cluster)
+    listed_all = [*sample.value, *old]
+    chosen = chosen_groups(listed_all, text=view.text, state=state, kind=kind)
     listed = page_of(chosen, view.page, GROUP_ROWS)
     rows = await asyncio.gather(*(_row(cluster, listing) for listing in listed.rows))
     return respond(
@@ -52,17 +56,31 @@ async def groups(request: Request, cluster: ShownCluster) -> Response:
         sample=sample,
         view=view,
         state=state,
-        states=sorted({group.state for group in sample.value if group.state}),
+        states=sorted({group.state for group in listed_all if group.state}),
         kind=kind,
-        kinds=sorted({group.type for group in sample.value}),
+        kinds=sorted({group.type for group in listed_all}),
+        old_failure=old_failure,
         page=Page(rows, listed.total, listed.number, listed.last),
     )
+
+
+async def _zookeeper_groups(cluster: ShownCluster) -> tuple[list[GroupListing], str]:
+    """Return the groups in ZooKeeper, where the profile names it, and the reason why they are not known."""
+    if not cluster.has_zookeeper:
+        return [], ""
+    try:
+        found = await cluster.zookeeper_groups()
+    except NoSample as error:
+        return [], str(error)
+    return [GroupListing(name, "", "consumer", ZOOKEEPER) for name in found.value], found.failure
 
 
 async def _row(cluster: ShownCluster, listing: GroupListing) -> GroupRow:
     try:
         async with asyncio.timeout(SOON_S):
-            progress = await cluster.progress(listing.name)
+            is_old = listing.type == ZOOKEEPER
+            ask = cluster.zookeeper_progress if is_old else cluster.progress
+            progress = await ask(listing.name)
     except NoSample as error:
         return group_row(listing, None, str(error))
     except TimeoutError:
@@ -76,7 +94,8 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
     name = request.query_params.get("name", "")
     if not name:
         raise HTTPException(404, "the address names no group")
-    sample = await cluster.progress(name)
+    is_old = request.query_params.get("type") == ZOOKEEPER
+    sample = await (cluster.zookeeper_progress(name) if is_old else cluster.progress(name))
     progress = sample.value
     return respond(
         request,
@@ -87,7 +106,8 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         group=progress.description,
         progress=progress,
         lag=total_lag(progress),
-        trend=await lag_trend(request, cluster, name),
+        trend=None if is_old else await lag_trend(request, cluster, name),
+        is_old=is_old,
         waits=await _waits(cluster, progress),
         owned=_owned(progress),
         ranges=partition_ranges,
