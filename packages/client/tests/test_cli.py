@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ottla.client.cli import PACKAGES, InstalledCommands, main
-from ottla.client.commands import ExtensibleGroup, show
+from ottla.client.commands import ExtensibleGroup, one_line, show
 from ottla.client.config import ClientConfig
+from ottla.client.errors import AuthenticationFailed, NoBrokerAvailable
 from ottla.client.settings import from_properties
 
 
@@ -118,3 +119,10 @@ def test_a_full_disk_that_a_command_works_on_is_not_taken_for_its_output(
     assert isinstance(done.exception, OSError)
     assert done.exception.errno == errno.ENOSPC
     assert "the output" not in done.output
+
+
+def test_an_error_with_text_of_a_broker_is_one_printable_line() -> None:
+    text = "the broker refused the login: \x1b]0;title\x07 no\nline"
+
+    assert one_line(AuthenticationFailed(text)) == r"the broker refused the login: \x1b]0;title\x07 no line"
+    assert "\x1b" not in one_line(NoBrokerAvailable([text]))

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from ottla.client.config import Address, ClientConfig
-from ottla.client.connection import Connection, _sources_for
+from ottla.client.connection import Connection
 from ottla.client.errors import (
     BadResponse,
     ConnectFailed,
@@ -21,7 +21,7 @@ from ottla.client.errors import (
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import from_properties
 from ottla.client.testing import ScriptedBroker
-from ottla.client.wire import WireProtocol
+from ottla.client.wire import WireProtocol, _sources_for
 from ottla.protocol.api import ApiKey, RequestHeader, encode_request_header
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from ottla.client.profiles import (
     read_profiles,
 )
 
+ABOUT_HOME = ("HOME", "XDG_CONFIG_HOME", "OTTLA_PROFILES")
 LOGIN = 'security_protocol = "SASL_PLAINTEXT"\nsasl_username = "josef"\n'
 
 
@@ -248,3 +252,55 @@ def test_no_option_takes_a_password() -> None:
 
 def test_a_source_of_a_secret_is_shown_without_it() -> None:
     assert str(SecretSource("env", "NAME")) == "env 'NAME'"
+
+
+def test_a_user_without_a_home_is_told_how_to_name_the_file(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become a user whom the system does not know")
+    program = (
+        "import os\n"
+        "from ottla.client.profiles import ProfileError, profiles_path\n"
+        "os.setuid(2_000_000_000)\n"
+        "try:\n    profiles_path()\nexcept ProfileError as error:\n    print(error)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in ABOUT_HOME}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "this user has no home directory: OTTLA_PROFILES names the file of profiles\n", done
+
+
+def test_a_profile_is_written_through_a_symbolic_link(file: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles" / "profiles.toml"
+    real.parent.mkdir()
+    real.write_text("# mine\n")
+    file.symlink_to(real)
+
+    add_profile(Profile("a", file, {"bootstrap_servers": "x:1"}))
+
+    assert file.is_symlink()
+    assert real.read_text() == '# mine\n\n[a]\nbootstrap_servers = "x:1"\n'
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+
+
+def test_profiles_that_everybody_could_have_written_run_no_command(file: Path) -> None:
+    file.write_text(f'[a]\n{LOGIN}sasl_password = {{ command = "echo x" }}\n')
+    file.chmod(0o666)
+
+    with pytest.raises(ProfileError, match=r"everybody may write .*profiles.toml: chmod o-w"):
+        read_profile("a")
+    file.chmod(0o664)
+    assert read_profile("a").config().security.sasl_password == "x"
+
+
+def test_a_command_that_prints_no_text_is_named_and_its_bytes_are_not(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"s3cret\xff")
+    source = SecretSource("command", f"cat {tmp_path / 'bytes'}")
+
+    with pytest.raises(ProfileError, match="for a secret printed no text") as refused:
+        source.read()
+
+    assert (
+        "s3cret" not in f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__suppress_context__}"
+    )

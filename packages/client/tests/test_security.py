@@ -2,16 +2,31 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ottla.client.authentication import OAuthBearer, Plain, Scram, certificate_problem, renewal_s
+from ottla.client.authentication import (
+    OAuthBearer,
+    Plain,
+    Scram,
+    certificate_problem,
+    mechanism_for,
+    renewal_s,
+)
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
-from ottla.client.errors import IDEMPOTENT_WRITE, AuthenticationFailed, Need, error_about
-from ottla.client.oauth_tokens import RefreshRules
-from ottla.client.retry import Backoff
+from ottla.client.connection_pool import Pool
+from ottla.client.errors import (
+    IDEMPOTENT_WRITE,
+    AuthenticationFailed,
+    ConnectFailed,
+    ConnectionClosed,
+    Need,
+    error_about,
+)
 from ottla.client.security import SecurityConfig
 from ottla.client.settings import SettingError, configure, from_properties
 from ottla.client.testing import ScriptedBroker
@@ -23,6 +38,7 @@ from ottla.protocol.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from peers.certificates import Authority, missing_openssl
 
 # The exchange of RFC 7677, section 3.
 SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -155,12 +171,13 @@ async def test_hashing_a_password_leaves_the_event_loop_to_others() -> None:
         return SaslAuthenticateResponse(auth_bytes=b"r=%sx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=1000000" % nonce)
 
     login = ClientConfig(
+        socket_connection_setup_timeout_ms=60_000,
         security=SecurityConfig(
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism="SCRAM-SHA-512",
             sasl_username="josef",
             sasl_password="k",
-        )
+        ),
     )
     async with ScriptedBroker() as broker, asyncio.TaskGroup() as tasks:
         broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["SCRAM-SHA-512"]))
@@ -172,6 +189,29 @@ async def test_hashing_a_password_leaves_the_event_loop_to_others() -> None:
 
     began, proved = at
     assert proved - began > 200
+
+
+async def test_reading_many_authorities_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
+    if missing := missing_openssl():
+        pytest.skip(missing)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    many = tmp_path / "many.pem"
+    many.write_text(Authority(tmp_path).cafile.read_text() * 3_000)
+    config = ClientConfig(security=SecurityConfig(security_protocol="SSL", ssl_cafile=str(many)))
+    async with asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(count())
+        with pytest.raises(ConnectFailed, match="Connection refused"):
+            await Connection(Address("127.0.0.1", 1), config).connect()
+        counting.cancel()
+
+    assert turns > 100
 
 
 async def test_a_mechanism_the_broker_lacks_is_refused_with_those_it_has() -> None:
@@ -228,6 +268,118 @@ async def test_a_renewal_that_is_refused_ends_the_connection() -> None:
             with pytest.raises(AuthenticationFailed, match="not any more"):
                 await connection.send(MetadataRequest(topics=[]), MetadataResponse)
             assert not connection.is_open
+
+
+async def test_a_renewal_that_does_not_end_ends_the_connection() -> None:
+    asked = 0
+
+    async def provider() -> str:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            await asyncio.get_running_loop().create_future()
+        return "token"
+
+    config = ClientConfig(
+        socket_connection_setup_timeout_ms=2_000,
+        security=SecurityConfig(
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauth_token_provider=provider,
+        ),
+    )
+    async with ScriptedBroker() as broker:
+        broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["OAUTHBEARER"]))
+        broker.on(SaslAuthenticateRequest, lambda _: SaslAuthenticateResponse(session_lifetime_ms=1))
+        broker.on(MetadataRequest, lambda _: broker.metadata())
+
+        async with Connection(Address(broker.host, broker.port), config) as connection:
+            await asyncio.sleep(0.002)  # only the clock ends the login
+            async with asyncio.timeout(60):
+                with pytest.raises(ConnectionClosed, match="not logged in again within 2 s"):
+                    await connection.send(MetadataRequest(topics=[]), MetadataResponse)
+            assert not connection.is_open
+
+
+@pytest.mark.parametrize("kind", ["a function", "a function that returns a coroutine", "an object", "async"])
+async def test_a_token_provider_may_be_of_any_kind_and_one_that_blocks_leaves_the_loop_to_others(
+    kind: str,
+) -> None:
+    threads = list[threading.Thread]()
+
+    def blocking() -> str:
+        threads.append(threading.current_thread())
+        return "token"
+
+    async def waiting() -> str:
+        threads.append(threading.current_thread())
+        return "token"
+
+    class Provider:
+        def token(self) -> str:
+            return blocking()
+
+    providers: dict[str, Any] = {
+        "a function": blocking,
+        "a function that returns a coroutine": lambda: waiting(),
+        "an object": Provider(),
+        "async": waiting,
+    }
+
+    mechanism = await mechanism_for(bearer(providers[kind]))
+
+    assert b"auth=Bearer token\x01" in mechanism.first()
+    is_async = kind in ("async", "a function that returns a coroutine")
+    assert (threads == [threading.current_thread()]) == is_async
+
+
+def bearer(provider: Any) -> SecurityConfig:
+    return SecurityConfig(
+        security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=provider
+    )
+
+
+@pytest.mark.parametrize("found", [None, b"s3cret", "", "s3cret\x01auth=", "s3cret\n", 31337])
+async def test_a_provider_that_returns_no_token_is_named_and_its_value_is_not(found: Any) -> None:
+    with pytest.raises(AuthenticationFailed, match="sasl_oauth_token_provider returned no token") as failed:
+        await mechanism_for(bearer(lambda: found))
+
+    assert "s3cret" not in str(failed.value)
+    assert "31337" not in str(failed.value)
+
+
+async def test_one_refused_login_is_that_of_all_tasks_that_waited_for_the_connection() -> None:
+    async with ScriptedBroker() as broker, Pool(plain_login()) as pool:
+        broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        broker.on(
+            SaslAuthenticateRequest, lambda _: SaslAuthenticateResponse(error_code=58, error_message="no")
+        )
+        address = Address(broker.host, broker.port)
+
+        found = await asyncio.gather(*(pool.get(address) for _ in range(8)), return_exceptions=True)
+
+        assert [type(error) for error in found] == [AuthenticationFailed] * 8
+        assert broker.connections == 1
+        with pytest.raises(AuthenticationFailed):
+            await pool.get(address)
+        assert broker.connections == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"ssl_cafile": __file__},
+        {"ssl_truststore_certificates": "PEM"},
+        {"ssl_certfile": __file__},
+        {"ssl_check_hostname": False},
+        {"ssl_enabled_protocols": "TLSv1.3"},
+        {"ssl_cipher_suites": "TLS_AES_256_GCM_SHA384"},
+    ],
+)
+def test_settings_of_tls_that_a_given_context_ignores_are_refused(more: dict[str, Any]) -> None:
+    context = ssl.create_default_context()
+    with pytest.raises(SettingError, match=rf"{next(iter(more))} has no effect with ssl_context"):
+        SecurityConfig(security_protocol="SSL", ssl_context=context, **more)
 
 
 @pytest.mark.parametrize(
@@ -295,123 +447,3 @@ def test_an_error_names_the_permission_that_is_missing(code: int, words: str) ->
     assert str(error_about(code, "topic t", *needs)) == words
     assert str(error_about(29, None, *needs)) == "not permitted to READ TOPIC 't'"
     assert str(error_about(29, None)) == "not permitted for the topic"
-
-
-# --- login modules of Java
-
-MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-
-
-@pytest.mark.parametrize(
-    ("options", "password"),
-    [
-        ("username='anna' password='a \"b\"';", 'a "b"'),
-        ('username="anna" password="a\\tb\\101";', "a\tbA"),
-        ('username=anna /* password="old" */ password=b-1;', "b-1"),
-        ('password="username=x;" username="anna";', "username=x;"),
-    ],
-)
-def test_a_login_module_is_read_as_kafka_reads_it(options: str, password: str) -> None:
-    properties = {"security.protocol": "SASL_SSL", "sasl.jaas.config": f"{MODULE} {options}"}
-
-    security = from_properties(ClientConfig, properties).security
-
-    assert (security.sasl_username, security.sasl_password) == ("anna", password)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ('username="anna" password="s3cret"', "not terminated by semi-colon"),
-        ('username="anna" password=31337;', "Value not specified for key 'password'"),
-        ('username="anna";', "a login module with username and password"),
-        (f'username="anna" password="s3cret"; {MODULE};', "contains 2 login modules"),
-    ],
-)
-def test_a_login_module_that_kafka_refuses_is_refused_without_its_secret(options: str, words: str) -> None:
-    properties = {"security.protocol": "SASL_SSL", "sasl.jaas.config": f"{MODULE} {options}"}
-
-    with pytest.raises(
-        SettingError, match=rf"sasl.jaas.config cannot be the value given: .*{words}"
-    ) as refused:
-        from_properties(ClientConfig, properties)
-
-    assert "s3cret" not in str(refused.value)
-    assert "31337" not in str(refused.value)
-
-
-# --- settings of tokens
-
-BEARER = "org.apache.kafka.common.security.oauthbearer"
-OF_SERVER = {
-    "security.protocol": "SASL_SSL",
-    "sasl.mechanism": "OAUTHBEARER",
-    "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
-    "sasl.oauthbearer.client.credentials.client.id": "me",
-    "sasl.oauthbearer.client.credentials.client.secret": "s3cret",
-}
-
-
-def test_kafkas_settings_of_logins_change_how_tokens_are_asked_for() -> None:
-    plain = from_properties(ClientConfig, OF_SERVER).security.token_source
-    changed = from_properties(
-        ClientConfig,
-        OF_SERVER
-        | {
-            "sasl.login.connect.timeout.ms": "1500",
-            "sasl.login.read.timeout.ms": "2500",
-            "sasl.login.retry.backoff.ms": "7",
-            "sasl.login.retry.backoff.max.ms": "70",
-            "sasl.login.refresh.window.factor": "0.6",
-            "sasl.login.refresh.window.jitter": "0.1",
-            "sasl.login.refresh.min.period.seconds": "5",
-            "sasl.login.refresh.buffer.seconds": "30",
-            "sasl.oauthbearer.header.urlencode": "true",
-        },
-    ).security.token_source
-
-    assert plain is not None
-    assert changed is not None
-    assert (plain.connect_timeout_s, plain.read_timeout_s, plain.backoff) == (10, 10, Backoff(100, 10_000, 0))
-    assert (plain.refresh, plain.quotes_credentials) == (RefreshRules(), False)
-    assert (changed.connect_timeout_s, changed.read_timeout_s, changed.backoff) == (
-        1.5,
-        2.5,
-        Backoff(7, 70, 0),
-    )
-    assert changed.refresh == RefreshRules(window_factor=0.6, window_jitter=0.1, min_period_s=5, buffer_s=30)
-    assert changed.quotes_credentials
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("sasl.login.refresh.window.factor", "0.4", "must be at least 0.5"),
-        ("sasl.login.refresh.window.jitter", "0.3", "must be at most 0.25"),
-        ("sasl.login.refresh.min.period.seconds", "901", "must be at most 900"),
-        ("sasl.login.refresh.buffer.seconds", "-1", "must be at least 0"),
-        ("sasl.login.connect.timeout.ms", "0", "must be at least 1"),
-        ("sasl.login.callback.handler.class", "com.example.Handler", "no class of Java runs here"),
-        ("sasl.oauthbearer.method", "azure", "give oidc"),
-    ],
-)
-def test_settings_of_logins_that_cannot_be_are_refused(key: str, value: str, words: str) -> None:
-    with pytest.raises(SettingError, match=rf"{key} .*{words}"):
-        from_properties(ClientConfig, OF_SERVER | {key: value})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("sasl.login.callback.handler.class", f"{BEARER}.OAuthBearerLoginCallbackHandler"),
-        ("sasl.login.callback.handler.class", f"{BEARER}.secured.OAuthBearerLoginCallbackHandler"),
-        ("sasl.oauthbearer.method", "OIDC"),
-    ],
-)
-def test_the_classes_of_kafka_that_do_what_is_done_here_are_accepted_in_silence(
-    key: str, value: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = from_properties(ClientConfig, OF_SERVER | {key: value})
-
-    assert config == from_properties(ClientConfig, OF_SERVER)
-    assert caplog.records == []

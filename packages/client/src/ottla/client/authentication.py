@@ -11,8 +11,9 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from ottla.client.environment import login_threads, nonce
@@ -27,7 +28,7 @@ from ottla.protocol.messages.sasl import (
 from ottla.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from ottla.client.security import SecurityConfig
+    from ottla.client.security import SecurityConfig, TokenProvider
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
@@ -198,8 +199,21 @@ async def _bearer_token(config: SecurityConfig) -> str:
 
         assert config.token_source is not None
         return await TOKENS.token(config.token_source)
-    token = config.sasl_oauth_token_provider()
-    return await token if isawaitable(token) else token
+    from ottla.client.oauth_tokens import is_token
+
+    found = await _provided(config.sasl_oauth_token_provider)
+    if not is_token(found):
+        raise AuthenticationFailed("sasl_oauth_token_provider returned no token, which is a text")
+    return found
+
+
+async def _provided(provider: TokenProvider) -> object:
+    """Return the result of a provider: one that is not `async` may ask a server, and runs on a thread."""
+    if iscoroutinefunction(provider):
+        return await provider()
+    context = copy_context()
+    found = await asyncio.get_running_loop().run_in_executor(login_threads(), context.run, provider)
+    return await found if isawaitable(found) else found
 
 
 async def authenticate(connection: Requester, config: SecurityConfig, host: str = "") -> int:

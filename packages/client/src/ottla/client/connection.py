@@ -7,14 +7,11 @@ request awaits a future in a queue.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from ipaddress import ip_address
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from ottla.client.api_versions import BEFORE_API_VERSIONS, VersionRange, choose_version, must_wait
 from ottla.client.authentication import authenticate, certificate_problem, renewal_s
@@ -26,18 +23,22 @@ from ottla.client.errors import (
     ONLY_TLS_THERE,
     AuthenticationFailed,
     BadResponse,
+    ClientError,
     ConnectFailed,
     ConnectionClosed,
     RequestTimeout,
 )
 from ottla.client.frames import FrameTooLarge
-from ottla.client.wire import Reply, WireProtocol
+from ottla.client.wire import Reply, WireProtocol, connect_socket, has_buffer_sizes
 from ottla.protocol.api import ApiKey, RequestHeader, decode_response_header, encode_request_header
 from ottla.protocol.errors import ErrorCode, error_for
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.schema import Message
+
+if TYPE_CHECKING:
+    import ssl
 
 R = TypeVar("R", bound=Message)
 
@@ -49,11 +50,6 @@ _FIRST_REQUESTS: Final = 4
 
 Encode = Callable[[int], Sequence[bytes]]
 """Returns the parts of a framed request with a given correlation id."""
-
-_LEADS_ELSEWHERE: Final = frozenset(
-    {errno.EADDRNOTAVAIL, errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH}
-)
-"""Errors of a source address. Any other is the other side's, and would meet each source."""
 
 
 class Connection:
@@ -220,7 +216,7 @@ class Connection:
         loop = asyncio.get_running_loop()
         tls = None
         try:
-            tls = self.config.security.tls_context()
+            tls = await self._tls_context()
             if self._source_host is not None or has_buffer_sizes(self.config):
                 connected = await connect_socket(self.address, self.config, self._source_host)
                 _, self._wire = await loop.create_connection(
@@ -241,6 +237,12 @@ class Connection:
             # asyncio gives no reason when the other side closes the connection during the TLS handshake.
             hung_up = f"it {NO_TLS_THERE}={self._without_tls()}" if tls else "it hung up"
             raise ConnectFailed(*self.address, _reason(error) or hung_up) from error
+
+    async def _tls_context(self) -> ssl.SSLContext | None:
+        security = self.config.security
+        if not security.uses_tls or security.ssl_context is not None:
+            return security.tls_context()
+        return await asyncio.to_thread(security.tls_context)
 
     def _without_tls(self) -> str:
         return "SASL_PLAINTEXT" if self.config.security.uses_sasl else "PLAINTEXT"
@@ -280,14 +282,23 @@ class Connection:
     async def _stay_logged_in(self) -> None:
         if self._renew_at_s is None or asyncio.get_running_loop().time() < self._renew_at_s:
             return
+        within_s = self.config.socket_connection_setup_timeout_ms / 1_000
         try:
-            await self._log_in()
+            async with asyncio.timeout(within_s):
+                await self._log_in()
+        except TimeoutError as error:
+            late = ConnectionClosed(*self.address, f"not logged in again within {within_s:g} s")
+            self._end_half_a_login(late)
+            raise late from error
         except BaseException as error:
-            if self._wire is not None:  # half a login: the broker accepts no other request
-                self._wire.fail(
-                    error if isinstance(error, AuthenticationFailed) else ConnectionClosed(*self.address)
-                )
+            self._end_half_a_login(
+                error if isinstance(error, AuthenticationFailed) else ConnectionClosed(*self.address)
+            )
             raise
+
+    def _end_half_a_login(self, error: ClientError) -> None:
+        if self._wire is not None:  # the broker accepts no other request on it
+            self._wire.fail(error)
 
     async def _agree_on_versions(self) -> None:
         response = await self._first_versions()
@@ -420,72 +431,3 @@ def _reason(error: OSError) -> str:
     """Return why a connection failed; asyncio joins the refusals of several addresses into one text."""
     numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))}
     return os.strerror(numbers.pop()) if len(numbers) == 1 else error.strerror or str(error)
-
-
-def has_buffer_sizes(config: ClientConfig) -> bool:
-    """Return whether a size is set: most programs leave both to the system."""
-    return config.send_buffer_bytes >= 0 or config.receive_buffer_bytes >= 0
-
-
-async def connect_socket(
-    address: Address, config: ClientConfig, source_host: str | None = None
-) -> socket.socket:
-    """Connect to the first address of a host that accepts. Raises the OSError of the last one.
-
-    The sizes are set before: TCP agrees on the scale of its window as it connects. The connection comes from
-    an address of `source_host`, where this machine has such a one and it leads there; from the system's
-    choice otherwise.
-    """
-    loop = asyncio.get_running_loop()
-    failure = OSError(f"{address.host} has no address")
-    sources = await _addresses_of(source_host)
-    for family, kind, protocol, _, target in await loop.getaddrinfo(*address, type=socket.SOCK_STREAM):
-        for source in _sources_for(target[0], sources):
-            opened = _socket_with_buffers(family, kind, protocol, config)
-            try:
-                if source is not None:
-                    opened.bind((source, 0))
-                await loop.sock_connect(opened, target)
-            except OSError as error:
-                opened.close()
-                failure = error
-                if error.errno not in _LEADS_ELSEWHERE:
-                    break
-            except BaseException:
-                opened.close()
-                raise
-            else:
-                return opened
-    raise failure
-
-
-async def _addresses_of(host: str | None) -> Sequence[str]:
-    if host is None:
-        return ()
-    try:
-        entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return ()
-    return [str(address[0]) for *_, address in entries]
-
-
-def _sources_for(target: Any, sources: Sequence[str]) -> Iterator[str | None]:
-    """Yield the sources that may lead to an address, then None, the system's choice.
-
-    A loopback address leads nowhere else, and Debian resolves a machine's own name to one.
-    """
-    wanted = ip_address(target)
-    for source in map(ip_address, sources):
-        if source.version == wanted.version and source.is_loopback == wanted.is_loopback:
-            yield str(source)
-    yield None
-
-
-def _socket_with_buffers(family: int, kind: int, protocol: int, config: ClientConfig) -> socket.socket:
-    opened = socket.socket(family, kind, protocol)
-    opened.setblocking(False)
-    sizes = ((socket.SO_SNDBUF, config.send_buffer_bytes), (socket.SO_RCVBUF, config.receive_buffer_bytes))
-    for option, size_bytes in sizes:
-        if size_bytes >= 0:
-            opened.setsockopt(socket.SOL_SOCKET, option, size_bytes)
-    return opened

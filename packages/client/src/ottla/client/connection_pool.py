@@ -137,8 +137,6 @@ class Pool:
         connection = Connection(address, self.config)
         try:
             await connection.connect()
-        except AuthenticationFailed:
-            raise
         except ClientError as error:
             pooled.attempts += 1
             pooled.failure = error

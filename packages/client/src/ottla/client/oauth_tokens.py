@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeGuard
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
 from ottla.client.environment import chance, login_threads, monotonic_s, now_ms
@@ -206,11 +206,16 @@ def fetch_token(source: TokenSource) -> Token:
         return _from_file(Path(unquote(parts.path)))
     answer = _ask(source)
     text = answer.get("access_token")
-    if not isinstance(text, str) or not text.isascii() or not text.isprintable() or not text:
+    if not is_token(text):
         raise AuthenticationFailed(f"{source.url} answered without an access_token")
     expires_in = answer.get("expires_in")
     lasts_s = expires_in if isinstance(expires_in, int | float) else None
     return kept_for(text, now_ms(), lasts_s, source.refresh, chance())
+
+
+def is_token(text: object) -> TypeGuard[str]:
+    """Return whether a value can stand in a message of OAUTHBEARER."""
+    return isinstance(text, str) and text != "" and text.isascii() and text.isprintable()
 
 
 def _from_file(path: Path) -> Token:
@@ -220,7 +225,7 @@ def _from_file(path: Path) -> Token:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a token"
         raise AuthenticationFailed(f"the token in {path} cannot be read: {reason}") from None
-    if not text:
+    if not is_token(text):
         raise AuthenticationFailed(f"{path} holds no token")
     return Token(text, 0, 0)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import subprocess
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -74,7 +75,7 @@ def _of_environment(name: str, _: Path) -> str:
 
 
 def _of_file(name: str, folder: Path) -> str:
-    path = folder / Path(name).expanduser()
+    path = folder / _expanded(name)
     try:
         return _without_line_end(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -84,13 +85,19 @@ def _of_file(name: str, folder: Path) -> str:
 def _of_command(command: str, _: Path) -> str:
     try:
         done = subprocess.run(
-            command, shell=True, stdout=subprocess.PIPE, text=True, check=False, timeout=_COMMAND_TIMEOUT_S
+            command, shell=True, stdout=subprocess.PIPE, check=False, timeout=_COMMAND_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
         raise ProfileError(f"the command {command!r} gave no secret in {_COMMAND_TIMEOUT_S} s") from None
     if done.returncode:
         raise ProfileError(f"the command {command!r} for a secret ended with {done.returncode}")
-    return _without_line_end(done.stdout)
+    try:
+        text = done.stdout.decode()
+    except UnicodeDecodeError:
+        text = None  # the error itself would carry the bytes
+    if text is None:
+        raise ProfileError(f"the command {command!r} for a secret printed no text")
+    return _without_line_end(text)
 
 
 def _of_keyring(reference: str, _: Path) -> str:
@@ -133,8 +140,19 @@ def profiles_path() -> Path:
     """Return the file of profiles: OTTLA_PROFILES, or `ottla/profiles.toml` in the user's configuration."""
     if given := os.environ.get(PROFILES_VARIABLE):
         return Path(given)
-    configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    configuration = os.environ.get("XDG_CONFIG_HOME") or _expanded("~") / ".config"
     return Path(configuration) / "ottla" / "profiles.toml"
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ProfileError(
+            f"this user has no home directory: {PROFILES_VARIABLE} names the file of profiles"
+            if path == "~"
+            else f"{path}: there is no such home directory"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +219,7 @@ class Profile:
     def _with_folder(self, key: str, value: Any) -> Any:
         is_file = _flat(key).startswith("ssl_") and _flat(key).endswith(("file", "location"))
         is_file = is_file or (is_of_service(key) and _flat(key).endswith("file"))
-        return str(self.path.parent / Path(value).expanduser()) if is_file and value else value
+        return str(self.path.parent / _expanded(value)) if is_file and value else value
 
 
 def _stand_in(key: str) -> str:
@@ -240,13 +258,17 @@ def read_profiles(path: Path | None = None) -> dict[str, Profile]:
     """Return all profiles by name; none where there is no file. Raises ProfileError."""
     file = path or profiles_path()
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as opened:
+            facts = os.fstat(opened.fileno())
+            tables = tomllib.load(opened)
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{file} cannot be read: {_reason(error)}") from None
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{file} is not TOML: {error}") from None
+    if os.name == "posix" and stat.S_ISREG(facts.st_mode) and facts.st_mode & stat.S_IWOTH:
+        raise ProfileError(f"everybody may write {file}: chmod o-w it, for its commands run as you")
     return {name: _profile(name, file, table) for name, table in tables.items()}
 
 
@@ -317,7 +339,7 @@ def _replace_text(profile: Profile, before: str, after: str) -> None:
             f"{profile.path} has a form that only an editor can change: edit the profile there"
         )
     try:
-        write_private(profile.path, after)
+        write_private(profile.path.resolve(), after)  # a link to a file of a repository stays one
     except OSError as error:
         raise ProfileError(f"{profile.path} cannot be written: {_reason(error)}") from None
 

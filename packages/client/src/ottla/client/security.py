@@ -27,6 +27,9 @@ _OF_TLS = (
     "ssl_truststore_password", "ssl_truststore_certificates", "ssl_keystore_certificate_chain",
     "ssl_keystore_key", "ssl_enabled_protocols", "ssl_cipher_suites",
 )  # fmt: skip
+_IN_CONTEXT = ("ssl_certfile", "ssl_keystore_certificate_chain", "ssl_enabled_protocols", "ssl_cipher_suites")
+"""Settings that `ssl_context` has in itself."""
+_AUTHORITIES = ("ssl_cafile", "ssl_truststore_certificates")
 _OF_SASL = (
     "sasl_username", "sasl_password", "sasl_oauth_token_provider", "sasl_oauthbearer_token_endpoint_url",
     "sasl_oauthbearer_client_credentials_client_id", "sasl_oauthbearer_client_credentials_client_secret",
@@ -151,7 +154,10 @@ class SecurityConfig:
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the context of TLS connections, or None for plain ones. Raises OSError for bad files."""
+        """Return the context of TLS connections, or None for plain ones. Raises OSError for bad files.
+
+        It blocks: to read the system's authorities takes 40 ms.
+        """
         if not self.uses_tls or self.ssl_context is not None:
             return self.ssl_context if self.uses_tls else None
         import ssl
@@ -240,6 +246,13 @@ def _check_protocol(config: SecurityConfig) -> None:
             raise SettingError(_without_effect(name, config, "SASL_PLAINTEXT"))
     if config.sasl_mechanism != "PLAIN" and not config.uses_sasl:
         raise SettingError(_without_effect("sasl_mechanism", config, "SASL_PLAINTEXT"))
+    if config.ssl_context is not None:
+        # A token endpoint is asked with a context of its own, with these authorities.
+        ignored = _IN_CONTEXT if config.sasl_oauthbearer_token_endpoint_url else (*_AUTHORITIES, *_IN_CONTEXT)
+        given = [name for name in ignored if getattr(config, name) is not None]
+        if given or not config.ssl_check_hostname:
+            name = given[0] if given else "ssl_check_hostname"
+            raise SettingError(f"{name} has no effect with ssl_context: set it in the context")
 
 
 def _without_effect(name: str, config: SecurityConfig, wanted: str) -> str:

@@ -253,13 +253,18 @@ def one_line(error: Exception) -> str:
     """Return the message of an error in one line, with advice where no broker can be reached."""
     from ottla.client.errors import OTHER_PROTOCOL, DeadlineExceeded, NoBrokerAvailable
 
-    text = " ".join(str(error).split())
+    text = _line(error)
     cause = error.__cause__ if isinstance(error, DeadlineExceeded) else error
     if isinstance(cause, NoBrokerAvailable):
         if OTHER_PROTOCOL in str(cause):  # something listens there
-            return f"{cause}, in a file for --command-config or in a profile for --profile."
-        return f"{cause}. Is a broker running there? Name one with --bootstrap-server HOST:PORT."
+            return f"{_line(cause)}, in a file for --command-config or in a profile for --profile."
+        return f"{_line(cause)}. Is a broker running there? Name one with --bootstrap-server HOST:PORT."
     return text + _advice(text)
+
+
+def _line(error: Exception) -> str:
+    """Return an error's message in one line: that of a broker may have any characters."""
+    return printable(" ".join(str(error).split()))
 
 
 def _advice(text: str) -> str:
