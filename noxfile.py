@@ -81,6 +81,7 @@ ON_ALL_CORES = ("-n", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal")
 # Tests of one file share the brokers that they started, so a file stays with one process; each JVM keeps a
 # core busy when it starts.
 ON_ALL_CORES_BY_FILE = ("-n", str(1 + (os.cpu_count() or 1)), "--dist", "loadfile")
+DEBUG_SECRETS = "--debug-secrets"
 TEST_FOLDERS = (
     "packages",
     "tests/sdk",
@@ -151,11 +152,13 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests that need nothing but PyPI, on all cores; arguments after `--` go to pytest.
 
-    `-- --debug-secrets` and the usual arguments log at DEBUG, and fail if a log has a secret of a test.
+    `-- --debug-secrets` runs them with logs at DEBUG, and fails if a log has a secret of a test.
     """
     _install(session, *TESTING, *PEERS, *KERBEROS)
-    wanted = session.posargs or [*ON_ALL_CORES, "-m", "not java and not slow", *_folders(*TEST_FOLDERS)]
-    session.run("pytest", *wanted)
+    debug = [option for option in session.posargs if option == DEBUG_SECRETS]
+    chosen = [option for option in session.posargs if option != DEBUG_SECRETS]
+    wanted = chosen or [*ON_ALL_CORES, "-m", "not java and not slow", *_folders(*TEST_FOLDERS)]
+    session.run("pytest", *debug, *wanted)
 
 
 @nox.session

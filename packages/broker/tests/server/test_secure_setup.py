@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 import stat
 import time
@@ -255,6 +256,20 @@ def test_properties_that_cannot_be_written_are_named_and_the_broker_serves(tmp_p
 
     assert f"No properties were written into {setup.files.directory}: Is a directory\n" in words
     assert read_profile("local").servers == "127.0.0.1:9092"
+
+
+def test_a_directory_that_others_can_enter_is_closed_and_another_users_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "data" / "secure"
+    directory.mkdir(parents=True)
+    directory.chmod(0o777)
+
+    prepare(tmp_path / "data", [])
+
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    if os.geteuid() == 0:
+        os.chown(directory, 12_345, -1)
+        with pytest.raises(ConfigError, match=r"must not have .*secure of user 12345: chown it"):
+            prepare(tmp_path / "data", [])
 
 
 @pytest.mark.parametrize("damage", ["a directory", "no TOML"])

@@ -7,6 +7,7 @@ other. Both are super users. A later start reads it all; files with secrets are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +108,12 @@ async def write_user(session: Session, user: str, password: str) -> None:
 def prepare(data_dir: Path, hosts: list[str]) -> SecureSetup:
     """Complete the directory `secure` of a data directory, and renew a certificate that ends soon.
 
-    `hosts` are names and addresses that clients connect to, beside those of this machine. Raises OSError.
+    `hosts` are names and addresses that clients connect to, beside those of this machine. Raises OSError, and
+    ConfigError for a directory of another user.
     """
     files = SecureFiles((data_dir / DIRECTORY).absolute())
     files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _keep_out_others(files.directory)
     is_new = not files.authority_key.exists()
     if is_new:
         make_authority(files)
@@ -121,6 +124,17 @@ def prepare(data_dir: Path, hosts: list[str]) -> SecureSetup:
     if is_new or not is_certificate_good(files, names, now_ms()):
         make_certificate(files, names, now_ms())
     return SecureSetup(files, is_new)
+
+
+def _keep_out_others(directory: Path) -> None:
+    """Close a directory to other users; refuse one that belongs to another user. Raises ConfigError."""
+    facts = directory.stat()
+    if facts.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            "log.dirs", f"must not have {directory} of user {facts.st_uid}: chown it to the broker's user"
+        )
+    if facts.st_mode & 0o077 and facts.st_uid == os.geteuid():
+        directory.chmod(0o700)
 
 
 # ---- the command
