@@ -55,7 +55,8 @@ TESTING = (
     "uvloop", "google-re2",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
     "deltalake", "pandas", "fastapi", "uvicorn", "httpx", "redis", "watchfiles", "cryptography", "pyjwt",
-    "keyring", "aiosmtpd", "grpcio-tools", "protobuf",
+    "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
+    "oidc-provider-mock",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (

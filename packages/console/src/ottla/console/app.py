@@ -21,7 +21,6 @@ from ottla.console.changes.audit import AuditLog
 from ottla.console.clusters.applications import Applications
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.logins.access import (
-    OWNER,
     a_cluster,
     a_group,
     a_login,
@@ -29,15 +28,18 @@ from ottla.console.logins.access import (
     a_whole_cluster,
     everybody,
 )
+from ottla.console.logins.authenticator import Authenticator
+from ottla.console.logins.files import read_logins
 from ottla.console.logins.gate import Gate, Page
 from ottla.console.pages import respond
 from ottla.console.pages.access import access
 from ottla.console.pages.alerts import alerts as alerts_page
 from ottla.console.pages.alerts import silence
-from ottla.console.pages.changes import change
+from ottla.console.pages.changes import CHANGES, change
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.connect import connector, connectors
 from ottla.console.pages.groups import group, groups
+from ottla.console.pages.logins import begin_oidc, finish_oidc, login, logout
 from ottla.console.pages.overview import overview
 from ottla.console.pages.reassignments import reassignments
 from ottla.console.pages.records import record, records
@@ -49,14 +51,13 @@ from ottla.console.pages.transactions import transactions
 from ottla.console.pages.versions import versions
 from ottla.console.pages.watched import a_series, metrics, points
 from ottla.console.pages.znodes import znodes
-from ottla.console.records.masking import MaskRule
 from ottla.console.settings import ConsoleSettings
 from ottla.console.watch.alert_store import StoredAlerts
 from ottla.console.watch.collecting import Collector
 from ottla.console.watch.history import History
 from ottla.console.watch.sending import outboxes
 from ottla.console.web.csrf import FormTokens
-from ottla.console.web.guards import Guards
+from ottla.console.web.guards import BehindProxy, Guards
 from ottla.console.web.rendering import Renderer
 
 
@@ -68,24 +69,31 @@ class Shared(TypedDict):
     collector: Collector
     alerts: StoredAlerts
     applications: Applications
-    mask_rules: tuple[MaskRule, ...]
 
 
 def application(settings: ConsoleSettings) -> Starlette:
-    """Return the application; it connects to its clusters when it begins to watch them."""
+    """Return the application; it connects to its clusters when it begins to watch them.
+
+    Raises LoginsError.
+    """
+    file = settings.logins
+    authenticator = None if file is None else Authenticator(file, read_logins(file))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[Shared]:
-        async with watching(settings) as shared:
+        async with watching(settings, authenticator) as shared:
             yield shared
 
     app = Starlette(
         routes=routes(),
-        middleware=[Middleware(Guards, names=settings.names), Middleware(Gate, viewer_of=lambda _: OWNER)],
+        middleware=_guards(settings, authenticator),
         exception_handlers={HTTPException: refused, Exception: failed},
         lifespan=lifespan,
     )
-    app.state.renderer = Renderer(allows_changes=settings.allows_changes)
+    app.state.renderer = Renderer(settings.base_path)
+    app.state.authenticator = authenticator
+    app.state.openid = app.state.openid_transport = None
+    app.state.changes = CHANGES
     app.state.form_tokens = FormTokens()
     app.state.audit = AuditLog(settings.audit)
     app.state.allows_changes = settings.allows_changes
@@ -93,11 +101,25 @@ def application(settings: ConsoleSettings) -> Starlette:
     return app
 
 
+def _guards(settings: ConsoleSettings, authenticator: Authenticator | None) -> list[Middleware]:
+    proxy = [Middleware(BehindProxy, proxies=settings.proxies)] if settings.proxies else []
+    https_only = bool(settings.proxies or settings.certificate)
+    return [
+        *proxy,
+        Middleware(Guards, names=settings.names, base_path=settings.base_path, https_only=https_only),
+        Middleware(Gate, authenticator=authenticator),
+    ]
+
+
 def routes() -> list[Page | Mount]:
     """Return all routes; each page declares the right that it needs."""
     return [
         Page("/", all_clusters, a_login),
         Page("/health", health, everybody),
+        Page("/login", login, everybody, methods=["GET", "POST"]),
+        Page("/login/oidc", begin_oidc, everybody),
+        Page("/login/oidc/callback", finish_oidc, everybody),
+        Page("/logout", logout, everybody, methods=["POST"]),
         Page("/metrics", metrics, a_login),
         Page("/alerts", alerts_page, a_login),
         Page("/alerts/silence", silence, a_login, methods=["GET", "POST"]),
@@ -129,7 +151,9 @@ def routes() -> list[Page | Mount]:
 
 
 @asynccontextmanager
-async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
+async def watching(
+    settings: ConsoleSettings, authenticator: Authenticator | None = None
+) -> AsyncIterator[Shared]:
     """Watch the clusters, and judge the rules of alerts at each look."""
     async with (
         History(settings.history) as history,
@@ -146,9 +170,11 @@ async def watching(settings: ConsoleSettings) -> AsyncIterator[Shared]:
         collector = Collector(clusters, history, on_readings=alerts.judge)
         running = [tasks.create_task(collector.run(), name="collector")]
         running += [tasks.create_task(box.run(), name=box.target.name) for box in alerts.outboxes]
+        if authenticator is not None:
+            running.append(tasks.create_task(authenticator.run(), name="logins"))
         yield {
             "clusters": clusters, "history": history, "collector": collector, "alerts": alerts,
-            "applications": applications, "mask_rules": (),
+            "applications": applications,
         }  # fmt: skip
         for task in running:
             task.cancel()

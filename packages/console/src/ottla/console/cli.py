@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.client.commands import DEFAULT_BOOTSTRAP, chosen_profile, cluster_options
+from ottla.console.logins.commands import token, user
 
 if TYPE_CHECKING:
     from ottla.console.clusters.applications import Place
@@ -91,10 +93,30 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Allow changes; each is written to ~/.local/state/ottla/console-audit.jsonl.",
 )
+@click.option(
+    "--logins",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The file of users and roles, ~/.config/ottla/console.toml if that exists.",
+)
+@click.option(
+    "--tls-certificate", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+    help="Serve by TLS: certificates in PEM.",
+)  # fmt: skip
+@click.option(
+    "--tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+    help="The key of the certificate in PEM, if it has a file of its own.",
+)  # fmt: skip
+@click.option(
+    "--behind-proxy", "proxies", metavar="ADDRESS", multiple=True,
+    help="Answer this proxy only, which serves browsers by TLS; an address or a network.",
+)  # fmt: skip
+@click.option("--base-path", metavar="PATH", default="", help="The path of the console, such as /kafka.")
 @click.option("--beside", is_flag=True, hidden=True)  # the program that started it holds its standard input
 @click.pass_context
 def console(
     context: click.Context,
+    /,
     profiles: tuple[str, ...],
     bootstrap_server: str | None,
     registry: str | None,
@@ -110,6 +132,7 @@ def console(
     status_cafile: Path | None,
     allow_changes: bool,
     beside: bool,
+    **access: Any,
 ) -> None:
     """Show clusters, topics and groups in a browser.
 
@@ -122,6 +145,7 @@ def console(
       ottla console --profile production --profile staging --listen 127.0.0.1:9000
       ottla console --alerts rules.toml --allow-changes
       ottla console --streams 127.0.0.1:9465 --pipelines checkpoints/
+      ottla console --listen 0.0.0.0:8443 --name kafka.example.com --tls-certificate kafka.pem
     """
     if context.invoked_subcommand is not None:
         return
@@ -131,7 +155,7 @@ def console(
 
     try:
         shown = clusters(profiles, bootstrap_server, registry, connects)
-        settings = _settings(shown, listen, names, history, rules, allow_changes)
+        settings = _settings(shown, listen, names, history, rules, allow_changes, access)
         places = _places(apps, pipelines, status_token_file, status_cafile)
         settings = replace(settings, most_series=most_series, places=places)
         end = "it ends with the broker" if beside else "Ctrl-C ends the console"
@@ -160,15 +184,24 @@ def _settings(
     history: str | None,
     rules: str | None,
     allow_changes: bool,
+    access: Mapping[str, Any],
 ) -> ConsoleSettings:
     from ottla.client.config import parse_bootstrap_servers
-    from ottla.console.settings import LOOPBACK_NAMES, ConsoleSettings, checked_host, state_path
+    from ottla.console.logins.files import default_path
+    from ottla.console.settings import (
+        LOOPBACK_NAMES,
+        ConsoleSettings,
+        checked,
+        proxy_networks,
+        state_path,
+    )
     from ottla.console.watch.rule_files import Targets, read_rules, read_targets
 
     (address,) = parse_bootstrap_servers(listen)
-    return ConsoleSettings(
+    logins = Path(access["logins"]) if access["logins"] else default_path()
+    settings = ConsoleSettings(
         clusters,
-        checked_host(address.host),
+        address.host,
         address.port,
         (*LOOPBACK_NAMES, *names),
         allows_changes=allow_changes,
@@ -176,7 +209,13 @@ def _settings(
         rules=read_rules(Path(rules)) if rules else (),
         targets=read_targets(Path(rules)) if rules else Targets(),
         history=Path(history) if history else state_path("console.sqlite"),
+        logins=logins if access["logins"] or logins.exists() else None,
+        certificate=Path(access["tls_certificate"]) if access["tls_certificate"] else None,
+        key=Path(access["tls_key"]) if access["tls_key"] else None,
+        proxies=proxy_networks(access["proxies"]),
+        base_path=access["base_path"],
     )
+    return checked(settings)
 
 
 def clusters(
@@ -203,6 +242,10 @@ def clusters(
     name = servers if any(cluster.name == "local" for cluster in chosen) else "local"
     direct = ClusterSettings(name, servers, ClientConfig, *direct_services(registry, connects))
     return (direct, *chosen)
+
+
+console.add_command(user)
+console.add_command(token)
 
 
 @console.command()

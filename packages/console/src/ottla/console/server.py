@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,13 +52,16 @@ def serve(settings: ConsoleSettings, started: Callable[[str], None], *, beside: 
     however that ends, and yields the processor to it.
     """
     log_to_stderr()
+    context = tls_context(settings)
     with _listening(settings) as listening:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        started(f"http://{host}:{listening.getsockname()[1]}/")
+        scheme = "http" if context is None else "https"
+        started(f"{scheme}://{host}:{listening.getsockname()[1]}{settings.base_path}/")
         config = uvicorn.Config(
             application(settings), log_level="warning", access_log=False, server_header=False,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=STOP_S, lifespan="on",
             backlog=BACKLOG, log_config=None, proxy_headers=False,
+            ssl_context_factory=None if context is None else lambda *_: context,
         )  # fmt: skip
         server = uvicorn.Server(config)
         if beside:
@@ -72,6 +76,21 @@ def _end_with_input(server: uvicorn.Server) -> None:
         while os.read(0, 4_096):
             pass
     server.should_exit = True
+
+
+def tls_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
+    """Return the context of TLS, None without a certificate. Raises ConsoleRefused."""
+    if settings.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        where = settings.certificate if settings.key is None else f"{settings.certificate} and {settings.key}"
+        why = error.strerror or error
+        raise ConsoleRefused(f"{where} must hold a certificate and its key in PEM, in clear: {why}") from None
+    return context
 
 
 def _listening(settings: ConsoleSettings) -> socket.socket:

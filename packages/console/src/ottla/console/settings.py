@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,9 @@ DEFAULT_PORT: Final = 8180
 REQUEST_TIMEOUT_MS: Final = 5_000
 """How long the console waits for a broker's answer; a page shows the state before it meanwhile."""
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+_BASE_PATH: Final = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
 
 
 class ConsoleRefused(ValueError):
@@ -73,6 +78,15 @@ class ConsoleSettings:
     """The lines of /metrics."""
     history: Path | None = None
     """The file of what is collected; None keeps it in memory."""
+    logins: Path | None = None
+    """The file of logins; None serves everybody on this machine."""
+    certificate: Path | None = None
+    key: Path | None = None
+    """Certificates and their key in PEM, for TLS; without a key it stands in the file of the certificates."""
+    proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """The addresses of the proxies that bring all requests, over TLS to the browsers."""
+    base_path: str = ""
+    """The path below which the console is: "" or /kafka."""
 
     def cluster(self, name: str) -> ClusterSettings | None:
         """Return the settings of a cluster; None for an unknown name."""
@@ -127,11 +141,28 @@ def zookeeper_of(profile: Profile) -> ZooKeeperSettings | None:
     )
 
 
-def checked_host(host: str) -> str:
-    """Return an address to listen on. Raises ConsoleRefused for one that other machines reach."""
-    if not is_loopback(host):
+def checked(settings: ConsoleSettings) -> ConsoleSettings:
+    """Return settings that can be served. Raises ConsoleRefused: other machines need TLS and a login."""
+    host, is_encrypted = settings.host, bool(settings.certificate or settings.proxies)
+    if not is_loopback(host) and not (is_encrypted and settings.logins):
         raise ConsoleRefused(
-            f"the console at {host} could be read from other machines, and it has no login: "
-            "use 127.0.0.1, and reach it through a tunnel (ssh -L)"
+            f"the console at {host} can be reached from other machines: it needs --tls-certificate (or "
+            "--behind-proxy) and --logins, or 127.0.0.1 and a tunnel (ssh -L)"
         )
-    return host
+    if settings.proxies and not settings.logins:
+        raise ConsoleRefused("a proxy brings requests of other machines: it needs --logins")
+    if not is_loopback(host) and set(settings.names) <= set(LOOPBACK_NAMES):
+        raise ConsoleRefused(f"--name must give the name by which browsers ask for the console at {host}")
+    if settings.base_path and not _BASE_PATH.fullmatch(settings.base_path):
+        raise ConsoleRefused(f"--base-path {settings.base_path!r} must be a path such as /kafka")
+    if settings.key and not settings.certificate:
+        raise ConsoleRefused("--tls-key needs --tls-certificate")
+    return settings
+
+
+def proxy_networks(texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return addresses and networks of proxies. Raises ConsoleRefused."""
+    try:
+        return tuple(ip_network(text) for text in texts)
+    except ValueError as error:
+        raise ConsoleRefused(f"--behind-proxy takes an address or a network: {error}") from None

@@ -26,6 +26,9 @@ async def serving(
     targets: Targets | None = None,
     places: tuple[Place, ...] = (),
     history: Path | None = None,
+    logins: Path | None = None,
+    base_path: str = "",
+    openid_transport: object = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a console for clusters, and return a client whose requests come from a page of it."""
     settings = ConsoleSettings(
@@ -36,11 +39,15 @@ async def serving(
         targets=targets or Targets(),
         places=places,
         history=history,
+        logins=logins,
+        base_path=base_path,
     )
     app = application(settings)
+    app.state.openid_transport = openid_transport
     async with app.router.lifespan_context(app) as state:
         transport = httpx.ASGITransport(_with_state(app, dict(state or {})))
         async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, timeout=60) as client:
+            client.app = app  # type: ignore[attr-defined]
             yield client
 
 

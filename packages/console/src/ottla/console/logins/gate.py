@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -11,13 +13,16 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ottla.console.logins.access import Need, Needs, Viewer, decision
+from ottla.console.logins.access import OWNER, Need, Needs, Viewer, decision
+from ottla.console.logins.authenticator import Authenticator, Identity
 
 _log = logging.getLogger(__name__)
 
 LOGIN_PATH: Final = "/login"
+_LOOK_EVERY_S: Final = 5.0
+"""How often a request that lasts looks whether its session does."""
 
 
 class Page(Route):
@@ -79,14 +84,32 @@ def ask_to_log_in(scope: Scope) -> Response:
 
 
 class Gate:
-    """Finds the viewer of each request, for all routes behind it."""
+    """Finds the viewer of each request, for all routes behind it; without logins that is the owner."""
 
-    def __init__(self, app: ASGIApp, viewer_of: Callable[[Scope], Viewer | None]) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator | None) -> None:
         self._app = app
-        self._viewer_of = viewer_of
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request in the name of its viewer."""
-        if scope["type"] == "http":
-            scope.setdefault("state", {})["viewer"] = self._viewer_of(scope)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        found = Identity(OWNER) if self._authenticator is None else self._authenticator.identify(scope)
+        scope.setdefault("state", {}).update(viewer=found.viewer, session=found.session)
+        if self._authenticator is not None and found.session is not None:
+            receive = _while_open(self._authenticator, scope, receive)
         await self._app(scope, receive, send)
+
+
+def _while_open(authenticator: Authenticator, scope: Scope, receive: Receive) -> Receive:
+    """Return a receive that ends a stream of events with its session, as if the browser had gone."""
+
+    async def receive_while_open() -> Message:
+        while authenticator.is_open(scope):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    return await receive()
+        return {"type": "http.disconnect"}
+
+    return receive_while_open

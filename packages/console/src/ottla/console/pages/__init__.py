@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from ottla.console.clusters.connections import SeenClusters, ShownCluster
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample
-from ottla.console.logins.access import Viewer
+from ottla.console.logins.access import Need, Role, Viewer
+from ottla.console.logins.authenticator import Authenticator
 from ottla.console.web.rendering import Renderer
 
 T = TypeVar("T")
@@ -27,13 +28,40 @@ def viewer_of(request: Request) -> Viewer:
 
 def clusters_of(request: Request) -> SeenClusters:
     """Return the clusters of the console that its viewer may see."""
-    return SeenClusters(request.state.clusters, viewer_of(request), request.state.mask_rules)
+    authenticator: Authenticator | None = request.app.state.authenticator
+    masks = () if authenticator is None else authenticator.logins.masks
+    return SeenClusters(request.state.clusters, viewer_of(request), masks)
 
 
 def respond(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return a page made of a template."""
+    """Return a page made of a template, which knows its viewer."""
     renderer: Renderer = request.app.state.renderer
-    return renderer.respond(request, template, status=status, **values)
+    known = _of_viewer(request, values.get("cluster"))
+    return renderer.respond(request, template, status=status, **known, **values)
+
+
+def _of_viewer(request: Request, cluster: ShownCluster | None) -> dict[str, object]:
+    """Return what all templates know of their viewer: the name, and what links make sense.
+
+    `may_change(change, topic=…)` is whether the viewer may open a change.
+    """
+    viewer: Viewer | None = getattr(request.state, "viewer", None)
+    session, changes = getattr(request.state, "session", None), request.app.state.changes
+    allows_changes = request.app.state.allows_changes and viewer is not None
+
+    def may_change(name: str, **form: str) -> bool:
+        if viewer is None or cluster is None or not allows_changes:
+            return False
+        return viewer.may(changes[name].need(cluster.name, form))
+
+    is_operator = cluster is not None and viewer is not None and viewer.may(Need(Role.OPERATOR, cluster.name))
+    return {
+        "viewer": viewer,
+        "logout_token": "" if session is None else request.app.state.form_tokens.of(request)[1],
+        "sees_whole": cluster is not None and viewer is not None and cluster.may(),
+        "allows_changes": allows_changes and (cluster is None or is_operator),
+        "may_change": may_change,
+    }
 
 
 async def service_sample(

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from ottla.client.environment import now_ms
 from ottla.console.changes.audit import AuditLog
 from ottla.console.logins.access import Need, Role, Viewer
-from ottla.console.pages import respond, viewer_of
+from ottla.console.pages import clusters_of, respond, viewer_of
 from ottla.console.pages.changes import read_form
 from ottla.console.watch.alert_store import MOST_SILENCES, StoredAlerts
 from ottla.console.watch.alerts import Alert, Event, Silence, moment
@@ -43,13 +43,14 @@ async def alerts(request: Request) -> Response:
     stored, viewer, now_s = alerts_of(request), viewer_of(request), now_ms() // 1_000
     kinds = {rule.name: rule.kind for rule in stored.alerts.rules}
     standing = _seen(viewer, kinds, stored.alerts.raised)
+    sees_rules = any(cluster.may() for cluster in clusters_of(request))
     events = [event for event in stored.alerts.events if event.kind in ("raised", "cleared")]
     return respond(
         request,
         "alerts",
         title="Alerts",
         raised=[(alert, stored.alerts.silence_of(alert, now_s)) for alert in standing],
-        rules=stored.alerts.rules,
+        rules=stored.alerts.rules if sees_rules else (),
         events=sorted(
             [*_seen(viewer, kinds, events), *_of_silences(viewer, stored.alerts.events)],
             key=lambda event: -event.at_s,
@@ -59,7 +60,7 @@ async def alerts(request: Request) -> Response:
             for silence in stored.alerts.silences
             if silence.until_s > now_s and viewer.may(_need(Role.VIEWER, silence.cluster))
         ],
-        outboxes=stored.outboxes,
+        outboxes=stored.outboxes if sees_rules else (),
         may_silence=request.app.state.allows_changes and viewer.may(Need(Role.OPERATOR)),
         now_s=now_s,
     )
@@ -159,7 +160,7 @@ def _show(request: Request, wanted: _Wanted, *, failure: str = "") -> Response:
         failure=failure,
         token=token,
     )
-    tokens.keep(response, browser)
+    tokens.keep(request, response, browser)
     return response
 
 

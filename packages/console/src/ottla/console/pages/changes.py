@@ -106,7 +106,7 @@ async def _show(
         request, "change", title=f"Change · {cluster.name}", cluster=cluster, is_live=False, change=name,
         plan=plan, form=form, token=token, failure=failure, done=done, status=400 if failure else 200,
     )  # fmt: skip
-    tokens.keep(response, browser)
+    tokens.keep(request, response, browser)
     return response
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -38,7 +39,7 @@ async def all_clusters(request: Request) -> Response:
     """Show the clusters; with one cluster only, that one."""
     shown = list(clusters_of(request))
     if len(shown) == 1:
-        return RedirectResponse(f"{request.scope.get('root_path', '')}/c/{shown[0].name}/")
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/c/{quote(shown[0].name)}/")
     cards = await asyncio.gather(*map(_card, shown))
     return respond(request, "clusters", title="Clusters", cards=cards)
 

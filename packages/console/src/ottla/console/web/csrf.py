@@ -22,19 +22,27 @@ class FormTokens:
         self._key = random_bytes(32)
 
     def of(self, request: Request) -> tuple[str, str]:
-        """Return the browser's name and the token for it. `keep` gives a new browser its name."""
+        """Return the browser's name and the token for it. `keep` gives a new browser its name.
+
+        After a login the name is the session: a token that was got before it, or in another one, is none.
+        """
+        if (session := getattr(request.state, "session", None)) is not None:
+            return "", self._token(f"session {session.key}")
         browser = request.cookies.get(COOKIE, "")
         if not browser or len(browser) > _MOST_COOKIE:
             browser = nonce()
         return browser, self._token(browser)
 
-    def keep(self, response: Response, browser: str) -> None:
+    def keep(self, request: Request, response: Response, browser: str) -> None:
         """Give a browser its name: a cookie that no script and no other site sees."""
-        response.set_cookie(COOKIE, browser, httponly=True, samesite="strict", path="/")
+        if browser:
+            secure, path = request.url.scheme == "https", request.scope.get("root_path") or "/"
+            response.set_cookie(COOKIE, browser, httponly=True, samesite="strict", path=path, secure=secure)
 
     def is_valid(self, request: Request, token: str) -> bool:
         """Whether a token belongs to the browser that sent it."""
-        browser = request.cookies.get(COOKIE, "")
+        session = getattr(request.state, "session", None)
+        browser = request.cookies.get(COOKIE, "") if session is None else f"session {session.key}"
         return bool(browser) and hmac.compare_digest(self._token(browser).encode(), token.encode())
 
     def _token(self, browser: str) -> str:

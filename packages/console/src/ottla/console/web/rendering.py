@@ -32,9 +32,8 @@ def environment() -> jinja2.Environment:
 class Renderer:
     """Renders templates, and answers 304 to a browser that has the same page already."""
 
-    def __init__(self, base_path: str = "", *, allows_changes: bool = False) -> None:
+    def __init__(self, base_path: str = "") -> None:
         self._environment = environment()
-        self._environment.globals["allows_changes"] = allows_changes
         self._base_path = base_path
 
     def respond(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -45,7 +44,7 @@ class Renderer:
         body = self._environment.get_template(name).render(content=f"{template}.html", **shown).encode()
         tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         # The content and the whole page have one address.
-        headers = {"etag": tag, "vary": "HX-Request", "cache-control": "no-cache"}
+        headers = {"etag": tag, "vary": "HX-Request, Cookie", "cache-control": "private, no-cache"}
         if status == 200 and request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(body, status, headers, media_type=_HTML)
