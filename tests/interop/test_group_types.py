@@ -19,6 +19,7 @@ from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
 from ottla.protocol.errors import GroupIdNotFound, NonEmptyGroup
 from ottla.protocol.topics import TopicPartition
+from peers.cluster_commands import command_for
 from peers.java import compile_program
 from peers.kraft_kafka import KraftKafka
 from peers.maven import KAFKA_4, classpath
@@ -155,6 +156,10 @@ async def test_a_share_group_has_members_that_read_together_and_offsets_of_its_o
         group = await admin.groups.describe("share-group")
         shown = await page(kafka, "/group?name=share-group")
 
+    listed = await asyncio.to_thread(command_for(kafka.bootstrap_servers), "group", "list", "--type", "share")
+    assert [line.split() for line in listed.output.splitlines()[1:]] == [
+        ["share-group", "Stable", "share", "share"]
+    ]
     assert (group.type, group.state) == ("share", "Stable")
     assert {member.client_id for member in group.members} == {"one", "two"}
     assert all(owner in shown for owner in ("one", "two", "share"))

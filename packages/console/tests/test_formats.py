@@ -50,3 +50,9 @@ def test_a_moment_names_its_zone_and_keeps_its_milliseconds() -> None:
 def test_control_characters_and_turned_directions_are_shown_as_escapes() -> None:
     assert formats.printable("a\x1b[2Jb\u202ec\u0000") == "a\\x1b[2Jb\\u202ec\\x00"
     assert formats.printable("Zürich 東京 🚂") == "Zürich 東京 🚂"
+
+
+def test_a_rate_has_two_digits_and_is_whole_from_ten_on() -> None:
+    assert [formats.rate(per_s) for per_s in (None, 0.0, 0.034, 9.96, 12_345.6)] == [
+        "–", "0", "0.034", "10", "12\u202f346",
+    ]  # fmt: skip

@@ -31,7 +31,7 @@ from ottla.console.watch.history import COARSE_S, KEPT_FOR_S, History, Point, Se
 from ottla.console.watch.looks import MOST_POINTS, Look, WrittenTimes, look_at, time_lags
 from ottla.console.watch.rule_files import Rule
 from ottla.console.watch.rules import Readings, readings
-from ottla.console.watch.trends import Trend, trend
+from ottla.console.watch.trends import Trend, growth, rates, trend
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
@@ -128,6 +128,30 @@ def test_the_exporter_escapes_names_and_leaves_out_what_is_not_known() -> None:
     assert text.count("# TYPE ottla_console_group_lag_records gauge") == 1
 
 
+def test_a_broker_takes_what_is_written_to_the_partitions_that_it_leads() -> None:
+    state = ClusterState(
+        "id", 1, tuple(Broker(number, "host", 9092, None, False) for number in (1, 2, 3)),
+        tuple(
+            PartitionHealth(TopicPartition("orders", index), leader, (1, 2), (1, 2))
+            for index, leader in enumerate((1, 2, None))
+        ),
+    )  # fmt: skip
+    before = watched(replace(look(), state=state), NOW_S, None, None)
+    ends = {TopicPartition("orders", index): end for index, end in enumerate((90, 5, 9))}
+
+    found = watched(replace(look(), state=state, ends=ends), NOW_S + 30, None, before)
+
+    assert found.taken_per_s == {1: 2.0, 2: 0.0, 3: 0.0}
+
+
+def test_growth_leaves_out_what_was_made_again() -> None:
+    points = [Point(at, 0.0, 0.0, mean) for at, mean in ((0, 100.0), (60, 160.0), (120, 10.0), (180, 40.0))]
+
+    assert [(point.at_s, point.mean) for point in rates(points)] == [(60, 1.0), (180, 0.5)]
+    assert growth(points) == (90.0, 180)
+    assert (growth(points[:1]), rates(points[:1])) == (None, [])
+
+
 def test_rates_are_of_what_both_looks_know() -> None:
     before = watched(look(), NOW_S, None, None)
     grown = replace(
@@ -140,6 +164,7 @@ def test_rates_are_of_what_both_looks_know() -> None:
     found = watched(grown, NOW_S + 30, before.look, before)
 
     assert (found.written_per_s, found.committed_per_s) == ({"orders": 2.0}, {"billing": 0.5})
+    assert found.lag_per_s == {"billing": {TopicPartition("orders", 0): 1.5}}
     text = exposition({"local": found})
     assert 'ottla_console_topic_written_records_per_second{cluster="local",topic="orders"} 2.0' in text
     assert 'ottla_console_group_committed_records_per_second{cluster="local",group="billing"} 0.5' in text

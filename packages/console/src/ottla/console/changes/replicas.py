@@ -58,10 +58,13 @@ async def reassign(admin: Admin, form: Form) -> Plan:
         return f"The move of {_partitions(len(plans))} began."
 
     summary = (
-        f"Other replicas, or another order of them, for {_partitions(len(plans))}; the first broker of each "
-        f"is its preferred leader. {added} replicas are copied as fast as the network allows: "
-        "`ottla reassign execute --throttle` bounds the rate."
+        f"Other replicas, or another order, for {_partitions(len(plans))}; the first broker of each leads."
     )
+    if added:
+        summary += (
+            f" Copies to make: {added}, as fast as the network allows; ottla reassign execute --throttle "
+            "bounds the rate."
+        )
     rows = [
         (str(partition), _listed(present[partition]), _listed(replicas))
         for partition, replicas in sorted(target.items())

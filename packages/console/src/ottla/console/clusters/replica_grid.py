@@ -136,8 +136,6 @@ class MoveProgress:
     leader: int | None
     copied_bytes: int | None
     total_bytes: int | None
-    behind: int | None
-    """Records that the new replicas are behind, of the one that is furthest behind."""
 
     @property
     def percent(self) -> int | None:
@@ -163,13 +161,10 @@ def move_progress(state: ClusterState, moves: Iterable[Reassignment]) -> list[Mo
         source = None if leader is None else on_disk.get((leader, move.partition))
         described = {log_dir.broker for log_dir in state.log_dirs}
         if source is None or not described.issuperset(move.adding):
-            return MoveProgress(move, leader, None, None, None)
+            return MoveProgress(move, leader, None, None)
         copies = [on_disk.get((broker, move.partition)) for broker in move.adding]
         copied = sum(min(copy.size_bytes, source.size_bytes) for copy in copies if copy is not None)
-        behind = [copy.offset_lag for copy in copies if copy is not None]
-        return MoveProgress(
-            move, leader, copied, source.size_bytes * len(copies), max(behind) if behind else None
-        )
+        return MoveProgress(move, leader, copied, source.size_bytes * len(copies))
 
     return [progress(move) for move in moves]
 

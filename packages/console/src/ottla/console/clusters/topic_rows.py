@@ -25,6 +25,8 @@ class TopicRow:
     under_replicated: int
     leaderless: int
     size_bytes: int
+    written_per_s: float | None = None
+    """Records written per second; None until the console has looked twice."""
 
     @property
     def is_internal(self) -> bool:
@@ -37,8 +39,8 @@ def is_internal(topic: str) -> bool:
     return topic.startswith("__")
 
 
-def topic_rows(state: ClusterState) -> list[TopicRow]:
-    """Return a row for each topic of a cluster, by name."""
+def topic_rows(state: ClusterState, rates: Mapping[str, float] | None = None) -> list[TopicRow]:
+    """Return a row for each topic of a cluster, by name; `rates` are the records written per second."""
     sizes = _sizes(state)
     partitions = defaultdict(list)
     for partition in state.partitions:
@@ -51,6 +53,7 @@ def topic_rows(state: ClusterState) -> list[TopicRow]:
             sum(set(partition.isr) != set(partition.replicas) for partition in found),
             sum(partition.leader is None for partition in found),
             UNKNOWN if sizes is None else sizes.get(name, 0),
+            (rates or {}).get(name),
         )
         for name, found in sorted(partitions.items())
     ]
@@ -71,6 +74,7 @@ _ORDERS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
     "partitions": lambda row: row.partitions,
     "replicas": lambda row: row.replication_factor,
     "size": lambda row: row.size_bytes,
+    "rate": lambda row: -1.0 if row.written_per_s is None else row.written_per_s,
     "health": lambda row: (row.leaderless, row.under_replicated),
 }
 TOPIC_ORDERS: Final = tuple(_ORDERS)

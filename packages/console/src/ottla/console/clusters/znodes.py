@@ -7,17 +7,18 @@ import json
 import re
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ottla.admin import LATEST, Admin, GroupDescription, GroupProgress, MemberDescription, PartitionProgress
 from ottla.client.errors import ClientError
 from ottla.console.settings import ZooKeeperSettings
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
-from ottla.zookeeper.client_security import NO_SECURITY, client_security_from, settings_in
 from ottla.zookeeper.errors import NoNode, ZooKeeperError
-from ottla.zookeeper.kazoo_session import KazooSession
 from ottla.zookeeper.session import Acl, AclOperations, Session, Stat
+
+if TYPE_CHECKING:
+    from ottla.zookeeper.kazoo_session import KazooSession
 
 T = TypeVar("T")
 
@@ -52,6 +53,10 @@ class Znode:
 
 async def connected(settings: ZooKeeperSettings) -> KazooSession:
     """Return a session that is still to be entered. Raises ZooKeeperRefused: no znode is made for it."""
+    # Most consoles show no znodes, and this takes megabytes.
+    from ottla.zookeeper.client_security import NO_SECURITY, client_security_from, settings_in
+    from ottla.zookeeper.kazoo_session import KazooSession
+
     hosts, slash, chroot = settings.connect.partition("/")
     security = NO_SECURITY
     try:

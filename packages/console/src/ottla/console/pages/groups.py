@@ -23,7 +23,7 @@ from ottla.console.clusters.group_rows import (
 )
 from ottla.console.clusters.samples import NoSample
 from ottla.console.pages import of_cluster, respond
-from ottla.console.pages.watched import lag_trend
+from ottla.console.pages.watched import lag_trend, watched_of
 from ottla.console.records.reading import read_window
 from ottla.console.web.tables import Page, page_of, table_view
 from ottla.protocol.topics import TopicPartition
@@ -96,7 +96,7 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         raise HTTPException(404, "the address names no group")
     is_old = request.query_params.get("type") == ZOOKEEPER
     sample = await (cluster.zookeeper_progress(name) if is_old else cluster.progress(name))
-    progress = sample.value
+    progress, last = sample.value, watched_of(request, cluster)
     return respond(
         request,
         "group",
@@ -108,6 +108,8 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         lag=total_lag(progress),
         trend=None if is_old else await lag_trend(request, cluster, name),
         is_old=is_old,
+        lag_per_s={} if last is None or is_old else last.lag_per_s.get(name, {}),
+        read_per_s=None if last is None else last.committed_per_s.get(name),
         waits=await _waits(cluster, progress),
         owned=_owned(progress),
         ranges=partition_ranges,

@@ -10,6 +10,7 @@ from ottla.console.clusters.connections import ShownCluster
 from ottla.console.clusters.replica_grid import BrokerLoad, broker_loads, replica_grid
 from ottla.console.pages import of_cluster, respond
 from ottla.console.pages.reassignments import moves_of
+from ottla.console.pages.watched import watched_of
 
 MOST_PROBLEMS = 50
 
@@ -22,6 +23,7 @@ async def overview(request: Request, cluster: ShownCluster) -> Response:
     found = problems(state)
     loads = broker_loads(state.partitions)
     moves, _ = await moves_of(cluster)
+    last = watched_of(request, cluster)
     return respond(
         request,
         "overview",
@@ -35,4 +37,5 @@ async def overview(request: Request, cluster: ShownCluster) -> Response:
         topics=len({health.partition.topic for health in state.partitions}),
         grid=replica_grid(state, moves=moves),
         moving=len(moves),
+        taken={} if last is None else last.taken_per_s,
     )

@@ -16,6 +16,7 @@ from ottla.console.clusters.replica_grid import replica_grid
 from ottla.console.clusters.samples import NoSample
 from ottla.console.clusters.topic_rows import TOPIC_ORDERS, chosen_topics, topic_rows
 from ottla.console.pages import of_cluster, respond
+from ottla.console.pages.watched import topic_growth, watched_of
 from ottla.console.web.tables import page_of, table_view
 from ottla.protocol.topics import TopicPartition
 
@@ -27,9 +28,9 @@ async def topics(request: Request, cluster: ShownCluster) -> Response:
     """Show the topics of a cluster: searched, sorted and cut into pages here, not in the browser."""
     view = table_view(request.query_params, TOPIC_ORDERS, more=("internal",))
     internal = ("internal", "1") in view.more
-    sample = await cluster.state()
+    sample, last = await cluster.state(), watched_of(request, cluster)
     rows = chosen_topics(
-        topic_rows(sample.value),
+        topic_rows(sample.value, None if last is None else last.written_per_s),
         text=view.text,
         order=view.order,
         descending=view.descending,
@@ -87,7 +88,7 @@ async def topic(request: Request, cluster: ShownCluster) -> Response:
         details, failure = asked.value, asked.failure
     except NoSample as error:
         failure = str(error)
-    view = table_view(request.query_params)
+    view, last = table_view(request.query_params), watched_of(request, cluster)
     rows = partition_rows(state.value, name, details)
     return respond(
         request,
@@ -102,6 +103,8 @@ async def topic(request: Request, cluster: ShownCluster) -> Response:
         records=_sum([row.records for row in rows]),
         settings=details.settings if details else (),
         grid=replica_grid(state.value, topic=name),
+        written_per_s=None if last is None else last.written_per_s.get(name),
+        growth=await topic_growth(request, cluster, name),
     )
 
 

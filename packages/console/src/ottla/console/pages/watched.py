@@ -14,12 +14,13 @@ from ottla.console.clusters.connections import ShownCluster
 from ottla.console.logins.access import Need, a_cluster
 from ottla.console.pages import of_cluster, viewer_of
 from ottla.console.watch.alert_store import StoredAlerts
-from ottla.console.watch.collecting import COMMITTED, ENDS, LAG, PROBLEMS, Collector
+from ottla.console.watch.collecting import COMMITTED, ENDS, LAG, PROBLEMS, Collector, Watched
 from ottla.console.watch.exporter import exposition
 from ottla.console.watch.history import History, Series
-from ottla.console.watch.trends import Trend, trend
+from ottla.console.watch.trends import Trend, growth, rates, trend
 
 _KINDS: Final = (LAG, COMMITTED, ENDS, PROBLEMS, "time_lag")
+_DAY_S: Final = 86_400
 _MOST_HOURS: Final = 14 * 24
 
 
@@ -33,11 +34,13 @@ def a_series(path: Mapping[str, str], query: Mapping[str, str]) -> Need:
 
 @of_cluster
 async def points(request: Request, cluster: ShownCluster) -> Response:
-    """Return the points of a series as columns: times, lowest, highest and mean values."""
+    """Return the points of a series as columns: times and values, or with `per=second` its growth."""
     kind, hours = request.query_params.get("kind", LAG), request.query_params.get("hours", "")
     back = min(int(hours), _MOST_HOURS) if hours.isascii() and hours.isdigit() and len(hours) < 5 else 6
     series = Series(cluster.name, kind if kind in _KINDS else LAG, request.query_params.get("name", ""))
     found = await history_of(request).read(series, now_ms() // 1_000 - back * 3_600)
+    if request.query_params.get("per") == "second":
+        found = rates(found)
     columns = list(zip(*found, strict=True)) or [(), (), (), ()]
     return JSONResponse({"at_s": columns[0], "low": columns[1], "high": columns[2], "mean": columns[3]})
 
@@ -67,6 +70,18 @@ def history_of(request: Request) -> History:
     """Return the history that the console keeps."""
     found: History = request.state.history
     return found
+
+
+def watched_of(request: Request, cluster: ShownCluster) -> Watched | None:
+    """Return the last look at a cluster; None until the console has had one."""
+    collector: Collector = request.state.collector
+    return collector.latest.get(cluster.name)
+
+
+async def topic_growth(request: Request, cluster: ShownCluster, topic: str) -> tuple[float, int] | None:
+    """Return how many records a topic got over the last day, and in how many seconds of it."""
+    since_s = now_ms() // 1_000 - _DAY_S
+    return growth(await history_of(request).read(Series(cluster.name, ENDS, topic), since_s))
 
 
 async def lag_trend(request: Request, cluster: ShownCluster, group: str) -> Trend | None:

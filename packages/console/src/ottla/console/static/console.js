@@ -56,7 +56,7 @@ const draw = async (place) => {
   const points = await answer.json();
   const data = [points.at_s, points.mean, points.high, points.low];
   if (place.chart) { place.chart.setData(data); return; }
-  if (!points.at_s.length) return;
+  if (points.at_s.length < 2) return;
   // uPlot's own labels are those of a twelve-hour clock.
   const day = "{YYYY}-{MM}-{DD}", at = (step, label) => [step, label, `\n${day}`, null, `\n${day}`, null, null, null, 1];
   const none = [null, null, null, null, null, null, 1];

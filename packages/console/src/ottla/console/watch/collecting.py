@@ -8,7 +8,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from ottla.admin import problems
 from ottla.client.environment import now_ms
@@ -20,6 +20,7 @@ from ottla.console.watch.history import MINUTE_S, History, Series
 from ottla.console.watch.looks import Look, WrittenTimes, look_at
 from ottla.console.watch.rules import Readings, readings, remembered, unreached
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.topics import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ KEPT_READINGS: Final = (
 )  # fmt: skip
 """The kinds of alerts whose readings are kept as they are; the others follow from the series above."""
 
+N = TypeVar("N", str, int)
 OnReadings = Callable[[Readings, int], Awaitable[None]]
 
 
@@ -48,6 +50,10 @@ class Watched:
     """Records written, by topic."""
     committed_per_s: dict[str, float] = field(default_factory=dict)
     """Records that were committed as read, by group."""
+    taken_per_s: dict[int, float] = field(default_factory=dict)
+    """Records written, by the broker that leads their partitions now."""
+    lag_per_s: dict[str, dict[TopicPartition, float]] = field(default_factory=dict)
+    """The growth of the lag of each partition, by group; below 0 where the group catches up."""
 
 
 def values_of(look: Look, read: Readings) -> dict[Series, float]:
@@ -88,14 +94,18 @@ def watched(look: Look, at_s: int, earlier: Look | None, before: Watched | None)
     """Return a look with its readings and rates; `earlier` also has what only looks before that one know."""
     written: dict[str, float] = {}
     committed: dict[str, float] = {}
+    taken: dict[int, float] = {}
+    lags: dict[str, dict[TopicPartition, float]] = {}
     if before is not None and at_s > before.at_s:
         passed_s = at_s - before.at_s
         written = _rates(_grown_ends(look, before.look), passed_s)
         committed = _rates(_grown_commits(look, before.look), passed_s)
-    return Watched(look, at_s, readings(look, earlier), written, committed)
+        taken = _rates(_grown_by_leader(look, before.look), passed_s)
+        lags = _lag_changes(look, before.look, passed_s)
+    return Watched(look, at_s, readings(look, earlier), written, committed, taken, lags)
 
 
-def _rates(grown: dict[str, int], passed_s: int) -> dict[str, float]:
+def _rates(grown: dict[N, int], passed_s: int) -> dict[N, float]:
     # What shrinks was made again, or reset: it has no rate this time.
     return {name: count / passed_s for name, count in grown.items() if count >= 0}
 
@@ -109,6 +119,16 @@ def _grown_ends(look: Look, before: Look) -> dict[str, int]:
     return dict(grown)
 
 
+def _grown_by_leader(look: Look, before: Look) -> dict[int, int]:
+    """Return the growth of the partitions that each broker leads; one that shrank was made again."""
+    grown = {broker.id: 0 for broker in look.state.brokers}
+    for health in look.state.partitions:
+        then, now = before.ends.get(health.partition), look.ends.get(health.partition)
+        if health.leader is not None and then is not None and now is not None:
+            grown[health.leader] = grown.get(health.leader, 0) + max(0, now - then)
+    return grown
+
+
 def _grown_commits(look: Look, before: Look) -> dict[str, int]:
     grown: dict[str, int] = {}
     for group in look.progress.keys() & before.progress.keys():
@@ -119,6 +139,18 @@ def _grown_commits(look: Look, before: Look) -> dict[str, int]:
             if found.offset is not None and (earlier := then.get(found.partition)) is not None
         )
     return grown
+
+
+def _lag_changes(look: Look, before: Look, passed_s: int) -> dict[str, dict[TopicPartition, float]]:
+    changes: dict[str, dict[TopicPartition, float]] = {}
+    for group in look.progress.keys() & before.progress.keys():
+        then = {found.partition: found.lag for found in before.progress[group].partitions}
+        changes[group] = {
+            found.partition: (found.lag - earlier) / passed_s
+            for found in look.progress[group].partitions
+            if found.lag is not None and (earlier := then.get(found.partition)) is not None
+        }
+    return changes
 
 
 class Collector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from ottla.console.watch.history import Point
@@ -32,6 +33,23 @@ class Trend:
 
 def _rate(per_s: float) -> str:
     return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1g}"
+
+
+def rates(points: Sequence[Point]) -> list[Point]:
+    """Return how much a number grew per second between each two points, where it did not shrink."""
+    return [
+        Point(later.at_s, grown, grown, grown)
+        for earlier, later in pairwise(points)
+        if (grown := (later.mean - earlier.mean) / (later.at_s - earlier.at_s)) >= 0
+    ]
+
+
+def growth(points: Sequence[Point]) -> tuple[float, int] | None:
+    """Return how much a number has grown, and in how many seconds; None for less than two points."""
+    if len(points) < 2:
+        return None
+    grown = sum(max(0.0, later.mean - earlier.mean) for earlier, later in pairwise(points))
+    return grown, points[-1].at_s - points[0].at_s
 
 
 def trend(points: Sequence[Point], now_s: int) -> Trend | None:

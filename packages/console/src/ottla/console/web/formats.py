@@ -58,6 +58,13 @@ def moment(timestamp_ms: int | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1_000:03}\u00a0UTC"
 
 
+def rate(per_s: float | None) -> str:
+    """Return a rate per second with two digits, or whole from ten on; a dash for None."""
+    if per_s is None:
+        return UNKNOWN
+    return count(round(per_s)) if per_s >= 10 else f"{per_s:.2g}"
+
+
 def share(part: float, whole: float) -> str:
     """Return a share in percent; a dash where the whole is not known."""
     return UNKNOWN if whole <= 0 else f"{100 * part / whole:.0f}\u00a0%"

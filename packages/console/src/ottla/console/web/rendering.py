@@ -23,7 +23,8 @@ def environment() -> jinja2.Environment:
     )  # fmt: skip
     found.filters |= {
         "count": formats.count, "size": formats.size, "age": formats.age, "moment": formats.moment,
-        "whole": formats.whole, "printable": formats.printable, "entity": formats.entity,
+        "whole": formats.whole, "printable": formats.printable, "rate": formats.rate,
+        "entity": formats.entity,
     }  # fmt: skip
     found.globals["version"] = __version__
     return found
