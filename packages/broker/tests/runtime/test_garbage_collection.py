@@ -99,6 +99,36 @@ def test_a_full_collection_comes_after_few_new_objects(early: str, *, comes: boo
     assert (int(done.stdout) > 0) is comes
 
 
+EXAMINE = """
+import gc
+from ottla.broker.runtime.garbage_collection import Collector
+
+now_ms = [0.0]
+policy = Collector(lambda: now_ms[0])
+examined = []
+
+def count(phase, info):
+    if phase == "start" and info["generation"] == 2:
+        examined.append(sum(len(gc.get_objects(generation=number)) for number in range(3)))
+        now_ms[0] += examined[-1] / 5_000  # as a machine that looks at 5,000 objects in a millisecond
+
+gc.disable()
+policy.end_start()
+gc.callbacks.insert(0, count)
+gc.callbacks.remove(policy)
+gc.callbacks.insert(0, policy)  # it sees the beginning first, so that the count is time of the collection
+examined.clear()
+kept = [[] for _ in range(600_000)]
+print(max(examined))
+"""
+
+
+def test_no_full_collection_looks_at_more_than_a_few_milliseconds_of_objects() -> None:
+    done = subprocess.run([sys.executable, "-c", EXAMINE], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) <= 20_000  # 4 ms; those of 20,000 connections would be 600,000
+
+
 @pytest.mark.usefixtures("survivors")
 def test_what_was_set_aside_goes_with_its_last_reference() -> None:
     class Session:

@@ -19,10 +19,10 @@ import gc
 from collections.abc import Callable
 from typing import Any, Final
 
-LONG_MS: Final = 5.0
+LONG_MS: Final = 2.5
 """A full collection that takes longer sets its survivors aside."""
 LOOK_AGAIN_AFTER_MS: Final = 3_600_000.0
-FULL_AFTER: Final = 2
+FULL_AFTER: Final = 1
 """Middle collections before a full one, each of about 8,000 new objects. Python's default is 10."""
 NEVER: Final = 2**31 - 1
 QUIET_S: Final = 1.0
