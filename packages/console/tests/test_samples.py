@@ -82,6 +82,25 @@ async def test_a_cluster_that_fails_does_not_empty_the_page(tasks: asyncio.TaskG
     assert (sample.value, sample.age_s, sample.failure) == ("state", 60, "broker 1 is away")
 
 
+async def test_an_answer_that_is_forgotten_and_has_no_successor_keeps_its_age(
+    tasks: asyncio.TaskGroup,
+) -> None:
+    clock, is_down = Clock(), False
+
+    async def ask() -> str:
+        if is_down:
+            raise InvalidRequest("broker 1 is away")
+        return "state"
+
+    sampled = Sampled(ask, tasks, clock, fresh_s=3)
+    await sampled.get()
+    is_down = True
+    clock.s += 60
+    sampled.forget()
+
+    assert (await sampled.get()).age_s == 60
+
+
 async def test_a_page_does_not_wait_for_a_cluster_that_hangs_while_there_is_an_older_answer(
     tasks: asyncio.TaskGroup,
 ) -> None:

@@ -27,7 +27,7 @@ from ottla.console.testing import serving
 from ottla.console.watch.alerts import Alert
 from ottla.console.watch.collecting import Collector, values_of, watched
 from ottla.console.watch.exporter import METRICS, exposition
-from ottla.console.watch.history import COARSE_S, KEPT_FOR_S, History, Point, Series
+from ottla.console.watch.history import COARSE_S, FINE_FOR_S, KEPT_FOR_S, MINUTE_S, History, Point, Series
 from ottla.console.watch.looks import MOST_POINTS, Look, WrittenTimes, look_at, time_lags
 from ottla.console.watch.rule_files import Rule
 from ottla.console.watch.rules import Readings, readings
@@ -361,3 +361,34 @@ async def test_the_console_watches_the_lag_of_a_real_group(tmp_path: Path) -> No
     assert 'group="billing"} 3' in metrics
     assert points == [3]
     assert "The oldest record that it has not read was written" in group
+
+
+@pytest.mark.slow
+async def test_two_weeks_of_two_hundred_groups_fit_into_200_mb(tmp_path: Path) -> None:
+    kinds = ("lag", "committed", "members", "time_lag", "ends")
+    series = [Series("local", kind, f"name-{number}") for kind in kinds for number in range(200)]
+    path = tmp_path / "console.sqlite"
+    started_s = NOW_S - KEPT_FOR_S
+    coarse = range(started_s, NOW_S - FINE_FOR_S, COARSE_S)
+    async with History(path) as history:
+        for at_s in (*coarse, *range(NOW_S - FINE_FOR_S, NOW_S, MINUTE_S)):
+            await history.add(at_s, {name: at_s * (index + 1) for index, name in enumerate(series)})
+        rows = await history.run(
+            lambda database: database.execute("SELECT count(*) FROM points").fetchone()[0]
+        )
+    bytes_ = path.stat().st_size
+
+    (tmp_path / "size").write_text(f"{len(series)} series, {rows} rows, {bytes_} bytes\n")
+    assert rows == len(series) * (13 * 144 + 1440)
+    assert bytes_ < 200_000_000
+
+
+async def test_a_history_that_is_full_leaves_a_gap(tmp_path: Path) -> None:
+    async with History(tmp_path / "console.sqlite") as history:
+        await history.add(NOW_S, {LAG: 1})
+        await history.run(lambda database: database.execute("PRAGMA max_page_count = 1"))
+        with pytest.raises(sqlite3.Error, match="full"):
+            for number in range(1_000):
+                await history.add(NOW_S + 60 * number, {Series("local", "lag", f"g{number}"): 1})
+
+        assert await history.read(LAG, 0) == [Point(NOW_S, 1, 1, 1)]

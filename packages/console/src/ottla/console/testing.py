@@ -1,20 +1,31 @@
-"""A console in the process of a test, and a client for it."""
+"""A console in the process of a test, and a client for it; and alerts without the waits between looks."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ottla.client.environment import monotonic_s, now_ms
+from ottla.client.errors import ClientError
 from ottla.console.app import application
 from ottla.console.clusters.applications import Place
+from ottla.console.clusters.connections import ShownCluster, ShownClusters
+from ottla.console.clusters.samples import NoSample
 from ottla.console.settings import ClusterSettings, ConsoleSettings
+from ottla.console.watch.alerts import Alerts
+from ottla.console.watch.looks import Look, WrittenTimes, look_at
 from ottla.console.watch.rule_files import Rule, Targets
+from ottla.console.watch.rules import readings, remembered, unreached
 
 ORIGIN = "http://127.0.0.1:8180"
+MOST_LOOKS: Final = 600
+LOOK_S: Final = 30
 
 
 @asynccontextmanager
@@ -58,3 +69,54 @@ def _with_state(app: ASGIApp, state: dict[str, object]) -> ASGIApp:
         await app({**scope, "state": dict(state)}, receive, send)
 
     return serve
+
+
+class AlertWatch:
+    """Looks at a real cluster, and judges rules at each look; a look is half a minute for the rules.
+
+    A test makes a fault, and waits for the events that follow from it.
+    """
+
+    def __init__(self, cluster: ShownCluster, *rules: Rule) -> None:
+        self.alerts = Alerts(rules)
+        self.at_s = 0
+        self._cluster = cluster
+        self._times = WrittenTimes()
+        self._earlier: Look | None = None
+
+    async def look(self) -> list[tuple[str, str]]:
+        """Look once; return the events, each as its kind and its rule."""
+        self.at_s += LOOK_S
+        try:
+            look = await look_at(self._cluster, self._times, now_ms() / 1_000)
+            found = readings(look, self._earlier)
+            self._earlier = remembered(look, self._earlier)
+        except (NoSample, ClientError) as error:
+            found = unreached(self._cluster.name, str(error))
+        return [(event.kind, event.rule) for event in self.alerts.step(found, self.at_s).events]
+
+    async def until(self, *events: tuple[str, str]) -> None:
+        """Look until all of these events have happened. Raises AssertionError for any other event."""
+        left = list(events)
+        for _ in range(MOST_LOOKS):
+            for event in await self.look():
+                assert event in left, f"{event} instead of {left}: {self.alerts.events[-1].text}"
+                left.remove(event)
+            if not left:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{left} did not happen: {[alert.text for alert in self.alerts.raised]}")
+
+
+@asynccontextmanager
+async def alert_watch(settings: ClusterSettings, *rules: Rule) -> AsyncIterator[AlertWatch]:
+    """Return a watch of a cluster, connected as the console is."""
+    watch: AlertWatch | None = None
+
+    def now_s() -> float:
+        return monotonic_s() + (0 if watch is None else watch.at_s)
+
+    async with ShownClusters([settings], now_s) as clusters:
+        (cluster,) = clusters
+        watch = AlertWatch(cluster, *rules)
+        yield watch

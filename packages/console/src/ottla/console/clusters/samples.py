@@ -54,6 +54,7 @@ class Sampled(Generic[T]):
         self._fresh_s = fresh_s
         self._answer: tuple[T, float] | None = None
         self._failure = ""
+        self._is_forgotten = False
         self._asking: asyncio.Task[None] | None = None
         self.used_s = now_s()
         """When it was last read."""
@@ -61,7 +62,8 @@ class Sampled(Generic[T]):
     async def get(self) -> Sample[T]:
         """Return the newest answer that is there soon. Raises NoSample while there is none at all."""
         self.used_s = self._now_s()
-        if self._answer is not None and self._now_s() - self._answer[1] <= self._fresh_s:
+        is_fresh = self._answer is not None and self._now_s() - self._answer[1] <= self._fresh_s
+        if is_fresh and not self._is_forgotten:
             return self._sample()
         if self._asking is None:
             self._asking = self._tasks.create_task(self._renew())
@@ -70,8 +72,7 @@ class Sampled(Generic[T]):
 
     def forget(self) -> None:
         """Ask again at the next look: the state was changed from here."""
-        if self._answer is not None:
-            self._answer = self._answer[0], self._now_s() - self._fresh_s - 1
+        self._is_forgotten = True
 
     def cancel(self) -> None:
         """Give up the question that waits for an answer."""
@@ -86,6 +87,7 @@ class Sampled(Generic[T]):
 
     async def _renew(self) -> None:
         try:
+            self._is_forgotten = False
             async with asyncio.timeout(ANSWER_S):
                 self._answer = await self._ask(), self._now_s()
             self._failure = ""
