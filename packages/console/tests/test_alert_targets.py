@@ -228,18 +228,40 @@ def lagging(lag: float) -> Readings:
     return Readings("local", {"lag": (finding("lag", "billing", lag),)})
 
 
+class Taking:
+    """A target that takes everything."""
+
+    name = "webhook"
+
+    def __init__(self) -> None:
+        self.is_taken = asyncio.Event()
+
+    async def send(self, event: Event) -> None:
+        self.is_taken.set()
+
+
+async def deliver(alerts: StoredAlerts, target: Taking) -> None:
+    """Send an alert that waits."""
+    target.is_taken.clear()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(alerts.outboxes[0].run())
+        await target.is_taken.wait()
+        running.cancel()
+
+
 @asynccontextmanager
-async def stored(path: Path, target: Refusing, *rules: Rule) -> AsyncIterator[StoredAlerts]:
+async def stored(path: Path, target: Refusing | Taking, *rules: Rule) -> AsyncIterator[StoredAlerts]:
     async with History(path) as history:
         yield await StoredAlerts.load(history, rules or [LAG], ["local"], [Outbox(target)])
 
 
 async def test_an_alert_that_stood_before_a_restart_is_not_raised_again(tmp_path: Path) -> None:
-    path, target = tmp_path / "console.sqlite", Refusing()
+    path, target = tmp_path / "console.sqlite", Taking()
     async with stored(path, target) as before:
         await before.judge(lagging(7), 100)
         assert before.outboxes[0].waiting == 1
-        assert before.alerts.silences == []
+        await deliver(before, target)
+        await before.judge(lagging(8), 130)
 
     async with stored(path, target) as after:
         await after.judge(lagging(9), 200)
@@ -253,6 +275,18 @@ async def test_an_alert_that_stood_before_a_restart_is_not_raised_again(tmp_path
     async with stored(path, target) as last:
         assert [event.kind for event in last.alerts.events] == ["raised", "cleared"]
         assert last.alerts.raised == []
+
+
+async def test_an_alert_that_was_not_delivered_before_a_restart_is_sent_after_it(tmp_path: Path) -> None:
+    path, target = tmp_path / "console.sqlite", Taking()
+    async with stored(path, target) as before:
+        await before.judge(lagging(7), 100)
+
+    async with stored(path, target) as after:
+        await after.judge(lagging(9), 200)
+        assert after.outboxes[0].waiting == 1
+        assert [alert.since_s for alert in after.alerts.raised] == [100]
+        assert [event.kind for event in after.alerts.events] == ["raised"]
 
 
 async def test_alerts_of_a_rule_or_a_cluster_that_is_gone_do_not_come_back(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from ottla.admin import Admin, Broker, ClusterState, LogDir, PartitionHealth
 from ottla.admin.groups import GroupDescription, GroupProgress, MemberDescription, PartitionProgress
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
+from ottla.console.logins.access import OWNER, Grant, Role, Viewer
+from ottla.console.pages.alerts import _seen
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
-from ottla.console.watch.alerts import EVENT_S, Alerts, Event, Silence, Step
+from ottla.console.watch.alerts import EVENT_S, Alert, Alerts, Event, Silence, Step
 from ottla.console.watch.looks import Look
 from ottla.console.watch.rule_files import KINDS, Rule, RuleError, Targets, read_rules, read_targets
 from ottla.console.watch.rules import FINDERS, findings, readings, remembered, unreached
@@ -429,3 +431,21 @@ def test_the_command_checks_rules_now(tmp_path: Path) -> None:
     assert (done[0].returncode, done[0].stdout) == (0, "No rule of 1 holds.\n")
     assert done[1].returncode == 1
     assert done[1].stdout.startswith("some: the volume of ")
+
+
+def test_a_viewer_sees_the_alerts_of_their_groups_and_topics_only() -> None:
+    viewer = Viewer("anna", (Grant(Role.VIEWER, ("local",), topics=("orders*",), groups=("bill*",)),))
+    rules = {rule.name: rule for rule in (Rule("g", "lag"), Rule("t", "no_leader"), Rule("d", "disk"))}
+    alerts = [
+        Alert(rules[rule], cluster, subject, 0, "text")
+        for rule, cluster, subject in (
+            ("g", "local", "billing"), ("g", "local", "payroll"), ("g", "other", "billing"),
+            ("t", "local", "orders"), ("t", "local", "salaries"), ("d", "local", "1:/data"),
+        )
+    ]  # fmt: skip
+    kinds = {name: rule.kind for name, rule in rules.items()}
+    gone = Event(0, "raised", "a rule of last week", "local", "billing", "text")
+
+    assert [alert.subject for alert in _seen(viewer, kinds, alerts)] == ["billing", "orders"]
+    assert _seen(viewer, kinds, [gone]) == []
+    assert len(_seen(OWNER, kinds, alerts)) == 6

@@ -285,7 +285,7 @@ async def test_pipelines_are_shown_with_batch_times_rows_lag_and_their_failure(
 
     assert "<b>logs &lt;b&gt;</b> failed: query main failed: no such table" in page
     assert '<td class="number">77</td>' in page
-    assert '<td class="number">1\u00a0s</td>' in page  # of 1.5 s, the time of a batch
+    assert '<td class="number">1\u202f500</td>' in page  # the time of a batch
     assert "killed" in page
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import Final
 from ottla.console.watch.alerts import MOST_EVENTS, Alert, Alerts, Event, Silence
 from ottla.console.watch.history import KEPT_FOR_S, History
 from ottla.console.watch.rule_files import Rule
-from ottla.console.watch.rules import Readings
+from ottla.console.watch.rules import Readings, held_by
 from ottla.console.watch.sending import Outbox
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class StoredAlerts:
 
     async def judge(self, readings: Readings, at_s: int) -> None:
         """Judge the readings of a cluster."""
-        step = self.alerts.step(readings, at_s)
+        held = await asyncio.to_thread(held_by, self.alerts.rules, readings)
+        step = self.alerts.step(readings, at_s, held)
         for event in step.events:
             facts = {"rule": event.rule, "cluster": event.cluster, "subject": event.subject}
             said = "an alert is raised" if event.kind == "raised" else "an alert is cleared"
@@ -78,11 +80,11 @@ class StoredAlerts:
             for outbox in self.outboxes:
                 outbox.put(event)
         over = self.alerts.forget_silences(at_s)
-        standing = frozenset(map(_row, self.alerts.raised))
-        if step.events or over or standing != self._stored:
-            alerts = [replace(alert) for alert in self.alerts.raised]
-            if await self._keep(lambda database: _write(database, alerts, step.events, at_s)):
-                self._stored = standing
+        alerts = [replace(alert, is_sent=self._is_delivered(alert)) for alert in self.alerts.raised]
+        standing = frozenset(map(_row, alerts))
+        is_new = bool(step.events or over) or standing != self._stored
+        if is_new and await self._keep(lambda database: _write(database, alerts, step.events, at_s)):
+            self._stored = standing
 
     async def silence(self, silence: Silence) -> None:
         """Begin a silence, and keep it. Raises sqlite3.Error where it would end with the process."""
@@ -101,6 +103,10 @@ class StoredAlerts:
             _add_events(database, [event])
 
         await self._keep(end)
+
+    def _is_delivered(self, alert: Alert) -> bool:
+        """Whether no target waits for the message any more: after a restart it is sent again otherwise."""
+        return alert.is_sent and not any(box.is_pending(alert.raised_id) for box in self.outboxes)
 
     async def _keep(self, change: _Change) -> bool:
         try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from ottla.console.watch.rule_files import Rule
-from ottla.console.watch.rules import Finding, Readings, holding
+from ottla.console.watch.rules import Finding, Readings, held_by
 
 MOST_EVENTS: Final = 1_000
 """Events that are kept; the oldest go first."""
@@ -36,8 +36,13 @@ class Event:
     @property
     def id(self) -> str:
         """The same id for each copy of the same message: receivers drop a second one by it."""
-        parts = (self.rule, self.cluster, self.subject, str(self.since_s), self.kind)
-        return hashlib.blake2b("\0".join(parts).encode(errors="replace"), digest_size=12).hexdigest()
+        return message_id(self.rule, self.cluster, self.subject, self.since_s, self.kind)
+
+
+def message_id(rule: str, cluster: str, subject: str, since_s: int, kind: str) -> str:
+    """Return the id of the message that an alert is raised, or cleared."""
+    parts = "\0".join((rule, cluster, subject, str(since_s), kind))
+    return hashlib.blake2b(parts.encode(errors="replace"), digest_size=12).hexdigest()
 
 
 @dataclass(slots=True)
@@ -58,6 +63,11 @@ class Alert:
     def key(self) -> tuple[str, str, str]:
         """The names by which it is known."""
         return self.rule.name, self.cluster, self.subject
+
+    @property
+    def raised_id(self) -> str:
+        """The id of the message that it is raised."""
+        return message_id(*self.key, self.since_s, "raised")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +135,15 @@ class Alerts:
         covering = [silence for silence in self.silences if silence.covers(alert, at_s)]
         return max(covering, key=lambda silence: silence.until_s, default=None)
 
-    def step(self, readings: Readings, at_s: int) -> Step:
-        """Judge the readings of a cluster: raise and clear alerts."""
+    def step(self, readings: Readings, at_s: int, held: Mapping[str, list[Finding]] | None = None) -> Step:
+        """Judge the readings of a cluster: raise and clear alerts.
+
+        `held` has what `held_by` returns for the readings, which for many topics takes longer than the rest.
+        """
         events: list[Event] = []
+        held = held_by(self.rules, readings) if held is None else held
         for rule in self.rules:
-            found = {finding.subject: finding for finding in holding(rule, readings)}
+            found = {finding.subject: finding for finding in held[rule.name]}
             events += self._cleared(rule, readings, found, at_s)
             events += [
                 event

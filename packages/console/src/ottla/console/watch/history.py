@@ -5,7 +5,7 @@
     await history.read(Series("local", "lag", "billing"), since_s)
 
 A point has the lowest, the highest and the mean value of its minute, so that a peak stays visible when days
-are drawn. A row takes about 40 bytes: 200 series need 27 MB for two weeks.
+are drawn. A row takes 27 bytes: 1,000 series need 89 MB for two weeks.
 """
 
 from __future__ import annotations
@@ -167,17 +167,35 @@ class History:
         return [Point(*row) for row in rows]
 
     def _thin(self, now_s: int) -> None:
+        """Merge what has become older than a day since the last time; `user_version` has that time.
+
+        The rows of a series stand together, so each series is asked for its own few: all others stay unread.
+        """
         fine_from_s = (now_s - FINE_FOR_S) // COARSE_S * COARSE_S
         with self._opened as database:
-            database.execute("DELETE FROM points WHERE at_s < ?", (now_s - KEPT_FOR_S,))
-            database.execute(
-                "CREATE TEMP TABLE merged AS "
-                "SELECT series, at_s / ? * ? AS at_s, min(low), max(high), avg(mean) "
-                "FROM points WHERE at_s < ? GROUP BY series, at_s / ?",
-                (COARSE_S, COARSE_S, fine_from_s, COARSE_S),
+            with closing(database.execute("PRAGMA user_version")) as found:
+                merged_to_s = int(found.fetchone()[0]) * COARSE_S
+            with closing(database.execute("SELECT id FROM series")) as found:
+                ids = [int(row[0]) for row in found]
+            oldest_s = now_s - KEPT_FOR_S
+            database.executemany(
+                "DELETE FROM points WHERE series = ? AND at_s < ?", [(series, oldest_s) for series in ids]
             )
-            database.execute("DELETE FROM points WHERE at_s < ?", (fine_from_s,))
-            database.execute("INSERT INTO points SELECT * FROM merged")
-            database.execute("DROP TABLE merged")
-            database.execute("DELETE FROM series WHERE id NOT IN (SELECT DISTINCT series FROM points)")
+            for series in ids:
+                self._merge(database, series, merged_to_s, fine_from_s)
+            database.execute(
+                "DELETE FROM series WHERE NOT EXISTS (SELECT 1 FROM points WHERE series = series.id)"
+            )
+            database.execute(f"PRAGMA user_version = {fine_from_s // COARSE_S}")
         self._ids.clear()
+
+    @staticmethod
+    def _merge(database: sqlite3.Connection, series: int, from_s: int, to_s: int) -> None:
+        span = (series, from_s, to_s)
+        merged = database.execute(
+            f"SELECT series, at_s / {COARSE_S} * {COARSE_S}, min(low), max(high), avg(mean) FROM points "
+            f"WHERE series = ? AND at_s >= ? AND at_s < ? GROUP BY at_s / {COARSE_S}",
+            span,
+        ).fetchall()
+        database.execute("DELETE FROM points WHERE series = ? AND at_s >= ? AND at_s < ?", span)
+        database.executemany("INSERT INTO points VALUES (?, ?, ?, ?, ?)", merged)

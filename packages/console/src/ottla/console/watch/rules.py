@@ -305,6 +305,11 @@ def holding(rule: Rule, read: Readings) -> list[Finding]:
     return [found for found in read.found.get(rule.kind, ()) if holds(rule, found)]
 
 
+def held_by(rules: Iterable[Rule], read: Readings) -> dict[str, list[Finding]]:
+    """Return that of the readings for which each rule holds, by the rule's name."""
+    return {rule.name: holding(rule, read) for rule in rules}
+
+
 def findings(rule: Rule, look: Look, earlier: Look | None) -> list[Finding]:
     """Return that of a look for which a rule holds now."""
     return holding(rule, readings(look, earlier))

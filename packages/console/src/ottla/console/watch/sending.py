@@ -68,11 +68,16 @@ class Outbox:
         self._first_pause_s = first_pause_s
         self._waiting: asyncio.Queue[Event] = asyncio.Queue(MOST_WAITING)
         self._put: OrderedDict[str, None] = OrderedDict()
+        self._pending: set[str] = set()
 
     @property
     def waiting(self) -> int:
         """Alerts that wait."""
         return self._waiting.qsize()
+
+    def is_pending(self, message: str) -> bool:
+        """Whether the message of an id waits, or is being tried."""
+        return message in self._pending
 
     def put(self, event: Event) -> None:
         """Send an event when those before it are sent. A second copy of the same one is dropped."""
@@ -84,6 +89,7 @@ class Outbox:
         if self._waiting.full():
             self._give_up(self._waiting.get_nowait(), "too many wait")
         self._waiting.put_nowait(event)
+        self._pending.add(event.id)
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -103,6 +109,7 @@ class Outbox:
             else:
                 self.sent += 1
                 self.failure = ""
+                self._pending.discard(event.id)
                 return
             if attempt < ATTEMPTS:
                 await asyncio.sleep(pause_s)
@@ -111,6 +118,7 @@ class Outbox:
 
     def _give_up(self, event: Event, reason: str) -> None:
         self.given_up += 1
+        self._pending.discard(event.id)
         facts = {"target": self.target.name, "text": event.text, "reason": reason}
         _log.error("an alert is given up", extra=facts)
 
@@ -153,7 +161,8 @@ class Webhook:
             raise NotSent(str(error)) from None
         except (OSError, ValueError, HTTPException) as error:  # URLError and HTTPError are OSErrors
             # The address may hold a secret in its path, and other errors its text: it stands in no log.
-            reason = str(error) if isinstance(error, OSError) else type(error).__name__
+            known = getattr(error, "reason", error)  # of a URLError, which wraps it
+            reason = str(known) if isinstance(error, OSError) else type(error).__name__
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             raise NotSent(reason) from None
