@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from argon2 import PasswordHasher
 
-from ottla.console.logins.access import Grant, Need, Role, Viewer, decision
+from ottla.admin import ClusterState, PartitionHealth
+from ottla.console.logins.access import Grant, Need, Role, Viewer, decision, seen_state
 from ottla.console.logins.authenticator import MOST_WAITING, Authenticator, LoginRefused, hashed, is_right
 from ottla.console.logins.files import (
     Logins,
@@ -32,6 +33,7 @@ from ottla.console.logins.sessions import (
     key_of,
     network_of,
 )
+from ottla.protocol.topics import TopicPartition
 
 PASSWORD = "correct horse"
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
@@ -56,6 +58,21 @@ def test_a_grant_is_over_the_names_that_it_has_and_hides_the_others() -> None:
     assert decision(viewer, Need(Role.OPERATOR, "test", "orders-1")) == "refused"
     assert decision(viewer, Need(cluster="else")) == "hidden"
     assert decision(Viewer("nobody"), Need()) == "hidden"
+
+
+def test_the_topics_of_a_cluster_are_seen_by_the_same_rule() -> None:
+    grants = (
+        Grant(Role.VIEWER, ("prod*",), ("orders*", "a.b", "[x]")), Grant(Role.OPERATOR, ("test",), ("t?",)),
+        Grant(Role.VIEWER, ("other",)),
+    )  # fmt: skip
+    topics = ("orders", "orders-1", "my-orders", "a.b", "aXb", "x", "[x]", "t1", "t12", "orders\nx", "")
+    partitions = tuple(PartitionHealth(TopicPartition(topic, 0), 1, (1,), (1,)) for topic in topics)
+    state = ClusterState("id", 1, (), partitions)
+
+    for viewer in (Viewer("anna", grants), Viewer("nobody")):
+        for cluster in ("prod-1", "test", "other", "else"):
+            seen = {health.partition.topic for health in seen_state(viewer, cluster, state).partitions}
+            assert seen == {topic for topic in topics if viewer.may(Need(cluster=cluster, topic=topic))}
 
 
 def test_two_grants_do_not_add_up_to_a_third() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from random import Random
 
 import msgpack
 import pytest
@@ -35,6 +36,10 @@ def value_of(value: bytes | None, *fields: str) -> bytes | None:
         ('{"card": 1, "card": 2}', ["card"], '{"card": "•••", "card": "•••"}'),
         ('{"card": null, "big": 9007199254740993.10, "e": 1E400}', ["card"],
          '{"card": "•••", "big": 9007199254740993.10, "e": 1E400}'),
+        ('{"a":{"card":[1,{"x":{}}]},"b":{},"c":[],"d":{"card":{}} , "card" : true}', ["card"],
+         '{"a":{"card":"•••"},"b":{},"c":[],"d":{"card":"•••"} , "card" : "•••"}'),
+        ('{"a":1,"b":[1,{"cards":2}]}', ["car*"], '{"a":1,"b":[1,{"cards":"•••"}]}'),
+        ('{"a":[{"x":1},{"y":2}],"x":3}', ["a.x"], '{"a":[{"x":"•••"},{"y":2}],"x":3}'),
         ('{"other": "a\\"}, {\\"card\\": 1"}', ["card"], '{"other": "a\\"}, {\\"card\\": 1"}'),
     ],
 )  # fmt: skip
@@ -51,11 +56,33 @@ def test_fields_of_json_are_hidden_and_everything_else_stays(
 @pytest.mark.parametrize(
     "value",
     [b"card=4111", b'{"card": "4111"', b'\xef\xbb\xbf{"card": 1}', b"\0\0\0\0\x05\x084111", b'"4111"',
-     b"\xff\xfe4111", b'{"card": "4111"} {"card": "4111"}', b"[" * 70 + b"4111" + b"]" * 70,
+     b"\xff\xfe4111", b'{"card": "4111"} {"card": "4111"}', b"[" * 70 + b'{"card": 4111}' + b"]" * 70,
      b"[" * 99_999 + b"4111", b'{"a":"' + b"4111" * (2 << 20) + b'"}'],
 )  # fmt: skip
 def test_a_value_whose_fields_cannot_be_told_apart_is_hidden_whole(value: bytes) -> None:
     assert value_of(value, "card") == HIDDEN.encode()
+
+
+def test_text_and_objects_are_masked_by_the_same_rule() -> None:
+    chance = Random(7)
+
+    def some(depth: int) -> object:
+        kind = chance.random()
+        if depth == 0 or kind < 0.3:
+            return chance.choice([1, None, 's"x', True, 2.5, "card"])
+        if kind < 0.65:
+            return [some(depth - 1) for _ in range(chance.randrange(4))]
+        return {
+            chance.choice(["card", "a", "b", "é", "iban"]): some(depth - 1)
+            for _ in range(chance.randrange(4))
+        }
+
+    for _ in range(500):
+        value, ascii_only = [some(4)], chance.random() < 0.5
+        fields = chance.choice([["card"], ["a.card"], ["*.b"], ["a.**.iban", "b"], ["c*"]])
+        found = value_of(json.dumps(value, ensure_ascii=ascii_only).encode(), *fields)
+        assert found is not None
+        assert json.loads(found) == masked_fields(value, fields)
 
 
 def test_fields_of_msgpack_are_hidden() -> None:

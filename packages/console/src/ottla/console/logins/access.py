@@ -6,10 +6,12 @@ Routes ask `decision` before their page, changes before they are planned and bef
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from typing import Final, Literal
 
 from ottla.admin import ClusterState, MemberDescription
@@ -155,8 +157,8 @@ def seen_state(viewer: Viewer, cluster: str, state: ClusterState) -> ClusterStat
     """Return a cluster without the topics that a viewer may not see."""
     if viewer.may(Need(cluster=cluster, is_whole=True)):
         return state
-    named = {health.partition.topic for health in state.partitions}
-    seen = {topic for topic in named if viewer.may(Need(cluster=cluster, topic=topic))}
+    sees = _topics_of(viewer.grants, cluster).match
+    seen = {topic for topic in {health.partition.topic for health in state.partitions} if sees(topic)}
     return replace(
         state,
         partitions=tuple(health for health in state.partitions if health.partition.topic in seen),
@@ -171,6 +173,13 @@ def seen_state(viewer: Viewer, cluster: str, state: ClusterState) -> ClusterStat
             for log_dir in state.log_dirs
         ),
     )
+
+
+@lru_cache(maxsize=256)
+def _topics_of(grants: tuple[Grant, ...], cluster: str) -> re.Pattern[str]:
+    """Return the topics that grants cover as one pattern: a cluster may have tens of thousands."""
+    found = {topic for grant in grants if grant.covers(Need(cluster=cluster)) for topic in grant.topics}
+    return re.compile("|".join(map(translate, sorted(found))) or "(?!)")
 
 
 def seen_progress(viewer: Viewer, cluster: str, progress: GroupProgress) -> GroupProgress:

@@ -20,6 +20,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -103,7 +104,10 @@ def default_path() -> Path:
 
 def read_logins(path: Path) -> Logins:
     """Return the logins of a file that only its owner may read. Raises LoginsError."""
-    return parse_logins(read_text(path), path)
+    found = parse_logins(read_text(path), path)
+    if found.provider is not None and find_spec("authlib") is None:
+        raise LoginsError(f'{path}: [oidc] needs python -m pip install "ottla-console[oidc]"')
+    return found
 
 
 def read_text(path: Path) -> str:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.exceptions import HTTPException
@@ -21,8 +21,6 @@ from ottla.console.logins.authenticator import Authenticator, Identity
 _log = logging.getLogger(__name__)
 
 LOGIN_PATH: Final = "/login"
-_LOOK_EVERY_S: Final = 5.0
-"""How often a request that lasts looks whether its session does."""
 
 
 class Page(Route):
@@ -73,8 +71,9 @@ def ask_to_log_in(scope: Scope) -> Response:
     """Return the way to the login for a person, and a refusal for a program."""
     headers, base = Headers(scope=scope), scope.get("root_path", "")
     if headers.get("hx-request") == "true":
-        # The address in the browser's line is in a header that only htmx of our own pages sends.
-        return Response(status_code=401, headers={"hx-redirect": f"{base}{LOGIN_PATH}"})
+        shown = urlsplit(headers.get("hx-current-url", ""))
+        then = urlencode({"next": shown.path + (f"?{shown.query}" if shown.query else "")})
+        return Response(status_code=401, headers={"hx-redirect": f"{base}{LOGIN_PATH}?{then}"})
     if scope["method"] in ("GET", "HEAD") and "text/html" in headers.get("accept", ""):
         query = scope["query_string"].decode("latin-1")
         there = quote(scope["path"]) + (f"?{query}" if query else "")
@@ -86,9 +85,13 @@ def ask_to_log_in(scope: Scope) -> Response:
 class Gate:
     """Finds the viewer of each request, for all routes behind it; without logins that is the owner."""
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator | None) -> None:
+    def __init__(
+        self, app: ASGIApp, authenticator: Authenticator | None, *, look_every_s: float = 5.0
+    ) -> None:
+        """`look_every_s` is how often a request that lasts looks whether its session does."""
         self._app = app
         self._authenticator = authenticator
+        self._look_every_s = look_every_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request in the name of its viewer."""
@@ -98,17 +101,17 @@ class Gate:
         found = Identity(OWNER) if self._authenticator is None else self._authenticator.identify(scope)
         scope.setdefault("state", {}).update(viewer=found.viewer, session=found.session)
         if self._authenticator is not None and found.session is not None:
-            receive = _while_open(self._authenticator, scope, receive)
+            receive = _while_open(self._authenticator, scope, receive, self._look_every_s)
         await self._app(scope, receive, send)
 
 
-def _while_open(authenticator: Authenticator, scope: Scope, receive: Receive) -> Receive:
+def _while_open(authenticator: Authenticator, scope: Scope, receive: Receive, look_every_s: float) -> Receive:
     """Return a receive that ends a stream of events with its session, as if the browser had gone."""
 
     async def receive_while_open() -> Message:
         while authenticator.is_open(scope):
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_S):
+                async with asyncio.timeout(look_every_s):
                     return await receive()
         return {"type": "http.disconnect"}
 

@@ -183,7 +183,7 @@ class OpenId:
 
     async def _json(self, client: Any, url: str, auth: Any = None) -> dict[str, Any]:
         try:
-            answer = await client.get(url, withhold_token=True, auth=auth)
+            answer = await client.request("GET", url, withhold_token=True, auth=auth)
             answer.raise_for_status()
             found = answer.json()
         except (self._failures(), ValueError) as error:

@@ -186,32 +186,39 @@ def _name(key: object) -> str:
 
 def _masked_json(text: str, patterns: Sequence[_Path]) -> str:
     """Return valid JSON with fields masked; all other tokens stay as they were, numbers to the last digit."""
+    if "\\" not in text and not any(_may_hold(text, pattern) for pattern in patterns):
+        return text
     parts = list[str]()
-    open_ = list[str]()  # the brackets around a token
-    names: list[str | None] = []  # of each open map, the name that its next value has; None before it
-    hiding: int | None = None  # the depth of a value that is hidden
+    open_ = list[tuple[str, _Path]]()  # the brackets around a token, each with its path
+    hidden: dict[_Path, bool] = {}
+    path: _Path = ()  # of the next value
+    is_name_next, hiding = False, -1  # the depth of a value that is hidden
     for found in _TOKEN.finditer(text):
         token = found[0]
-        is_name = bool(open_) and open_[-1] == "{" and names[-1] is None and token[0] == '"'
-        if hiding is None and not is_name and token[0] not in ":,]}" and not token.isspace():
-            path = tuple(name for name in names if name is not None)
-            if open_ and open_[-1] == "{" and _is_hidden(path, patterns):
-                parts.append(_HIDDEN_JSON)
-                hiding = len(open_)
-        if hiding is None:
+        first = token[0]
+        if first == '"' and is_name_next:
+            path, is_name_next = (*open_[-1][1], json.loads(token)), False
+            if path not in hidden:
+                hidden[path] = _is_hidden(path, patterns)
+        elif hiding < 0 and first not in ":,]} \t\r\n" and open_ and open_[-1][0] == "{" and hidden[path]:
+            parts.append(_HIDDEN_JSON)
+            hiding = len(open_)
+        if hiding < 0:
             parts.append(token)
-        if is_name:
-            names[-1] = json.loads(token)
-        elif token in ("{", "["):
+        if first in "{[":
             if len(open_) == _DEEPEST:
                 raise ValueError("too deep")
-            open_.append(token)
-            names.append(None)
-        elif token in ("}", "]"):
-            open_.pop()
-            names.pop()
-        if hiding == len(open_) and token not in ("{", "["):
-            hiding = None
-        if token == "," and open_ and open_[-1] == "{":
-            names[-1] = None
+            open_.append((first, path))
+            is_name_next = first == "{"
+        elif first in "}]":
+            path, is_name_next = open_.pop()[1], False
+        elif first == "," and open_[-1][0] == "{":
+            is_name_next = True
+        if hiding == len(open_) and first not in "{[: \t\r\n":
+            hiding = -1
     return "".join(parts)
+
+
+def _may_hold(text: str, pattern: _Path) -> bool:
+    """Whether a text without escapes may have a field of a pattern: its last name stands there in quotes."""
+    return any(letter in pattern[-1] for letter in "*?[") or f'"{pattern[-1]}"' in text
