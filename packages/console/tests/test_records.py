@@ -14,7 +14,6 @@ from ottla.admin import Acl, Admin, Operation, PatternType, PermissionType, Reso
 from ottla.broker.testing import BrokerProcess
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
-from ottla.console.pages.records import Wanted, wanted_records
 from ottla.console.records.reading import (
     ShownRecord,
     Window,
@@ -25,6 +24,7 @@ from ottla.console.records.reading import (
     read_window,
     unfinished,
 )
+from ottla.console.records.wanted import Wanted, wanted_records
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
 from ottla.console.web.fields import Unclear
@@ -234,7 +234,8 @@ async def test_a_record_is_sent_again_byte_for_byte(address: str, admin: Admin) 
     assert {name: fields[name] for name in ("preview", "topic", "key", "value", "headers")} == {
         "preview": "1", "topic": "copies", "key": '{"id":7}', "value": '{"a":1}', "headers": "trace=x=1",
     }  # fmt: skip
-    assert "/change/produce" not in second
+    assert "Edit it and send it again" not in second
+    assert "Send a tombstone" in second
 
 
 async def test_a_long_value_is_shown_in_part_with_a_link_to_all_of_it(

@@ -42,8 +42,9 @@ from ottla.console.pages.groups import group, groups
 from ottla.console.pages.logins import begin_oidc, finish_oidc, login, logout
 from ottla.console.pages.overview import overview
 from ottla.console.pages.reassignments import reassignments
-from ottla.console.pages.records import record, records
+from ottla.console.pages.records import compare, record, records
 from ottla.console.pages.registry import check, schema, subject, subjects
+from ottla.console.pages.searches import cancel_search, events, export, searches
 from ottla.console.pages.settings import settings as settings_page
 from ottla.console.pages.streams import dead_letters, streams
 from ottla.console.pages.topics import topic, topics
@@ -51,6 +52,7 @@ from ottla.console.pages.transactions import transactions
 from ottla.console.pages.versions import versions
 from ottla.console.pages.watched import a_series, metrics, points
 from ottla.console.pages.znodes import znodes
+from ottla.console.records.searches import Searches
 from ottla.console.settings import ConsoleSettings
 from ottla.console.watch.alert_store import StoredAlerts
 from ottla.console.watch.collecting import Collector
@@ -69,6 +71,7 @@ class Shared(TypedDict):
     collector: Collector
     alerts: StoredAlerts
     applications: Applications
+    searches: Searches
 
 
 def application(settings: ConsoleSettings) -> Starlette:
@@ -127,9 +130,14 @@ def routes() -> list[Page | Mount]:
         Page("/c/{cluster}/topics", topics, a_cluster),
         Page("/c/{cluster}/topics/{topic}", topic, a_topic),
         Page("/c/{cluster}/topics/{topic}/records", records, a_topic),
+        Page("/c/{cluster}/topics/{topic}/records/events", events, a_topic),
+        Page("/c/{cluster}/topics/{topic}/records/export", export, a_topic),
         Page("/c/{cluster}/topics/{topic}/record", record, a_topic),
         Page("/c/{cluster}/topics/{topic}/dead-letters", dead_letters, a_topic),
         Page("/c/{cluster}/streams", streams, a_cluster),
+        Page("/c/{cluster}/topics/{topic}/compare", compare, a_topic),
+        Page("/c/{cluster}/searches", searches, a_cluster),
+        Page("/c/{cluster}/searches/{search}/cancel", cancel_search, a_cluster, methods=["POST"]),
         Page("/c/{cluster}/groups", groups, a_cluster),
         Page("/c/{cluster}/group", group, a_group),
         Page("/c/{cluster}/points", points, a_series),
@@ -174,7 +182,7 @@ async def watching(
             running.append(tasks.create_task(authenticator.run(), name="logins"))
         yield {
             "clusters": clusters, "history": history, "collector": collector, "alerts": alerts,
-            "applications": applications,
+            "applications": applications, "searches": Searches(monotonic_s),
         }  # fmt: skip
         for task in running:
             task.cancel()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import httpx
+import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.client.environment import monotonic_s, now_ms
@@ -120,3 +122,25 @@ async def alert_watch(settings: ClusterSettings, *rules: Rule) -> AsyncIterator[
         (cluster,) = clusters
         watch = AlertWatch(cluster, *rules)
         yield watch
+
+
+@asynccontextmanager
+async def listening(*clusters: ClusterSettings) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve a console at a port, and return a client for it: one that sees answers as they come."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(ConsoleSettings(clusters)),
+            log_config=None,
+            lifespan="on",
+            timeout_graceful_shutdown=1,
+        )
+    )
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.serve([port]))
+            origin = f"http://127.0.0.1:{port.getsockname()[1]}"
+            try:
+                async with httpx.AsyncClient(base_url=origin, timeout=60) as client:
+                    yield client
+            finally:
+                server.should_exit = True

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
-from urllib.parse import urlencode
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,109 +15,85 @@ from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.pages import of_cluster, respond
+from ottla.console.pages.searches import (
+    job_of,
+    next_link,
+    partitions_of,
+    rows_of,
+    searching,
+)
+from ottla.console.records.comparing import compared
 from ottla.console.records.masking import masked
 from ottla.console.records.reading import ShownRecord, from_offsets, from_time, newest, read_window
+from ottla.console.records.searches import SearchFailed, TooManySearches
 from ottla.console.records.values import ALL_BYTES, FORMS, PART_BYTES, Form, shown_value
-from ottla.console.registry.records import shown_records
-from ottla.console.web.fields import Unclear, settings, time_ms, whole
+from ottla.console.records.wanted import COUNTS, Wanted, wanted_records
+from ottla.console.registry.records import ShownRow, shown_records
+from ottla.console.web.fields import Unclear, is_whole, settings, whole
 from ottla.console.web.formats import printable
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
-Start = Literal["newest", "beginning", "offset", "time"]
 READ_S: Final = 30.0
 """How long a page reads."""
-COUNTS: Final = (50, 100, 500)
 MOST_COPIED: Final = 1 << 20
 """Letters of a value that is edited in a form."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which records an address asks for; `partition` None means all, times are in ms since 1970."""
-
-    start: Start = "newest"
-    partition: int | None = None
-    offset: int = 0
-    time_ms: int = 0
-    at: str = ""
-    count: int = COUNTS[0]
-    form: Form = "auto"
-
-    def link(self, **changes: object) -> str:
-        """Return the query that asks for the same with changes."""
-        other = replace(self, **changes)  # type: ignore[arg-type]
-        parts = {
-            "from": other.start, "partition": "" if other.partition is None else str(other.partition),
-            "offset": str(other.offset) if other.start == "offset" else "",
-            "at": other.at if other.start == "time" else "", "count": str(other.count), "form": other.form,
-        }  # fmt: skip
-        return "?" + urlencode({name: value for name, value in parts.items() if value})
-
-
-def wanted_records(query: Mapping[str, str]) -> Wanted:
-    """Return what an address asks for. Raises Unclear."""
-    start = query.get("from", "newest")
-    if start not in ("newest", "beginning", "offset", "time"):
-        raise Unclear(f"{start!r} is no place to begin: newest, beginning, offset or time")
-    count, form, at = query.get("count", ""), query.get("form", "auto"), query.get("at", "").strip()
-    return Wanted(
-        cast("Start", start),
-        whole(query.get("partition", ""), "the partition") if query.get("partition") else None,
-        whole(query.get("offset", "") or "0", "the offset"),
-        time_ms(at) if start == "time" else 0,
-        at,
-        int(count) if count in map(str, COUNTS) else COUNTS[0],
-        cast("Form", form if form in FORMS else "auto"),
-    )
-
-
 @of_cluster
 async def records(request: Request, cluster: ShownCluster) -> Response:
-    """Show records of a topic."""
-    topic = request.path_params["topic"]
-    wanted, found, failure = Wanted(), list[ShownRecord](), ""
-    partitions: list[int] = []
+    """Show records of a topic; a search and a tail go on as events, which a script asks for (`searches`)."""
+    topic, query = request.path_params["topic"], request.query_params
+    shown: dict[str, Any] = {"wanted": Wanted(), "partitions": [], "failure": "", "rows": [], "further": {}}
     try:
-        partitions = await _partitions(cluster, topic)
-        wanted = wanted_records(request.query_params)
-        async with asyncio.timeout(READ_S):
-            found = await _read(cluster, topic, partitions, wanted)
+        shown["partitions"] = await partitions_of(cluster, topic)
+        shown["wanted"] = wanted = wanted_records(query)
+        chosen = wanted.partitions(shown["partitions"], topic)
+        if not (wanted.is_search or wanted.is_tail):
+            async with asyncio.timeout(READ_S):
+                found = await _read(cluster, topic, chosen, wanted)
+            shown["rows"] = await shown_records(
+                cluster.registry, cluster.mask(topic), found, wanted.form, PART_BYTES
+            )
+            shown["further"] = _further(wanted, found)
+        elif query.get("plain") == "1":
+            shown |= await _searched(request, cluster, topic, wanted)
     except NoSuchTopic:
         raise HTTPException(404, f"there is no topic {topic!r} in cluster {cluster.name}") from None
     except TimeoutError:
-        failure = f"the records were not there within {READ_S:g} s: choose one partition"
-    except (Unclear, ClientError, KafkaError) as error:
-        failure = " ".join(str(error).split())
+        shown["failure"] = f"the records were not there within {READ_S:g} s: choose one partition"
+    except (Unclear, ClientError, KafkaError, SearchFailed, TooManySearches) as error:
+        shown["failure"] = " ".join(str(error).split())
     return respond(
-        request,
-        "records",
-        title=f"Records of {topic} · {cluster.name}",
-        cluster=cluster,
-        is_live=False,
-        topic=topic,
-        partitions=partitions,
-        wanted=wanted,
-        counts=COUNTS,
-        forms=FORMS,
-        failure=failure,
-        rows=await shown_records(cluster.registry, cluster.mask(topic), found, wanted.form, PART_BYTES),
-        further=_further(wanted, found),
-    )
+        request, "records", title=f"Records of {topic} · {cluster.name}", cluster=cluster, is_live=False,
+        topic=topic, counts=COUNTS, forms=FORMS, is_plain=query.get("plain") == "1", **{"state": {}, **shown},
+    )  # fmt: skip
 
 
-async def _partitions(cluster: ShownCluster, topic: str) -> list[int]:
+async def _searched(request: Request, cluster: ShownCluster, topic: str, wanted: Wanted) -> dict[str, Any]:
+    """Search without a script: as long as a page may take, with that which was found until then."""
+    found: list[ShownRow] = []
+    state: dict[str, Any] = {"is_over": False}
+    job = await job_of(cluster, topic, wanted, "search")
+    try:
+        async with (
+            asyncio.timeout(READ_S),
+            searching(request, cluster, job) as search,
+            aclosing(search.frames()) as frames,
+        ):
+            async for frame in frames:
+                if frame["kind"] == "found":
+                    found += await rows_of(cluster, topic, frame["records"], wanted.form)
+        state["is_over"] = True
+    except TimeoutError:
+        pass
+    last_ms = found[-1][0].timestamp_ms if found else 0
+    state |= {**search.progress, "is_queued": False, "next": next_link(wanted, len(found), last_ms)}
+    return {"rows": found, "state": state}
+
+
+async def _read(cluster: ShownCluster, topic: str, chosen: list[int], wanted: Wanted) -> list[ShownRecord]:
     admin = await cluster.admin()
-    return sorted((await admin.topics.describe(topic)).partitions)
-
-
-async def _read(
-    cluster: ShownCluster, topic: str, partitions: list[int], wanted: Wanted
-) -> list[ShownRecord]:
-    admin = await cluster.admin()
-    if wanted.partition is not None and wanted.partition not in partitions:
-        raise Unclear(f"topic {topic} has no partition {wanted.partition}, only 0 to {max(partitions)}")
-    chosen = partitions if wanted.partition is None else [wanted.partition]
     match wanted.start:
         case "newest":
             return await newest(admin, topic, chosen, wanted.count)
@@ -159,6 +134,8 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
     found = await asyncio.to_thread(masked, original, cluster.mask(topic))
     if query.get("download") == "value":
         return _download(found, topic)
+    if query.get("show") in ("key", "value"):
+        return _as_text(found.key if query.get("show") == "key" else found.value)
     form = cast("Form", query.get("form") if query.get("form") in FORMS else "auto")
     ((_, key, shown),) = await shown_records(
         cluster.registry, cluster.mask(topic), [original], form, ALL_BYTES
@@ -176,6 +153,7 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         key=key,
         value=shown,
         copy=None if found.is_masked else copied_fields(topic, found),
+        tombstone=None if found.is_masked else tombstone_fields(topic, found),
         headers=[(name, shown_value(value, form)) for name, value in found.headers],
     )
 
@@ -196,6 +174,13 @@ def copied_fields(topic: str, found: ShownRecord) -> dict[str, str] | None:
         "headers": "\n".join(f"{name}={text}" for name, text in headers),
     }  # fmt: skip
     return {name: text for name, text in fields.items() if text} if len(value) <= MOST_COPIED else None
+
+
+def tombstone_fields(topic: str, found: ShownRecord) -> dict[str, str] | None:
+    """Return the fields of a form that deletes a record's key; None where there is none, or it is deleted."""
+    if found.key is None or found.value is None:
+        return None
+    return copied_fields(topic, replace(found, value=None, headers=()))
 
 
 def _typed(data: bytes | None) -> str | None:
@@ -222,3 +207,38 @@ def _download(found: ShownRecord, topic: str) -> Response:
     name = f"{topic}-{found.partition}-{found.offset}.bin"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return Response(found.value or b"", headers=headers, media_type="application/octet-stream")
+
+
+def _as_text(data: bytes | None) -> Response:
+    """Return bytes as plain text: whole, quick in any browser, and never run."""
+    return Response(data or b"", media_type="text/plain; charset=utf-8")
+
+
+@of_cluster
+async def compare(request: Request, cluster: ShownCluster) -> Response:
+    """Show two records of a topic beside each other, line by line."""
+    topic, query = request.path_params["topic"], request.query_params
+    places = [_place(query.get(name, "")) for name in ("a", "b")]
+    found, failure = list[ShownRecord](), ""
+    try:
+        for partition, offset in places:
+            read = await _one(cluster, TopicPartition(topic, partition), offset)
+            if read is None:
+                raise Unclear(f"{topic}-{partition} has no record at offset {offset} (any more)")
+            found.append(await asyncio.to_thread(masked, read, cluster.mask(topic)))
+    except (Unclear, ClientError, KafkaError) as error:
+        found, failure = [], " ".join(str(error).split())
+    parts = await asyncio.to_thread(compared, *found) if found else []
+    return respond(
+        request, "compare", title=f"Two records of {topic} · {cluster.name}", cluster=cluster, is_live=False,
+        topic=topic, places=places, records=found, parts=parts, failure=failure,
+        status=404 if failure else 200,
+    )  # fmt: skip
+
+
+def _place(text: str) -> tuple[int, int]:
+    """Return partition and offset of PARTITION-OFFSET. Raises HTTPException."""
+    partition, _, offset = text.partition("-")
+    if not (is_whole(partition) and is_whole(offset)):
+        raise HTTPException(400, f"{text!r} names no record: give PARTITION-OFFSET, such as 0-17")
+    return int(partition), int(offset)

@@ -28,7 +28,7 @@ from ottla.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from ottla.protocol.records import decode_records, magic_at, read_header, split_batches
+from ottla.protocol.records import Record, decode_records, magic_at, read_header, split_batches
 from ottla.protocol.topics import TopicPartition
 
 Fate = Literal["record", "aborted", "open", "commit marker", "abort marker"]
@@ -123,10 +123,15 @@ def shown_records(
         for record in decode_records(batch, max_decompressed_bytes=MOST_UNFOLDED_BYTES):
             if record.offset < first:
                 continue
-            yield ShownRecord(
-                partition, record.offset, record.timestamp_ms, record.key, record.value,
-                tuple(record.headers), _marker(record.key) if fate == "abort marker" else fate, producer,
-            )  # fmt: skip
+            yield shown_record(partition, record, fate, producer)
+
+
+def shown_record(partition: int, record: Record, fate: Fate, producer: int) -> ShownRecord:
+    """Return a record of a batch with that fate; all markers count as those of aborts before."""
+    return ShownRecord(
+        partition, record.offset, record.timestamp_ms, record.key, record.value,
+        tuple(record.headers), _marker(record.key) if fate == "abort marker" else fate, producer,
+    )  # fmt: skip
 
 
 def _base_offset(batch: memoryview) -> int:
@@ -214,15 +219,24 @@ async def _fetch(
     cluster: Cluster, partition: TopicPartition, offset: int, most: int
 ) -> tuple[list[ShownRecord], int]:
     """Return the records of one fetch, one more than `most` if there are more, and the offset after it."""
-    answer = await _ask(cluster, partition, offset, _COMMITTED)
-    stable_end = None
-    if not answer.records and offset < answer.high_watermark:
-        stable_end = answer.last_stable_offset
-        answer = await _ask(cluster, partition, offset, _ALL)
+    answer, stable_end = await fetched(cluster, partition, offset)
     data = memoryview(answer.records or b"")
     aborted = answer.aborted_transactions or ()
     # Decompression of a megabyte and more is no work for the loop.
     return await asyncio.to_thread(_decoded, partition.partition, data, offset, aborted, stable_end, most)
+
+
+async def fetched(
+    cluster: Cluster, partition: TopicPartition, offset: int, most_bytes: int = FETCH_BYTES
+) -> tuple[PartitionData, int | None]:
+    """Return batches from an offset on, and where transactions are open in them: the last stable offset.
+
+    It is None where none is open: then the answer has the list of aborted ones.
+    """
+    answer = await _ask(cluster, partition, offset, _COMMITTED, most_bytes)
+    if answer.records or offset >= answer.high_watermark:
+        return answer, None
+    return await _ask(cluster, partition, offset, _ALL, most_bytes), answer.last_stable_offset
 
 
 def _decoded(
@@ -241,15 +255,17 @@ def _decoded(
     return list(islice(shown, most + 1)), after
 
 
-async def _ask(cluster: Cluster, partition: TopicPartition, offset: int, isolation: int) -> PartitionData:
+async def _ask(
+    cluster: Cluster, partition: TopicPartition, offset: int, isolation: int, most_bytes: int
+) -> PartitionData:
     async def ask() -> PartitionData:
         leader, epoch = await cluster.leader(partition)
         wanted = FetchPartition(
             partition=partition.partition, current_leader_epoch=epoch, fetch_offset=offset,
-            partition_max_bytes=FETCH_BYTES,
+            partition_max_bytes=most_bytes,
         )  # fmt: skip
         request = FetchRequest(
-            max_wait_ms=0, min_bytes=0, max_bytes=FETCH_BYTES, isolation_level=isolation,
+            max_wait_ms=0, min_bytes=0, max_bytes=most_bytes, isolation_level=isolation,
             topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
         )  # fmt: skip
         connection = await cluster.connection_to_leader(leader)

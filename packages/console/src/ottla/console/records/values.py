@@ -48,16 +48,21 @@ class ShownValue:
     schema: str = ""
 
 
-def shown_value(data: bytes | None, form: Form = "auto", most: int = PART_BYTES) -> ShownValue:
-    """Return a value in the form asked for, or in the first that fits; hexadecimal fits always."""
+def shown_value(
+    data: bytes | None, form: Form = "auto", most: int = PART_BYTES, length: int | None = None
+) -> ShownValue:
+    """Return a value in the form asked for, or in the first that fits; hexadecimal fits always.
+
+    `length` is that of the whole value where `data` is the first part of it.
+    """
     if data is None:
         return ShownValue("null", "null", 0)
-    part = data[:most]
-    left, schema_id = len(data) - len(part), _schema_id(data)
+    part, whole = data[:most], max(len(data), length or 0)
+    left, schema_id = whole - len(part), _schema_id(data)
     for name, make in _MAKERS.items():
         if form in ("auto", name) and (text := make(part, left)) is not None:
-            return ShownValue(text, name, len(data), left, schema_id)
-    return ShownValue(_hex(part, left), "hex", len(data), left, schema_id)
+            return ShownValue(text, name, whole, left, schema_id)
+    return ShownValue(_hex(part, left), "hex", whole, left, schema_id)
 
 
 def _schema_id(data: bytes) -> int | None:

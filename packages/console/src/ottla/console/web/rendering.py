@@ -49,3 +49,7 @@ class Renderer:
         if status == 200 and request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(body, status, headers, media_type=_HTML)
+
+    def fragment(self, template: str, **values: Any) -> str:
+        """Return a part of a page, for one that is there already."""
+        return self._environment.get_template(f"{template}.html").render(base=self._base_path, **values)

@@ -1,0 +1,270 @@
+"""Searches, tails and exports of records: events for the page, files, and the list of those that run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from ottla.client.cluster import NoSuchTopic
+from ottla.client.errors import ClientError
+from ottla.console.clusters.connections import ShownCluster
+from ottla.console.logins.access import Role
+from ottla.console.pages import of_cluster, respond, viewer_of
+from ottla.console.pages.changes import read_form
+from ottla.console.records.exporting import FORMATS, MOST_EXPORTED
+from ottla.console.records.search_process import Job, JobKind, uncut
+from ottla.console.records.searches import (
+    Frame,
+    RunningSearch,
+    Searches,
+    SearchFailed,
+    TooManySearches,
+)
+from ottla.console.records.values import PART_BYTES, Form, shown_value
+from ottla.console.records.wanted import Wanted, wanted_records
+from ottla.console.registry.records import ShownRow, shown_records
+from ottla.console.web.csrf import FormTokens
+from ottla.console.web.fields import Unclear, is_whole
+from ottla.console.web.rendering import Renderer
+from ottla.console.web.streams import StreamedResponse, event
+from ottla.protocol.errors import KafkaError
+
+_MOST_IDENTITY: Final = 4_000
+"""Letters of the place at which a tail goes on; a browser sends it back in a header."""
+
+
+async def partitions_of(cluster: ShownCluster, topic: str) -> list[int]:
+    """Return the partitions of a topic. Raises NoSuchTopic, ClientError, KafkaError."""
+    admin = await cluster.admin()
+    return sorted((await admin.topics.describe(topic)).partitions)
+
+
+async def job_of(cluster: ShownCluster, topic: str, wanted: Wanted, kind: JobKind, **more: Any) -> Job:
+    """Return the job of a search for the viewer of a cluster. Raises Unclear, ClientError, KafkaError."""
+    admin = await cluster.admin()
+    chosen = wanted.partitions(await partitions_of(cluster, topic), topic)
+    job = Job(
+        kind, ",".join(map(str, admin.cluster.bootstrap)), admin.cluster.config, topic, tuple(chosen), wanted,
+        cluster.mask(topic), wanted.count,
+    )  # fmt: skip
+    return replace(job, **more)
+
+
+def searching(
+    request: Request, cluster: ShownCluster, job: Job
+) -> AbstractAsyncContextManager[RunningSearch]:
+    """Keep a search for the request."""
+    return searches_of(request).open(job, cluster.name, viewer_of(request).name)
+
+
+def searches_of(request: Request) -> Searches:
+    """Return the searches of the console."""
+    found: Searches = request.state.searches
+    return found
+
+
+async def rows_of(
+    cluster: ShownCluster, topic: str, records: Iterable[Sequence[Any]], form: Form
+) -> list[ShownRow]:
+    """Return found records, which their search has masked, as rows of a page."""
+    found = list(map(uncut, records))
+    rows = await shown_records(
+        cluster.registry, cluster.mask(topic), [record for record, _, _ in found], form, PART_BYTES
+    )
+    return [_with_lengths(row, form, key, value) for row, (_, key, value) in zip(rows, found, strict=True)]
+
+
+def _with_lengths(row: ShownRow, form: Form, key_bytes: int, value_bytes: int) -> ShownRow:
+    """Return a row whose parts say how long they are as a whole; no schema decodes a part."""
+    record, key, value = row
+    if record.key is not None and len(record.key) < key_bytes:
+        key = shown_value(record.key, form, PART_BYTES, key_bytes)
+    if record.value is not None and len(record.value) < value_bytes:
+        value = shown_value(record.value, form, PART_BYTES, value_bytes)
+    return record, key, value
+
+
+def next_link(wanted: Wanted, rows: int, last_ms: int) -> str:
+    """Return the query that goes on behind the last row; an empty text where all was found."""
+    if rows < wanted.count:
+        return ""
+    if wanted.newest_first:  # those of the same millisecond come again: better twice than never
+        return wanted.link(until=str(last_ms + 1))
+    return wanted.link(start="time", at=str(last_ms))
+
+
+# --- events
+
+
+@of_cluster
+async def events(request: Request, cluster: ShownCluster) -> Response:
+    """Send what a search finds, or what a tail sees, as events, until the browser goes away."""
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise HTTPException(403, "events are for pages of this console")
+    topic = request.path_params["topic"]
+    parts = _Events(request, cluster, topic).parts()
+    return StreamedResponse(parts, "text/event-stream", {"cache-control": "no-store"})
+
+
+class _Events:
+    """The events of one search: rows as the page shows them, and how far it is."""
+
+    def __init__(self, request: Request, cluster: ShownCluster, topic: str) -> None:
+        self._request = request
+        self._cluster = cluster
+        self._topic = topic
+        self._rows = self._last_ms = 0
+        self._wanted = Wanted()
+
+    async def parts(self) -> AsyncGenerator[bytes, None]:
+        """Return the events; the last one is `done` or `failed`."""
+        try:
+            job = await self._job()
+            async with (
+                searching(self._request, self._cluster, job) as search,
+                aclosing(search.frames()) as frames,
+            ):
+                async for frame in frames:
+                    for part in await self._of_frame(frame, search):
+                        yield part
+        except NoSuchTopic:
+            yield event("failed", {"reason": f"there is no topic {self._topic!r}"})
+        except (Unclear, ClientError, KafkaError, SearchFailed, TooManySearches) as error:
+            yield event("failed", {"reason": " ".join(str(error).split())})
+
+    async def _job(self) -> Job:
+        self._wanted = wanted = wanted_records(self._request.query_params)
+        if not wanted.is_tail:
+            return await job_of(self._cluster, self._topic, wanted, "search")
+        positions = read_positions(self._request.headers.get("last-event-id", ""))
+        return await job_of(self._cluster, self._topic, wanted, "tail", positions=positions)
+
+    async def _of_frame(self, frame: Frame, search: RunningSearch) -> list[bytes]:
+        match frame["kind"]:
+            case "found":
+                return await self._found(frame)
+            case "done":
+                state = {
+                    **search.progress,
+                    "is_queued": False,
+                    "is_over": True,
+                    "next": next_link(self._wanted, self._rows, self._last_ms),
+                }
+                return [
+                    event("state", {"html": self._fragment("search_state", state=state)}),
+                    event("done", {}),
+                ]
+            case kind:
+                state = {**frame, "is_queued": kind == "queued", "is_over": False, "next": ""}
+                html = self._fragment("search_state", state=state)
+                return [event("state", {"html": html}, positions_text(frame.get("resume", {})))]
+
+    async def _found(self, frame: Frame) -> list[bytes]:
+        rows = await rows_of(self._cluster, self._topic, frame["records"], self._wanted.form)
+        identity = positions_text(frame.get("resume", {}))
+        if self._wanted.is_tail:
+            rows.reverse()  # a tail grows at its top
+        elif rows:
+            self._rows, self._last_ms = self._rows + len(rows), rows[-1][0].timestamp_ms
+        parts = [event("rows", {"html": self._fragment("record_rows", rows=rows)}, identity)] if rows else []
+        if missed := frame.get("missed"):
+            html = self._fragment("missed", missed=missed)
+            parts.append(event("missed", {"html": html, "count": sum(part[3] for part in missed)}, identity))
+        return parts
+
+    def _fragment(self, template: str, **values: Any) -> str:
+        renderer: Renderer = self._request.app.state.renderer
+        return renderer.fragment(
+            template, cluster=self._cluster, topic=self._topic, wanted=self._wanted, **values
+        )
+
+
+def positions_text(positions: dict[int, int]) -> str:
+    """Return positions as `partition:offset` with commas; "" for more than a browser sends back."""
+    text = ",".join(f"{partition}:{offset}" for partition, offset in positions.items())
+    return text if len(text) <= _MOST_IDENTITY else ""
+
+
+def read_positions(text: str) -> dict[int, int]:
+    """Return the positions of `positions_text`; that which makes no sense counts as not given."""
+    pairs = (part.partition(":") for part in text[:_MOST_IDENTITY].split(","))
+    return {int(index): int(at) for index, _, at in pairs if is_whole(index) and is_whole(at)}
+
+
+# --- files
+
+
+@of_cluster
+async def export(request: Request, cluster: ShownCluster) -> Response:
+    """Send a file with all records that an address asks for."""
+    topic, query = request.path_params["topic"], request.query_params
+    file_format = query.get("format", "csv")
+    if file_format not in FORMATS:
+        raise HTTPException(404, f"there is no format {file_format!r}; there are {', '.join(FORMATS)}")
+    try:
+        wanted = replace(wanted_records(query), counts_all=False)
+        most = min(int(text), MOST_EXPORTED) if is_whole(text := query.get("most", "")) else MOST_EXPORTED
+        job = await job_of(cluster, topic, wanted, "export", most=most, file_format=file_format)
+    except NoSuchTopic:
+        raise HTTPException(404, f"there is no topic {topic!r} in cluster {cluster.name}") from None
+    except (Unclear, ClientError, KafkaError) as error:
+        raise HTTPException(503, " ".join(str(error).split())) from None
+    headers = {
+        "content-disposition": f'attachment; filename="{topic}.{file_format}"',
+        "cache-control": "no-store",
+    }
+    return StreamedResponse(
+        _file(request, cluster, job), FORMATS[file_format], headers, (SearchFailed, TooManySearches)
+    )
+
+
+async def _file(request: Request, cluster: ShownCluster, job: Job) -> AsyncGenerator[bytes, None]:
+    async with searching(request, cluster, job) as search, aclosing(search.frames()) as frames:
+        async for frame in frames:
+            if frame["kind"] == "data":
+                yield frame["data"]
+
+
+# --- those that run
+
+
+@of_cluster
+async def searches(request: Request, cluster: ShownCluster) -> Response:
+    """Show the searches that run or wait, each with its progress."""
+    tokens: FormTokens = request.app.state.form_tokens
+    browser, token = tokens.of(request)
+    known = searches_of(request)
+    rows = [
+        (search, known.age_s(search), _may_cancel(request, cluster, search))
+        for search in known.of_cluster(cluster.name)
+        if cluster.may(topic=search.job.topic)
+    ]
+    response = respond(
+        request, "searches", title=f"Searches · {cluster.name}", cluster=cluster, rows=rows, token=token
+    )
+    tokens.keep(response, browser)
+    return response
+
+
+def _may_cancel(request: Request, cluster: ShownCluster, search: RunningSearch) -> bool:
+    is_own = search.viewer == viewer_of(request).name
+    return is_own or cluster.may(Role.OPERATOR, topic=search.job.topic)
+
+
+@of_cluster
+async def cancel_search(request: Request, cluster: ShownCluster) -> Response:
+    """End a search; its page says that it was cancelled."""
+    form = await read_form(request)
+    tokens: FormTokens = request.app.state.form_tokens
+    if not tokens.is_valid(request, form.get("token", "")):
+        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
+    search = searches_of(request).get(request.path_params["search"])
+    if search is not None and search.cluster == cluster.name and _may_cancel(request, cluster, search):
+        search.cancel()
+    return RedirectResponse("../../searches", status_code=303)

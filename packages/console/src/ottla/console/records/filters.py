@@ -1,0 +1,270 @@
+"""Filters of records: read from an address, and compiled into a test of one record. Pure.
+
+A text is searched in the bytes of a record as they were written. Patterns are RE2's, whose time grows with
+the length of the record alone; JSONPath is RFC 9535; expressions stand in `expressions`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, cast, get_args
+
+import msgpack
+
+from ottla.console.records.expressions import BadExpression, Expression, Undecided, expression
+from ottla.console.records.patterns import compiled_path, compiled_pattern
+from ottla.console.records.reading import ShownRecord
+from ottla.console.web.fields import Unclear
+from ottla.protocol.records import Record
+
+Place = Literal["any", "key", "value", "header", "path"]
+How = Literal["contains", "is", "matches", "exists"]
+PLACES: Final[tuple[str, ...]] = get_args(Place)
+HOWS: Final[tuple[str, ...]] = get_args(How)
+MOST_LETTERS: Final = 4_000
+
+Tested = ShownRecord | Record
+RecordTest = Callable[[Any], bool]
+BytesTest = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which records are wanted: those with a key, with a text somewhere, and of which an expression is true.
+
+    `name` is that of a header, or a JSONPath; an empty field filters nothing.
+    """
+
+    key: str = ""
+    place: Place = "any"
+    name: str = ""
+    how: How = "contains"
+    text: str = ""
+    expression: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all records pass."""
+        return not (self.key or self.text or self.expression or self.looks_for_existence)
+
+    @property
+    def looks_for_existence(self) -> bool:
+        """Whether it asks for a header or a JSONPath alone, with any value."""
+        return self.how == "exists" and self.place in ("header", "path") and bool(self.name)
+
+    def parts(self) -> dict[str, str]:
+        """Return the fields of an address; those that are not set are empty."""
+        is_set = bool(self.text) or self.looks_for_existence
+        return {
+            "key": self.key, "in": self.place if is_set and self.place != "any" else "",
+            "name": self.name if is_set else "", "how": self.how if is_set and self.how != "contains" else "",
+            "find": self.text, "where": self.expression,
+        }  # fmt: skip
+
+
+def wanted_filter(query: Mapping[str, str]) -> Filter:
+    """Return the filter of an address, and compile it once. Raises Unclear."""
+    place, how = query.get("in") or "any", query.get("how") or "contains"
+    if place not in PLACES or how not in HOWS:
+        raise Unclear(f"a text can be searched in {', '.join(PLACES)}; it {', '.join(HOWS)}")
+    texts = {name: query.get(name, "") for name in ("key", "name", "find", "where")}
+    if any(len(text) > MOST_LETTERS for text in texts.values()):
+        raise Unclear(f"a filter has at most {MOST_LETTERS} letters")
+    found = Filter(
+        texts["key"], cast("Place", place), texts["name"].strip(), cast("How", how), texts["find"],
+        texts["where"].strip(),
+    )  # fmt: skip
+    CompiledFilter(found)
+    return found
+
+
+def key_bytes(text: str) -> bytes:
+    """Return a key as it was typed: text as UTF-8, and bytes as 0x and hexadecimal digits. Raises Unclear."""
+    if not text.startswith("0x"):
+        return text.encode()
+    try:
+        return bytes.fromhex(text[2:])
+    except ValueError:
+        raise Unclear(f"{text!r} must be hexadecimal digits behind 0x") from None
+
+
+class CompiledFilter:
+    """A filter that tests records.
+
+    `needles` are bytes without which no batch of the log holds a record that passes, unless letters stand in
+    it as escapes (`may_hold`). `undecided` counts records of which the filter makes no sense.
+    """
+
+    def __init__(self, wanted: Filter) -> None:
+        """Raises Unclear for a pattern, a path or an expression that cannot be read."""
+        self.needles: tuple[bytes, ...] = ()
+        self.needs_bytes_alone = not wanted.expression
+        """Whether it looks at keys, values and headers alone: then it tests records as they are decoded."""
+        self.undecided = 0
+        self._has_escapes = False
+        self._tests = tuple(self._parts(wanted))
+
+    def __call__(self, record: Tested) -> bool:
+        """Whether a record passes."""
+        try:
+            return all(test(record) for test in self._tests)
+        except (Undecided, RecursionError):
+            self.undecided += 1
+            return False
+
+    def may_hold(self, batch: bytes, start: int = 0, end: int | None = None) -> bool:
+        """Whether records of uncompressed batches could pass, by a look at their bytes alone."""
+        stop = len(batch) if end is None else end
+        if all(batch.find(needle, start, stop) >= 0 for needle in self.needles):
+            return True
+        return self._has_escapes and batch.find(b"\\u", start, stop) >= 0
+
+    def _parts(self, wanted: Filter) -> Iterator[RecordTest]:
+        if wanted.key:
+            key = key_bytes(wanted.key)
+            self.needles += (key,)
+            yield lambda record: record.key == key
+        if wanted.text or wanted.looks_for_existence:
+            yield self._text(wanted)
+        if wanted.expression:
+            found = _read(wanted.expression)
+            self.needles += tuple(needle.encode() for needle in found.needles)
+            self._has_escapes = bool(found.needles)
+            if found.needles:  # it is much faster to look for a text than to read JSON
+                yield partial(_holds, self.may_hold)
+            yield partial(_is_true, found)
+
+    def _text(self, wanted: Filter) -> RecordTest:
+        if wanted.place == "path":
+            return _by_path(wanted)
+        test = _bytes_test(wanted.how, wanted.text)
+        if wanted.how in ("contains", "is"):
+            self.needles += (wanted.text.encode(),)
+        match wanted.place:
+            case "key":
+                return lambda record: record.key is not None and test(record.key)
+            case "value":
+                return lambda record: record.value is not None and test(record.value)
+            case "header":
+                return partial(_in_headers, wanted.name, test)
+        return lambda record: _anywhere(record, test)
+
+
+def _bytes_test(how: How, text: str) -> BytesTest:
+    wanted = text.encode()
+    match how:
+        case "is":
+            return lambda data: data == wanted
+        case "matches":
+            pattern = compiled_pattern(text)
+            return lambda data: pattern.search(data) is not None
+        case "exists":
+            return lambda data: True
+    return lambda data: wanted in data
+
+
+def _anywhere(record: ShownRecord, test: BytesTest) -> bool:
+    if (record.value is not None and test(record.value)) or (record.key is not None and test(record.key)):
+        return True
+    return any(test(name.encode()) or (value is not None and test(value)) for name, value in record.headers)
+
+
+def _in_headers(wanted: str, test: BytesTest, record: ShownRecord) -> bool:
+    return any(test(value or b"") for name, value in record.headers if not wanted or name == wanted)
+
+
+# --- JSONPath
+
+
+def _by_path(wanted: Filter) -> RecordTest:
+    """Return a test of the nodes that a JSONPath selects in values; one that passes is enough."""
+    selected, test = compiled_path(wanted.name), _bytes_test(wanted.how, wanted.text)
+
+    def passes(record: Tested) -> bool:
+        if record.value is None:
+            return False
+        return any(test(node_text(node).encode()) for node in selected(decoded(record.value)))
+
+    return passes
+
+
+def node_text(node: object) -> str:
+    """Return a value within JSON as text: strings as they are, numbers with all their digits."""
+    return node if isinstance(node, str) else json.dumps(node, ensure_ascii=False, default=str)
+
+
+# --- expressions
+
+
+def _read(text: str) -> Expression:
+    def matcher(pattern: str) -> Callable[[str], bool]:
+        found = compiled_pattern(pattern)
+        return lambda letters: found.search(letters) is not None
+
+    try:
+        return expression(text, matcher)
+    except BadExpression as error:
+        raise Unclear(f"the expression cannot be read: {error}") from None
+
+
+def _holds(may_hold: Callable[[bytes], bool], record: Tested) -> bool:
+    parts = [record.key or b"", record.value or b""]
+    parts += (part or b"" for _, part in record.headers)
+    return may_hold(b"\n".join(parts))
+
+
+def _is_true(found: Expression, record: ShownRecord) -> bool:
+    return found.matches({name: _FIELDS[name](record) for name in found.names})
+
+
+def decoded(data: bytes | None) -> Any:
+    """Return a value as JSON, msgpack or text holds it; bytes where it is none of these."""
+    if data is None:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _unpacked(data)
+    if text[:1] and text[0] in '{["-0123456789tfn \n\r\t':
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+    return text
+
+
+def _unpacked(data: bytes) -> Any:
+    if not (0x80 <= data[0] <= 0x9F or 0xDC <= data[0] <= 0xDF):
+        return data
+    try:
+        return msgpack.unpackb(data, strict_map_key=False, timestamp=3)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return data
+
+
+def _text_or_bytes(data: bytes | None) -> str | bytes | None:
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str | bytes | None]:
+    return {name: _text_or_bytes(value) for name, value in headers}
+
+
+_FIELDS: Final[Mapping[str, Callable[[ShownRecord], Any]]] = {
+    "key": lambda record: decoded_key(record.key), "value": lambda record: decoded(record.value),
+    "headers": lambda record: _headers(record.headers),
+    "partition": lambda record: record.partition, "offset": lambda record: record.offset,
+    "time_ms": lambda record: record.timestamp_ms, "kind": lambda record: record.fate,
+}  # fmt: skip
+
+
+def decoded_key(data: bytes | None) -> Any:
+    """Return a key as text, as JSON only where it is an object or a list."""
+    found = _text_or_bytes(data)
+    return decoded(data) if isinstance(found, str) and found[:1] in ("{", "[") else found

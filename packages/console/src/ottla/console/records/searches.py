@@ -1,0 +1,224 @@
+"""The searches of a console: each in a process of its own, few at once, the others waiting in sight.
+
+A search belongs to one request. It ends with it, whatever the reason: the process is killed and its place
+given to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgpack
+
+from ottla.client.environment import unique_suffix
+from ottla.console.records.search_process import LENGTH, Job
+
+_log = logging.getLogger(__name__)
+
+SEARCHES_AT_ONCE: Final = 3
+TAILS_AT_ONCE: Final = 8
+MOST_WAITING: Final = 100
+_FRAME_BYTES: Final = 64 << 20
+_READ_BYTES: Final = 256 << 10
+_WAIT_S: Final = 1.0
+_END_S: Final = 10.0
+_MAIN: Final = "from ottla.console.records.search_process import main; main()"
+"""Not `-m`: the class of the job would be another one in a module that is the main one."""
+_FEW_ARENAS: Final = {
+    # Address space is bounded, and these would reserve much of it for threads.
+    "MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+
+Frame = Mapping[str, Any]
+
+
+class TooManySearches(Exception):
+    """Too many searches wait already."""
+
+
+class SearchFailed(Exception):
+    """A search has ended without its result; the message says why."""
+
+
+class Places:
+    """A number of places, given in the order in which they were asked for."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._tickets: list[object] = []
+        self._moved = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a place."""
+        return max(0, len(self._tickets) - self._count)
+
+    def enter(self) -> object:
+        """Return a ticket for the next place."""
+        ticket = object()
+        self._tickets.append(ticket)
+        return ticket
+
+    def ahead(self, ticket: object) -> int:
+        """Return how many others must leave before this ticket has a place; 0 when it has one."""
+        return max(0, self._tickets.index(ticket) - self._count + 1)
+
+    def leave(self, ticket: object) -> None:
+        """Give back a place, or stop waiting."""
+        self._tickets.remove(ticket)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def moved(self) -> None:
+        """Wait until somebody leaves, for a second at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT_S):
+                await self._moved.wait()
+
+
+@dataclass(slots=True)
+class RunningSearch:
+    """A search that waits or runs. `progress` is the last frame of progress."""
+
+    job: Job
+    cluster: str
+    viewer: str
+    since_s: float
+    places: Places = field(repr=False)
+    id: str = field(default_factory=unique_suffix)
+    ahead: int = 0
+    progress: dict[str, Any] = field(default_factory=dict)
+    _ticket: object = None
+    _process: asyncio.subprocess.Process | None = None
+    _is_cancelled: bool = False
+
+    async def frames(self) -> AsyncGenerator[Frame, None]:
+        """Wait for a place, run, and return the frames up to `done`. Raises SearchFailed."""
+        self._ticket = self.places.enter()
+        while self.ahead_now():
+            yield {"kind": "queued", "ahead": self.ahead}
+            await self.places.moved()
+        self._process = await _start(self.job)
+        output = self._process.stdout
+        assert output is not None
+        unpacker = msgpack.Unpacker(max_buffer_size=_FRAME_BYTES, strict_map_key=False)
+        while part := await output.read(_READ_BYTES):
+            unpacker.feed(part)
+            for frame in unpacker:
+                if frame["kind"] == "progress":
+                    self.progress = frame
+                if frame["kind"] == "failed":
+                    raise SearchFailed(frame["reason"])
+                yield frame
+                if frame["kind"] == "done":
+                    return
+        raise SearchFailed(self._why_ended(await self._process.wait()))
+
+    def ahead_now(self) -> int:
+        """Return how many others run first. Raises SearchFailed for one that was cancelled."""
+        if self._is_cancelled:
+            raise SearchFailed("it was cancelled")
+        self.ahead = self.places.ahead(self._ticket)
+        return self.ahead
+
+    def cancel(self) -> None:
+        """End the search; its request learns that it was cancelled."""
+        self._is_cancelled = True
+        self._kill()
+
+    async def close(self) -> None:
+        """End the process, and give back the place."""
+        self._kill()
+        if self._process is not None:
+            await _ended(self._process)
+        if self._ticket is not None:
+            self.places.leave(self._ticket)
+            self._ticket = None
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    def _why_ended(self, status: int) -> str:
+        limits = self.job.limits
+        if self._is_cancelled:
+            return "it was cancelled"
+        if status == -signal.SIGALRM:
+            return f"it has run for {limits.wall_s} s, and no search may run longer"
+        if status in (-signal.SIGXCPU, -signal.SIGKILL):
+            return f"it was ended by the system: it may use {limits.cpu_s} s of CPU time"
+        if status == -signal.SIGSEGV:
+            return f"it needs more than {limits.memory_bytes >> 20} MiB of memory"
+        return f"its process has ended with {status}; the console's log may say why"
+
+
+async def _start(job: Job) -> asyncio.subprocess.Process:
+    """Start the process of a job; it ends once its input is closed."""
+    try:
+        packed = pickle.dumps(job)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise SearchFailed(f"the login of this cluster cannot be handed to a process: {error}") from None
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _MAIN,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, **_FEW_ARENAS},
+    )  # fmt: skip
+    assert process.stdin is not None
+    with suppress(ConnectionError):  # its end says why
+        process.stdin.write(LENGTH.pack(len(packed)) + packed)
+        await process.stdin.drain()
+    return process
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a process that was killed."""
+    try:
+        async with asyncio.timeout(_END_S):
+            await process.wait()
+    except TimeoutError:
+        _log.error("a search does not end", extra={"pid": process.pid})
+
+
+class Searches:
+    """All searches of a console."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._places = Places(SEARCHES_AT_ONCE)
+        self._tail_places = Places(TAILS_AT_ONCE)
+        self._running: dict[str, RunningSearch] = {}
+
+    def of_cluster(self, cluster: str) -> list[RunningSearch]:
+        """Return those that run or wait, the oldest first."""
+        return [search for search in self._running.values() if search.cluster == cluster]
+
+    def age_s(self, search: RunningSearch) -> float:
+        """Return for how long one has waited and run."""
+        return self._now_s() - search.since_s
+
+    def get(self, search_id: str) -> RunningSearch | None:
+        """Return one of those that run or wait."""
+        return self._running.get(search_id)
+
+    @asynccontextmanager
+    async def open(self, job: Job, cluster: str, viewer: str) -> AsyncIterator[RunningSearch]:
+        """Keep a search; it is ended with the block. Raises TooManySearches."""
+        places = self._tail_places if job.kind == "tail" else self._places
+        if places.waiting >= MOST_WAITING:
+            raise TooManySearches(f"{places.waiting} searches wait already: try again later")
+        search = RunningSearch(job, cluster, viewer, self._now_s(), places)
+        self._running[search.id] = search
+        try:
+            yield search
+        finally:
+            del self._running[search.id]
+            await search.close()

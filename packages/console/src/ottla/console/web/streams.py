@@ -1,0 +1,68 @@
+"""Answers that go on, and end with their request: server-sent events, and files of unknown length."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+
+class StreamedResponse(Response):
+    """Sends parts as the browser takes them; when it goes away, the source of the parts is closed at once.
+
+    A source that fails after its first part breaks the connection, so that a part of a file is not taken for
+    the whole; before it, `refusals` are answered with their reason.
+    """
+
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes, None],
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+        refusals: tuple[type[Exception], ...] = (),
+    ) -> None:
+        super().__init__(None, headers=headers, media_type=media_type)
+        if "content-length" in self.headers:
+            del self.headers["content-length"]
+        self.headers["x-accel-buffering"] = "no"  # a proxy must not wait for the end
+        self._parts = parts
+        self._refusals = refusals
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the parts or the browser end."""
+        async with aclosing(self._parts) as parts, asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(self._send_all(parts, scope, receive, send))
+            leaving = tasks.create_task(_left(receive))
+            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+            sending.cancel()
+            leaving.cancel()
+
+    async def _send_all(
+        self, parts: AsyncGenerator[bytes, None], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            first = await anext(parts, b"")
+        except self._refusals as error:
+            await PlainTextResponse(f"{error}\n", status_code=503)(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        async for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def event(kind: str, data: Mapping[str, Any], identity: str = "") -> bytes:
+    """Return a server-sent event with data as JSON, which has no line breaks."""
+    head = f"id: {identity}\n" if identity else ""
+    return f"{head}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()

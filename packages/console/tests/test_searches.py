@@ -1,0 +1,264 @@
+"""Searches, live tails and exports of a real broker: in order, counted, bounded, ended with their page."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import psutil
+import pytest
+
+from ottla.admin import Admin
+from ottla.client.config import ClientConfig
+from ottla.console.settings import ClusterSettings
+from ottla.console.testing import listening, serving
+from ottla.producer import Producer
+from ottla.producer.partitioner import partition_for_key
+
+BEGIN_MS = 1_767_225_600_000
+COUNT = 600
+
+
+async def orders(address: str, admin: Admin) -> None:
+    """Write records 0, 1, 2, … a second apart, number n with key k<n % 50> in its partition of three."""
+    if "orders" in {topic.name for topic in await admin.topics.list()}:
+        return
+    await admin.topics.create("orders", partitions=3)
+    async with Producer(bootstrap_servers=address) as producer:
+        for number in range(COUNT):
+            await producer.send(
+                "orders", json.dumps({"n": number, "user": f"u{number % 7}"}).encode(),
+                key=b"k%d" % (number % 50),
+                headers=[("trace", b"t%d" % number)], timestamp_ms=BEGIN_MS + 1_000 * number,
+            )  # fmt: skip
+
+
+@pytest.fixture
+async def console(address: str, admin: Admin) -> AsyncIterator[httpx.AsyncClient]:
+    await orders(address, admin)
+    async with serving(ClusterSettings("local", address, ClientConfig)) as client:
+        yield client
+
+
+@pytest.fixture
+async def server(address: str, admin: Admin) -> AsyncIterator[httpx.AsyncClient]:
+    await orders(address, admin)
+    async with listening(ClusterSettings("local", address, ClientConfig)) as client:
+        yield client
+
+
+def path(kind: str = "/events", **query: str) -> str:
+    return f"/c/local/topics/orders/records{kind}?{urlencode(query)}"
+
+
+def events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for block in filter(None, text.split("\n\n")):
+        fields = dict(line.split(": ", 1) for line in block.splitlines())
+        found.append((fields["event"], json.loads(fields["data"])))
+    return found
+
+
+async def search(console: httpx.AsyncClient, **query: str) -> tuple[list[str], str]:
+    """Return the rows of a search, as partition-offset, and its last state."""
+    found = events((await console.get(path(**query))).text)
+    assert found[-1] == ("done", {}), found[-1]
+    html = "".join(data["html"] for kind, data in found if kind == "rows")
+    rows = [part.split('"')[0] for part in html.split('<tr id="r')[1:]]
+    return rows, [data["html"] for kind, data in found if kind == "state"][-1].replace("\u202f", "")
+
+
+def numbers(html: str) -> list[int]:
+    return [int(part.split(",")[0].split("\n")[0]) for part in html.split("&#34;n&#34;: ")[1:]]
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "search_process" in " ".join(child.cmdline())]
+
+
+async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(600):
+        if await is_true():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not become true")
+
+
+async def none_left() -> bool:
+    return not children()
+
+
+async def test_the_newest_records_that_match_come_first_over_all_partitions(
+    console: httpx.AsyncClient,
+) -> None:
+    text = (await console.get(path(find='"u3"', count="50"))).text
+    html = "".join(data["html"] for kind, data in events(text) if kind == "rows")
+
+    assert numbers(html) == [n for n in range(COUNT - 1, -1, -1) if n % 7 == 3][:50]
+    assert "until=" in text
+
+
+async def test_a_search_counts_all_and_says_how_far_it_is(console: httpx.AsyncClient) -> None:
+    _, state = await search(console, where="value.user == 'u3'", count="50", all="1")
+
+    assert f"{COUNT} of {COUNT} offsets" in state
+    assert f"{len(range(3, COUNT, 7))} match, the first 50 are shown" in state
+
+
+async def test_a_filter_of_which_a_record_makes_no_sense_is_counted(console: httpx.AsyncClient) -> None:
+    rows, state = await search(console, where="value.nothing > 1")
+
+    assert rows == []
+    assert f"Of {COUNT} the filter makes no sense" in state
+
+
+async def test_only_the_partition_of_a_key_is_read(console: httpx.AsyncClient) -> None:
+    key = next(f"k{n}" for n in range(50) if zlib.crc32(b"k%d" % n) % 3 != partition_for_key(b"k%d" % n, 3))
+    rows, state = await search(console, key=key)
+    everywhere, whole = await search(console, key=key, keyed="all")
+    elsewhere, _ = await search(console, key=key, keyed="librdkafka")
+
+    assert rows == everywhere
+    assert {row.split("-")[0] for row in rows} == {str(partition_for_key(key.encode(), 3))}
+    assert len(rows) == COUNT // 50
+    assert f"of {COUNT} offsets" in whole
+    assert f"of {COUNT} offsets" not in state
+    assert elsewhere == []
+
+
+async def test_a_search_keeps_within_times_and_offsets(console: httpx.AsyncClient) -> None:
+    span = {"from": "time", "at": "2026-01-01T01:01:40+01:00", "until": "2026-01-01T00:01:43", "count": "50"}
+    text = (await console.get(path(**span))).text
+    html = "".join(data["html"] for kind, data in events(text) if kind == "rows")
+
+    assert numbers(html) == [100, 101, 102]
+
+
+async def test_the_page_of_a_search_is_a_link_that_works_without_a_script(console: httpx.AsyncClient) -> None:
+    query = {"in": "header", "name": "trace", "how": "is", "find": "t123"}
+    page = (await console.get(path("", **query))).text
+    plain = (await console.get(path("", **query, plain="1"))).text
+
+    assert 'data-events="/c/local/topics/orders/records/events?' in page
+    assert "&amp;plain=1" in page
+    assert 'value="t123"' in page
+    assert "&#34;n&#34;: 123" in plain
+    assert "1 match" in plain
+    assert "data-events" not in plain
+
+
+@pytest.mark.parametrize("query", [{"find": "(", "how": "matches"}, {"where": "x("}, {"partition": "9"}])
+async def test_a_search_that_makes_no_sense_says_so(
+    console: httpx.AsyncClient, query: dict[str, str]
+) -> None:
+    page, answer = await console.get(path("", **query)), await console.get(path(**query))
+
+    assert 'role="alert"' in page.text
+    assert events(answer.text)[-1][0] == "failed"
+
+
+async def test_events_are_refused_to_pages_of_other_sites(console: httpx.AsyncClient) -> None:
+    assert (await console.get(path(find="x"), headers={"sec-fetch-site": "cross-site"})).status_code == 403
+
+
+async def test_found_records_are_exported_as_they_are(console: httpx.AsyncClient) -> None:
+    query = {"from": "beginning", "where": "value.n < 5"}
+    table = await console.get(path("/export", **query, format="csv"))
+    lines = await console.get(path("/export", **query, format="jsonl"))
+
+    rows = list(csv.DictReader(io.StringIO(table.text)))
+    assert sorted(json.loads(row["value"])["n"] for row in rows) == [0, 1, 2, 3, 4]
+    assert sorted(json.loads(json.loads(line)["value"])["n"] for line in lines.text.splitlines()) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert table.headers["content-disposition"] == 'attachment; filename="orders.csv"'
+    assert (await console.get(path("/export", format="exe"))).status_code == 404
+    assert len((await console.get(path("/export", most="7", format="jsonl"))).text.splitlines()) == 7
+
+
+async def test_parquet_holds_the_bytes_of_records(console: httpx.AsyncClient) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    answer = await console.get(path("/export", key="k7", format="parquet"))
+
+    table = parquet.read_table(io.BytesIO(answer.content))
+    assert table.num_rows == COUNT // 50
+    assert set(table.column("key").to_pylist()) == {b"k7"}
+    assert table.column("headers")[0].as_py()[0]["name"] == "trace"
+
+
+async def test_a_search_ends_with_its_page(server: httpx.AsyncClient) -> None:
+    async with server.stream("GET", path(tail="1")) as answer:
+        async for _ in answer.aiter_text():
+            assert len(children()) == 1
+            break
+
+    await until(none_left)
+
+
+async def test_a_tail_shows_new_records_and_goes_on_where_it_was(
+    server: httpx.AsyncClient, address: str, admin: Admin
+) -> None:
+    await admin.topics.create("live", partitions=2)
+    resumed = ""
+    async with Producer(bootstrap_servers=address) as producer:
+        for first in range(2):
+            headers = {"last-event-id": resumed} if resumed else {}
+            if resumed:
+                await producer.send_and_wait("live", b"while nobody looked", partition=1)
+            async with server.stream(
+                "GET", "/c/local/topics/live/records/events?tail=1", headers=headers
+            ) as answer:
+                seen = ""
+                async for part in answer.aiter_text():
+                    if not seen and not first:
+                        await producer.send_and_wait("live", b"<b>new</b>", partition=0)
+                    seen += part
+                    if "event: rows" in seen and seen.endswith("\n\n"):
+                        break
+            resumed = [line for line in seen.splitlines() if line.startswith("id: ")][-1].removeprefix("id: ")
+            assert ("&lt;b&gt;new" in seen) is (first == 0)
+            assert ("while nobody looked" in seen) is (first == 1)
+    assert resumed == "0:1,1:1"
+
+
+async def test_more_searches_than_places_wait_in_sight_and_can_be_cancelled(
+    server: httpx.AsyncClient,
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        held = [tasks.create_task(hold(server)) for _ in range(9)]
+        text = ""
+
+        async def all_are_there() -> bool:
+            nonlocal text
+            text = (await server.get("/c/local/searches")).text
+            return text.count("<td>tail</td>") == 9 and text.count("<td>runs</td>") == 8
+
+        await until(all_are_there)
+        assert text.count("waits for 1") == 1
+        token = text.split('name="token" value="')[1].split('"')[0]
+        for link in [
+            part.split('"')[0] for part in text.split('action="') if "/cancel" in part.split('"')[0]
+        ]:
+            assert (await server.post(link, data={"token": "no"})).status_code == 403
+            assert (await server.post(link, data={"token": token})).status_code == 303
+    assert [task.result() for task in held] == ["it was cancelled"] * 9
+    await until(none_left)
+
+
+async def hold(server: httpx.AsyncClient) -> str:
+    """Follow a tail until it fails; return its reason."""
+    answer = await server.get(path(tail="1"))
+    kind, data = events(answer.text)[-1]
+    assert kind == "failed"
+    return str(data["reason"])
