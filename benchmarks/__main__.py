@@ -32,6 +32,7 @@ IN_ORDER = (
     "broker_end_to_end",
     "producer_sdk",
     "consumer_sdk",
+    "console_search",
     "client_latency",
     "spark_source",
     "spark_segments",

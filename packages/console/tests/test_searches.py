@@ -6,8 +6,11 @@ import asyncio
 import csv
 import io
 import json
+import sys
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,7 +19,11 @@ import psutil
 import pytest
 
 from ottla.admin import Admin
+from ottla.broker.testing import free_port
 from ottla.client.config import ClientConfig
+from ottla.console.records.search_process import Job, Limits
+from ottla.console.records.searches import Searches, SearchFailed
+from ottla.console.records.wanted import Wanted
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import listening, serving
 from ottla.producer import Producer
@@ -262,3 +269,39 @@ async def hold(server: httpx.AsyncClient) -> str:
     kind, data = events(answer.text)[-1]
     assert kind == "failed"
     return str(data["reason"])
+
+
+async def test_a_search_may_not_run_longer_than_its_bound(address: str, admin: Admin) -> None:
+    await orders(address, admin)
+    limits = Limits(wall_s=1)
+    job = Job("tail", address, ClientConfig(), "orders", (0,), Wanted(is_tail=True), limits=limits)
+
+    with pytest.raises(SearchFailed, match="it has run for 1 s"):
+        async with Searches(monotonic).open(job, "local", "") as search:
+            async for _ in search.frames():
+                pass
+
+
+async def test_a_console_that_is_killed_leaves_no_search_behind(
+    address: str, admin: Admin, tmp_path: Path
+) -> None:
+    await orders(address, admin)
+    listen, history = f"127.0.0.1:{free_port()}", str(tmp_path / "history.sqlite")
+    command = [sys.executable, "-m", "ottla.console", "-b", address, "--listen", listen, "--history", history]
+    console = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert console.stdout is not None
+    url = (await console.stdout.readline()).decode().split()[1]
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client.stream("GET", path(tail="1")) as answer,
+    ):
+        async for _ in answer.aiter_text():
+            break
+        (search_process,) = psutil.Process(console.pid).children()
+        console.kill()
+        await console.wait()
+
+    async def is_gone() -> bool:
+        return not search_process.is_running() or search_process.status() == psutil.STATUS_ZOMBIE
+
+    await until(is_gone)

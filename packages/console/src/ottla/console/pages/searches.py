@@ -248,7 +248,7 @@ async def searches(request: Request, cluster: ShownCluster) -> Response:
     response = respond(
         request, "searches", title=f"Searches · {cluster.name}", cluster=cluster, rows=rows, token=token
     )
-    tokens.keep(response, browser)
+    tokens.keep(request, response, browser)
     return response
 
 
