@@ -61,7 +61,7 @@ TESTING = (
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
     "aiokafka", "kafka-python", "confluent-kafka", "kio", "crc32c", "lz4", "python-snappy", "xxhash",
-    "zstandard",
+    "zstandard", "authlib", "cachetools", "orjson",
 )  # fmt: skip
 # Logins by Kerberos. There is no wheel for Linux: without the library's headers, their tests skip themselves.
 KERBEROS = ("gssapi",) if shutil.which("krb5-config") and shutil.which("cc") else ()

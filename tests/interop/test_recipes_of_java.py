@@ -11,11 +11,12 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
 from docs.test_secured_pages import recipes
-from interop.test_kafka_connect import Worker, append
-from interop.test_kafka_connect import wait_until as wait_for
+from interop.test_kafka_connect import append
 from interop.test_kafka_streams import Counting, wait_until
 from ottla.broker.testing import SecureBroker
 from ottla.client.cli import main
+from peers.connect_worker import Worker
+from peers.connect_worker import wait_until as wait_for
 from peers.processes import Process
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]

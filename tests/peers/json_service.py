@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,8 @@ Handler = Callable[[Asked], Answer]
 class JsonService:
     """A server on 127.0.0.1; `handler` answers, and `asked` keeps the requests."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, scheme: str = "http") -> None:
+        self._scheme = scheme
         self.handler = handler
         self.asked: list[Asked] = []
         self.port = 0
@@ -46,7 +48,7 @@ class JsonService:
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
@@ -61,8 +63,8 @@ class JsonService:
                 await writer.drain()
                 if answer.raw is not None:
                     break
-        except ConnectionError:
-            pass
+        except OSError:
+            pass  # the client went away, or refuses the certificate
         finally:
             writer.close()
 
@@ -87,10 +89,10 @@ def _bytes(answer: Answer) -> bytes:
 
 
 @asynccontextmanager
-async def json_service(handler: Handler) -> AsyncIterator[JsonService]:
-    """Serve while the block runs."""
-    service = JsonService(handler)
-    server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
+async def json_service(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[JsonService]:
+    """Serve while the block runs, with TLS if a context is given."""
+    service = JsonService(handler, "http" if context is None else "https")
+    server = await asyncio.start_server(service.serve, "127.0.0.1", 0, ssl=context)
     service.port = server.sockets[0].getsockname()[1]
     try:
         yield service

@@ -235,8 +235,8 @@ async def test_a_worker_that_hangs_lies_or_ends_is_named_and_the_others_are_show
 
     assert listed.status_code == one.status_code == 200
     assert "name=orders" in listed.text
-    assert f"the etl1 at {lying.url} answers something else" in listed.text
-    assert f"the etl2 at {ending.url} gave no answer" in listed.text
+    assert f"the Connect cluster etl1 at {lying.url} answers something else" in listed.text
+    assert f"the Connect cluster etl2 at {ending.url} gave no answer" in listed.text
     assert "gave no answer" in one.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import uuid
@@ -13,6 +14,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +22,7 @@ from ottla.console.clusters.rest import RestClient
 from ottla.console.clusters.services import Service
 from ottla.console.records.masking import NO_MASK, Mask
 from ottla.console.records.reading import ShownRecord
-from ottla.console.registry.decoding import Decoded, Undecodable, decode, decoder, json_text
+from ottla.console.registry.decoding import Decoded, Undecodable, _file_set, decode, decoder, json_text
 from ottla.console.registry.framing import Framed, NotFramed, framed, message_place
 from ottla.console.registry.processes import DecodingProcess, Encoded, SchemaText
 from ottla.console.registry.records import shown_records
@@ -141,6 +143,18 @@ def test_protobuf_is_shown_with_imports_nested_messages_and_unknown_fields() -> 
 
     assert json.loads(order.text) == {"id": "9223372036854775807", "price": {"cents": 5}}
     assert (json.loads(line.text), line.note) == ({"text": "hi"}, "1 fields are not in its schema")
+
+
+def test_protobuf_that_was_registered_as_a_descriptor_is_read_with_imports_of_both_kinds() -> None:
+    def described(source: str, *imports: tuple[str, str]) -> str:
+        files = descriptor_pb2.FileDescriptorSet.FromString(_file_set(source, imports)).file
+        return base64.b64encode(files[-1].SerializeToString()).decode()
+
+    order, money = described(PROTO, ("money.proto", MONEY)), described(MONEY)
+
+    for schema, import_ in ((order, MONEY), (order, money), (PROTO, money)):
+        shown = decoded("PROTOBUF", schema, b"\x12\x02\x08\x05", imports=(("money.proto", import_),))
+        assert json.loads(shown.text)["price"] == {"cents": 5}
 
 
 def test_json_is_checked_against_its_schema_with_imports() -> None:

@@ -21,6 +21,7 @@ from ottla.console.clusters.services import (
     urls_of,
 )
 from ottla.console.settings import ConsoleRefused, clusters_of_profiles
+from peers.certificates import Authority, missing_openssl
 from peers.json_service import Answer, Asked, json_service
 
 PROFILES = """
@@ -161,6 +162,39 @@ async def test_a_long_answer_ends_early_and_a_deep_one_is_refused() -> None:
             await other.get("x", object)
         await rest.close()
         await other.close()
+
+
+async def test_a_secret_that_cannot_be_read_is_named() -> None:
+    def login() -> ServiceLogin:
+        raise SettingError("the environment variable X is not set")
+
+    rest = RestClient(Service("schema registry", ("http://127.0.0.1:1",), login))
+    with pytest.raises(ServiceFailed, match="registry cannot be asked: the environment variable X"):
+        await rest.get("x", list[int])
+    await rest.close()
+
+
+@pytest.mark.skipif(missing_openssl() is not None, reason="needs openssl")
+async def test_a_service_with_tls_is_trusted_by_its_authority_alone(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("service")
+    own, own_key = authority.sign("console")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.cafile)
+    context.load_cert_chain(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    files = ServiceLogin(cafile=str(authority.cafile), certfile=str(own), keyfile=str(own_key))
+    untrusting = ServiceLogin(certfile=str(own), keyfile=str(own_key))
+    nameless = ServiceLogin(cafile=str(authority.cafile))
+
+    async with json_service(lambda _: Answer([7]), context) as service:
+        rest = client(service.url, login=files)
+        assert await rest.get("x", list[int]) == [7]
+        await rest.close()
+        for login in (untrusting, nameless):
+            refused = client(service.url, login=login)
+            with pytest.raises(ServiceFailed, match="the service at https"):
+                await refused.get("x", list[int])
+            await refused.close()
 
 
 def test_files_and_tokens_that_cannot_be_used_are_refused(tmp_path: Path) -> None:

@@ -42,7 +42,10 @@ class Connection:
             None if settings.registry is None
             else Registry(RestClient(settings.registry), decoding, now_s)
         )  # fmt: skip
-        self.connects = {service.name: ConnectClient(RestClient(service)) for service in settings.connects}
+        self.connects = {
+            service.name: ConnectClient(service.name, RestClient(service, f"Connect cluster {service.name}"))
+            for service in settings.connects
+        }
         self.bootstrap_servers = settings.bootstrap_servers
         self.zookeeper = settings.zookeeper
         self._settings = settings

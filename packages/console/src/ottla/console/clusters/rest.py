@@ -8,7 +8,6 @@ addresses of the profile alone.
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -60,8 +59,16 @@ class _Refusal(msgspec.Struct):
 class RestClient:
     """Asks one service; connected with the first question, until `close`."""
 
-    def __init__(self, service: Service, *, answer_s: float = ANSWER_S, most_bytes: int = MOST_BYTES) -> None:
-        self.name = service.name
+    def __init__(
+        self,
+        service: Service,
+        name: str = "",
+        *,
+        answer_s: float = ANSWER_S,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        """`name` is that of the service in messages, if it is not the service's own."""
+        self.name = name or service.name
         self.urls = service.urls
         self._service = service
         self._answer_s = answer_s
@@ -184,9 +191,12 @@ class RestClient:
         async with self._connecting:
             if self._http is None:
                 # Secrets may come from a command, and the import takes longer than the loop may stand.
-                login = await asyncio.to_thread(self._service.login)
-                await asyncio.to_thread(importlib.import_module, "httpx2")
-                self._http = await self._stack.enter_async_context(await asyncio.to_thread(_client, login))
+                try:
+                    made = await asyncio.to_thread(lambda: _client(self._service.login()))
+                except (ValueError, OSError) as error:
+                    reason = " ".join(str(error).split())
+                    raise ServiceFailed(f"the {self.name} cannot be asked: {reason}") from None
+                self._http = await self._stack.enter_async_context(made)
             return self._http
 
 

@@ -101,8 +101,8 @@ class _Offsets(msgspec.Struct):
 class ConnectClient:
     """Asks a cluster of Connect. All calls raise ServiceFailed."""
 
-    def __init__(self, rest: RestClient) -> None:
-        self.name = rest.name
+    def __init__(self, name: str, rest: RestClient) -> None:
+        self.name = name
         self.urls = rest.urls
         self._rest = rest
 

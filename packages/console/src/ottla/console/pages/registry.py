@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import structs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -76,11 +77,12 @@ async def subjects(request: Request, cluster: ShownCluster) -> Response:
 async def _row(cluster: ShownCluster, client: RegistryClient, name: str) -> SubjectRow:
     async def ask() -> RegisteredSchema:
         try:
-            return await client.version(name)
+            found = await client.version(name)
         except ServiceRefused as error:
             if error.status != 404:
                 raise
-            return await client.version(name, deleted=True)
+            found = await client.version(name, deleted=True)
+        return structs.replace(found, schema="")  # the list does not show it, and keeps many
 
     try:
         async with asyncio.timeout(SOON_S):

@@ -8,12 +8,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from ottla.console.clusters.rest import RestClient, ServiceRefused
+from ottla.console.clusters.rest import RestClient, ServiceFailed, ServiceRefused
 
 LEVELS: Final = (
     "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE",
 )  # fmt: skip
 KINDS: Final = ("AVRO", "PROTOBUF", "JSON")
+
+
+MOST_LETTERS: Final = 2 << 20
+"""The longest schema that is read: samples of pages keep them."""
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -95,12 +99,12 @@ class RegistryClient:
         """Return a version of a subject, with `deleted` also one that was deleted and can come back."""
         query = {"deleted": True} if deleted else {}
         path = f"subjects/{_part(subject)}/versions/{version}"
-        return await self._rest.get(path, RegisteredSchema, **query)
+        return _bounded(await self._rest.get(path, RegisteredSchema, **query))
 
     async def schema(self, schema: int | str) -> RegisteredSchema:
         """Return a schema by its id, or by its GUID."""
         path = f"schemas/ids/{schema}" if isinstance(schema, int) else f"schemas/guids/{_part(schema)}"
-        return await self._rest.get(path, RegisteredSchema)
+        return _bounded(await self._rest.get(path, RegisteredSchema))
 
     async def places(self, schema_id: int) -> list[SubjectVersion]:
         """Return the subjects and versions where a schema is registered."""
@@ -152,6 +156,12 @@ def schema_body(kind: str, text: str, references: list[Reference]) -> dict[str, 
     if references:
         body["references"] = references
     return body
+
+
+def _bounded(found: RegisteredSchema) -> RegisteredSchema:
+    if len(found.schema) > MOST_LETTERS:
+        raise ServiceFailed(f"a schema has {len(found.schema)} letters, which is more than {MOST_LETTERS}")
+    return found
 
 
 def _part(name: str) -> str:

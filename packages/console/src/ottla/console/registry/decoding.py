@@ -6,6 +6,7 @@ still take all memory or never end, so `workers` runs it in a process with limit
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import math
@@ -219,22 +220,46 @@ def _file_set(text: str, references: References) -> bytes:
     included = Path(str(grpc_tools.__file__)).parent / "_proto"
     with tempfile.TemporaryDirectory(prefix="ottla-console-") as folder:
         given = {**_BUILT_IN, **dict(references), _MAIN: text}
-        for name, source in given.items():
-            path = Path(folder, _checked_name(name))
-            if not (included / name).exists():
+        described, output = Path(folder, "given-descriptors"), Path(folder, "descriptors")
+        with described.open("wb") as file:
+            for name, source in given.items():
+                path = Path(folder, _checked_name(name))
+                if (included / name).exists():
+                    continue
+                if (content := _described(name, source)) is not None:
+                    file.write(content)
+                    continue
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(source, encoding="utf-8")
-        output = Path(folder, "descriptors")
         status, said = _quietly(
             lambda: protoc.main(
                 ["protoc", f"-I{folder}", f"-I{included}", "--include_imports",
-                 f"--descriptor_set_out={output}", _MAIN]
+                 f"--descriptor_set_in={described}", f"--descriptor_set_out={output}", _MAIN]
             ),
             Path(folder, "said"),
         )  # fmt: skip
         if status != 0:
             raise Undecodable(f"the schema cannot be read: {said.replace(folder + '/', '')[:_MOST_REASON]}")
         return output.read_bytes()
+
+
+def _described(name: str, text: str) -> bytes | None:
+    """Return a set of one descriptor for a file that was registered as such, in base 64; None for a source.
+
+    Confluent's Python client registers files so, and not every registry makes a source of them.
+    """
+    from google.protobuf import descriptor_pb2
+
+    try:
+        content = base64.b64decode(text.strip(), validate=True)
+        file = descriptor_pb2.FileDescriptorProto.FromString(content)
+    except Exception:  # DecodeError is no ValueError; a source is neither base 64 nor a descriptor
+        return None
+    if not content:
+        return None
+    file.name = name
+    found: bytes = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return found
 
 
 def _checked_name(name: str) -> str:

@@ -9,14 +9,12 @@ from typing import Final
 
 from ottla.client.errors import ClientError
 from ottla.console.clusters.rest import ServiceRefused
-from ottla.console.registry.client import Reference, RegisteredSchema, RegistryClient
+from ottla.console.registry.client import MOST_LETTERS, Reference, RegisteredSchema, RegistryClient
 from ottla.console.registry.processes import SchemaText
 
 MOST_KEPT: Final = 500
 MOST_KEPT_LETTERS: Final = 16 << 20
 MOST_REFERENCES: Final = 200
-MOST_LETTERS: Final = 2 << 20
-"""Letters of a schema with all that it imports."""
 REFUSED_S: Final = 30.0
 """How long a registry is believed that it has no such schema."""
 SILENT_S: Final = 5.0
