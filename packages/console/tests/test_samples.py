@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.console.clusters.samples import NoSample, Sampled
+from ottla.console.clusters.samples import PATIENCE_S, NoSample, Sampled
 from ottla.console.settings import clusters_of_profiles
 from ottla.console.testing import serving
 from ottla.protocol.errors import InvalidRequest
@@ -62,6 +62,23 @@ async def test_an_answer_is_shown_while_it_is_fresh_and_asked_for_again_after_a_
     assert (await sampled.get()).value == 1
     sampled.forget()
     assert (await sampled.get()).value == 2
+
+
+async def test_a_page_waits_longer_for_an_answer_that_is_to_have_a_change(tasks: asyncio.TaskGroup) -> None:
+    answers, clock, slow = iter(range(10)), Clock(), asyncio.Event()
+
+    async def ask() -> int:
+        if slow.is_set():
+            await asyncio.sleep(3 * PATIENCE_S)  # as long as a slow cluster takes
+        return next(answers)
+
+    sampled = Sampled(ask, tasks, clock, fresh_s=3)
+    await sampled.get()
+    slow.set()
+    clock.s += 4
+    assert (await sampled.get()).value == 0
+    sampled.forget()
+    assert (await sampled.get()).value == 1
 
 
 async def test_a_cluster_that_fails_does_not_empty_the_page(tasks: asyncio.TaskGroup) -> None:

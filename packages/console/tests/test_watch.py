@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,15 @@ from typing import TypeVar
 import pytest
 from click.testing import CliRunner
 
-from ottla.admin import Admin, Broker, ClusterState, GroupListing, LogDir, PartitionHealth
+from ottla.admin import (
+    Admin,
+    Broker,
+    ClusterState,
+    GroupListing,
+    LogDir,
+    MemberDescription,
+    PartitionHealth,
+)  # fmt: skip
 from ottla.admin.groups import GroupDescription, GroupProgress, PartitionProgress
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
@@ -31,7 +39,7 @@ from ottla.console.watch.history import COARSE_S, FINE_FOR_S, KEPT_FOR_S, MINUTE
 from ottla.console.watch.looks import MOST_POINTS, Look, WrittenTimes, look_at, time_lags
 from ottla.console.watch.rule_files import Rule
 from ottla.console.watch.rules import Readings, readings
-from ottla.console.watch.trends import Trend, growth, rates, trend
+from ottla.console.watch.trends import Trend, behind_since, diagnosis, growth, rates, trend
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
@@ -418,3 +426,51 @@ async def test_a_history_that_is_full_leaves_a_gap(tmp_path: Path) -> None:
                 await history.add(NOW_S + 60 * number, {Series("local", "lag", f"g{number}"): 1})
 
         assert await history.read(LAG, 0) == [Point(NOW_S, 1, 1, 1)]
+
+
+def lagging(lags: Sequence[int], *, members: int, owned: bool = True) -> GroupProgress:
+    those = tuple(MemberDescription(f"m{number}", None, "app", "/10.0.0.1", ()) for number in range(members))
+    partitions = tuple(
+        PartitionProgress(TopicPartition("orders", index), 0, lag, owners=those[:1] if owned else ())
+        for index, lag in enumerate(lags)
+    )
+    return GroupProgress(GroupDescription("billing", "Stable", "consumer", "range", 1, those), partitions)
+
+
+@pytest.mark.parametrize(
+    ("progress", "found", "per_s", "level", "words"),
+    [
+        (lagging([0, 0], members=1), None, 5.0, "good", "It has read everything."),
+        (lagging([0], members=0), None, None, "good", "no member reads"),
+        (lagging([9], members=0), Trend(1.0), 0.0, "bad", "No member reads"),
+        (lagging([9, 9], members=1, owned=False), None, 3.0, "bad", "2 of its partitions with a lag have no"),
+        (lagging([9, 9], members=2), Trend(1.0), 0.0, "bad", "2 members commit nothing"),
+        (
+            lagging([9, 9], members=2),
+            Trend(2.0),
+            30.0,
+            "bad",
+            "at 30 records/s, slower than records are written",
+        ),
+        (lagging([9, 9], members=2), Trend(-2.0, 9.0), 30.0, "warn", "and catch up"),
+        (lagging([990, 10], members=2), Trend(0.0), None, "warn", "99 % of the lag is in orders-0"),
+    ],
+)
+def test_a_diagnosis_says_why_a_group_lags(
+    progress: GroupProgress, found: Trend | None, per_s: float | None, level: str, words: str
+) -> None:
+    why = diagnosis(progress, found, per_s)
+
+    assert why.level == level
+    assert words in why.text
+
+
+def test_a_group_is_behind_since_its_lag_was_last_small() -> None:
+    def points(*lags: int) -> list[Point]:
+        return [Point(60 * minute, lag, lag, lag) for minute, lag in enumerate(lags)]
+
+    assert behind_since(points(500, 3, 40, 90, 100), 100) == 120
+    assert behind_since(points(50, 80, 100), 100) == 0
+    assert behind_since(points(50, 80, 0), 100) == 120
+    assert behind_since([], 100) is None
+    assert behind_since(points(1, 2), 0) is None

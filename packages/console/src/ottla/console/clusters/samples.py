@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 FRESH_S: Final = 3.0
 """How long an answer is shown without another look."""
-PATIENCE_S: Final = 0.5
-"""How long a page waits for a new answer while there is an older one."""
+PATIENCE_S: Final = 0.1
+"""How long a page waits for a new answer while there is an older one; the next look at the page has it."""
+CHANGED_S: Final = 5.0
+"""How long it waits after a change from here: the older answer lacks that."""
 ANSWER_S: Final = 15.0
 """How long a question may take."""
 
@@ -55,6 +57,7 @@ class Sampled(Generic[T]):
         self._answer: tuple[T, float] | None = None
         self._failure = ""
         self._is_forgotten = False
+        self._patience_s = PATIENCE_S
         self._asking: asyncio.Task[None] | None = None
         self.used_s = now_s()
         """When it was last read."""
@@ -67,12 +70,13 @@ class Sampled(Generic[T]):
             return self._sample()
         if self._asking is None:
             self._asking = self._tasks.create_task(self._renew())
-        await asyncio.wait([self._asking], timeout=ANSWER_S + 1 if self._answer is None else PATIENCE_S)
+        await asyncio.wait([self._asking], timeout=ANSWER_S + 1 if self._answer is None else self._patience_s)
         return self._sample()
 
     def forget(self) -> None:
         """Ask again at the next look: the state was changed from here."""
         self._is_forgotten = True
+        self._patience_s = CHANGED_S
 
     def cancel(self) -> None:
         """Give up the question that waits for an answer."""
@@ -90,7 +94,7 @@ class Sampled(Generic[T]):
             self._is_forgotten = False
             async with asyncio.timeout(ANSWER_S):
                 self._answer = await self._ask(), self._now_s()
-            self._failure = ""
+            self._failure, self._patience_s = "", PATIENCE_S
         except TimeoutError:
             self._failure = f"no answer within {ANSWER_S:g} s"
         except (NoSample, ClientError, KafkaError, OSError, ValueError) as error:

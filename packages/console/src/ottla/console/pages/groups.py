@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from dataclasses import replace
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -23,8 +24,9 @@ from ottla.console.clusters.group_rows import (
 )
 from ottla.console.clusters.samples import NoSample
 from ottla.console.pages import of_cluster, respond
-from ottla.console.pages.watched import lag_trend, watched_of
+from ottla.console.pages.watched import lag_points, watched_of
 from ottla.console.records.reading import read_window
+from ottla.console.watch.trends import behind_since, diagnosis, trend
 from ottla.console.web.tables import Page, page_of, table_view
 from ottla.protocol.topics import TopicPartition
 
@@ -40,12 +42,20 @@ SOON_S: Final = 2.0
 @of_cluster
 async def groups(request: Request, cluster: ShownCluster) -> Response:
     """Show the groups of a cluster; the lag of those on the page."""
-    view = table_view(request.query_params, more=("state", "type"))
+    view = replace(table_view(request.query_params, ("lag", "name"), more=("state", "type")), first="")
+    if "order" not in request.query_params:
+        view = replace(view, descending=True)
     state, kind = dict(view.more).get("state", ""), dict(view.more).get("type", "")
     sample = await cluster.groups()
     old, old_failure = await _zookeeper_groups(cluster)
     listed_all = [*sample.value, *old]
     chosen = chosen_groups(listed_all, text=view.text, state=state, kind=kind)
+    latest = watched_of(request, cluster)
+    lags = {} if latest is None else {name: total_lag(of) for name, of in latest.look.progress.items()}
+    if view.descending:
+        chosen.reverse()
+    if view.order == "lag":  # of groups that no look has seen yet it is not known
+        chosen.sort(key=lambda group: lags.get(group.name) or -1, reverse=view.descending)
     listed = page_of(chosen, view.page, GROUP_ROWS)
     rows = await asyncio.gather(*(_row(cluster, listing) for listing in listed.rows))
     return respond(
@@ -61,6 +71,7 @@ async def groups(request: Request, cluster: ShownCluster) -> Response:
         kinds=sorted({group.type for group in listed_all}),
         old_failure=old_failure,
         page=Page(rows, listed.total, listed.number, listed.last),
+        unread_s={} if latest is None else latest.look.time_lags_s,
     )
 
 
@@ -97,6 +108,9 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
     is_old = request.query_params.get("type") == ZOOKEEPER
     sample = await (cluster.zookeeper_progress(name) if is_old else cluster.progress(name))
     progress, last = sample.value, watched_of(request, cluster)
+    lag, now_s = total_lag(progress), now_ms() // 1_000
+    points = [] if is_old else await lag_points(request, cluster, name)
+    since_s, found = behind_since(points, lag or 0), trend(points, now_s)
     return respond(
         request,
         "group",
@@ -105,11 +119,15 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         sample=sample,
         group=progress.description,
         progress=progress,
-        lag=total_lag(progress),
-        trend=None if is_old else await lag_trend(request, cluster, name),
         is_old=is_old,
         lag_per_s={} if last is None or is_old else last.lag_per_s.get(name, {}),
         read_per_s=None if last is None else last.committed_per_s.get(name),
+        lag=lag,
+        trend=found,
+        why=diagnosis(progress, found, None if last is None else last.committed_per_s.get(name)),
+        behind_s=None if since_s is None else now_s - since_s,
+        behind_since_ms=None if since_s is None else since_s * 1_000,
+        is_since_ever=bool(points) and since_s == points[0].at_s,
         waits=await _waits(cluster, progress),
         owned=_owned(progress),
         ranges=partition_ranges,

@@ -16,8 +16,8 @@ from ottla.console.pages import of_cluster, viewer_of
 from ottla.console.watch.alert_store import StoredAlerts
 from ottla.console.watch.collecting import COMMITTED, ENDS, LAG, PROBLEMS, Collector, Watched
 from ottla.console.watch.exporter import exposition
-from ottla.console.watch.history import History, Series
-from ottla.console.watch.trends import Trend, growth, rates, trend
+from ottla.console.watch.history import KEPT_FOR_S, History, Point, Series
+from ottla.console.watch.trends import growth, rates
 
 _KINDS: Final = (LAG, COMMITTED, ENDS, PROBLEMS, "time_lag")
 _DAY_S: Final = 86_400
@@ -84,8 +84,7 @@ async def topic_growth(request: Request, cluster: ShownCluster, topic: str) -> t
     return growth(await history_of(request).read(Series(cluster.name, ENDS, topic), since_s))
 
 
-async def lag_trend(request: Request, cluster: ShownCluster, group: str) -> Trend | None:
-    """Return the trend of a group's lag; None until the console has watched it for some minutes."""
-    now_s = now_ms() // 1_000
-    found = await history_of(request).read(Series(cluster.name, LAG, group), now_s - 3_600)
-    return trend(found, now_s)
+async def lag_points(request: Request, cluster: ShownCluster, group: str) -> list[Point]:
+    """Return a group's lag over the time that is kept."""
+    since_s = now_ms() // 1_000 - KEPT_FOR_S
+    return await history_of(request).read(Series(cluster.name, LAG, group), since_s)

@@ -38,6 +38,19 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden || selected || (box && !box.checked)) event.preventDefault();
 });
 
+// A field that one has changed and not sent keeps what stands in it.
+const isEdited = (field) => {
+  if (field instanceof HTMLSelectElement) {
+    const chosen = [...field.options].findIndex((option) => option.defaultSelected);
+    return field.selectedIndex !== Math.max(chosen, 0);
+  }
+  if (field instanceof HTMLInputElement && ["checkbox", "radio"].includes(field.type)) {
+    return field.checked !== field.defaultChecked;
+  }
+  return "defaultValue" in field && field.value !== field.defaultValue;
+};
+Idiomorph.defaults.callbacks.beforeNodeMorphed = (was) => !isEdited(was);
+
 const away = (isAway) => { document.getElementById("away").hidden = !isAway; };
 document.addEventListener("htmx:sendError", () => away(true));
 document.addEventListener("htmx:afterRequest", (event) => { if (event.detail.xhr.status) away(false); });

@@ -1,13 +1,15 @@
-"""Trends: how fast a number grows, and when a group that catches up will have caught up. Pure."""
+"""Trends: how fast a lag grows, since when a group is behind, and why. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal
 
+from ottla.admin.groups import GroupProgress
 from ottla.console.watch.history import Point
+from ottla.protocol.topics import TopicPartition
 
 TREND_S: Final = 600
 """The time over which a trend is taken."""
@@ -68,3 +70,62 @@ def trend(points: Sequence[Point], now_s: int) -> Trend | None:
     if abs(slope) * span_s <= _STEADY * max(middle, 1):
         return Trend(0.0)
     return Trend(slope, recent[-1].mean / -slope if slope < 0 else None)
+
+
+_LITTLE: Final = 0.1
+"""A lag of less than this part of the present one was not yet the present trouble."""
+_MOST: Final = 0.8
+"""A partition with this part of the lag is named."""
+
+
+def behind_since(points: Sequence[Point], lag: int) -> int | None:
+    """Return the time from which on a group has been behind, as it is now: the end of its last small lag.
+
+    None while it has no lag; the first point where it was behind all the time that is known.
+    """
+    if lag <= 0:
+        return None
+    for index in range(len(points) - 1, -1, -1):
+        if points[index].low <= _LITTLE * lag:
+            return points[min(index + 1, len(points) - 1)].at_s
+    return points[0].at_s if points else None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a group lags, in a sentence; `level` is good, warn or bad."""
+
+    level: Literal["good", "warn", "bad"]
+    text: str
+
+
+def diagnosis(progress: GroupProgress, found: Trend | None, committed_per_s: float | None) -> Diagnosis:
+    """Return why a group lags. `committed_per_s` is None until two looks have seen its commits."""
+    members = progress.description.members
+    behind = {where.partition: where.lag for where in progress.partitions if where.lag and where.lag > 0}
+    lag = sum(behind.values())
+    if not lag:
+        return Diagnosis("good", f"It has read everything{'.' if members else '; no member reads.'}")
+    if not members:
+        return Diagnosis("bad", "No member reads: start its application, or see why it has ended.")
+    where, count = _largest(behind, lag), len(members)
+    unowned = sum(not owned.owners for owned in progress.partitions if owned.partition in behind)
+    if unowned:
+        return Diagnosis("bad", f"{unowned} of its partitions with a lag have no member.{where}")
+    if committed_per_s == 0:
+        text = "commit nothing: they hang, or fail at one record."
+        return Diagnosis("bad", f"Its {count} members {text}{where}")
+    rate = "" if committed_per_s is None else f" at {_rate(committed_per_s)} records/s"
+    if found is not None and found.per_s > 0:
+        return Diagnosis("bad", f"Its {count} members read{rate}, slower than records are written.{where}")
+    if found is not None and found.per_s < 0:
+        return Diagnosis("warn", f"Its {count} members read{rate}, and catch up.{where}")
+    return Diagnosis("warn", f"Its {count} members read{rate}.{where}")
+
+
+def _largest(behind: Mapping[TopicPartition, int], lag: int) -> str:
+    partition = max(behind, key=lambda known: behind[known])
+    if len(behind) == 1 or behind[partition] < _MOST * lag:
+        return ""
+    part = 100 * behind[partition] // lag
+    return f" {part} % of the lag is in {partition}: look for a key that most records have."

@@ -24,6 +24,8 @@ class TableView:
     page: int = 1
     more: tuple[tuple[str, str], ...] = ()
     """Other filters of the table, by their name in the address."""
+    first: str = "name"
+    """The order that an address need not name."""
 
     def link(self, **changes: object) -> str:
         """Return the query of the same table with changes, from its first page unless one is named."""
@@ -41,7 +43,7 @@ class TableView:
 
 
 def _query(view: TableView) -> str:
-    parts = [("q", view.text), ("order", "" if view.order == "name" else view.order)]
+    parts = [("q", view.text), ("order", "" if view.order == view.first else view.order)]
     parts += [("down", "1" if view.descending else ""), ("page", "" if view.page == 1 else str(view.page))]
     return "?" + urlencode([part for part in (*parts, *view.more) if part[1]])
 
