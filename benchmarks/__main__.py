@@ -36,6 +36,7 @@ IN_ORDER = (
     "client_latency",
     "spark_source",
     "spark_segments",
+    "console_pages",
     "streams_overhead",
     "streams_language",
     "streams_commit_metadata",

@@ -1,0 +1,249 @@
+"""What the tests of pages run: clusters of each kind, a console beside them, and a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+from browser.demo import run_fill
+from ottla.broker.testing import BrokerCluster, BrokerProcess
+from peers.apache_kafka import ApacheKafka
+from peers.json_service import Answer, Asked, Handler, SmallRegistry, json_service
+from peers.kraft_kafka import KraftKafka
+from peers.processes import free_port
+
+BOUND_MS: Final = 60_000
+"""How long anything may take. A page updates each five seconds."""
+KINDS: Final = ("ottla", "three", "kafka-3.9", "kafka-4.4")
+OF_JAVA: Final = frozenset({"kafka-3.9", "kafka-4.4"})
+CHROMIUM: Final = ("/usr/bin/chromium", "/usr/bin/chromium-browser")
+HEAP: Final = "384m"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cluster that runs: its kind, its brokers' addresses, and what a test may do to it."""
+
+    kind: str
+    servers: str
+    cluster: Any
+
+
+@contextmanager
+def running(kind: str, folder: Path) -> Iterator[Running]:
+    """Run a cluster of a kind, filled with the demo."""
+    made: dict[str, Callable[[], Any]] = {
+        "ottla": lambda: BrokerProcess(folder / "data"),
+        "three": lambda: BrokerCluster(folder / "data"),
+        "kafka-3.9": lambda: ApacheKafka(folder / "kafka", heap=HEAP),
+        "kafka-4.4": lambda: KraftKafka(folder / "kafka", heap=HEAP),
+    }
+    with made[kind]() as cluster:
+        run_fill(cluster.bootstrap_servers, 3 if kind == "three" else 1)
+        yield Running(kind, cluster.bootstrap_servers, cluster)
+
+
+class ConsoleProcess:
+    """`ottla console` for one cluster, which it calls `local`; it may be ended and started again."""
+
+    def __init__(self, servers: str, folder: Path, *options: str) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self._command = [
+            sys.executable, "-m", "ottla.console", "--bootstrap-server", servers,
+            "--listen", f"127.0.0.1:{self.port}", "--history", str(folder / "console.sqlite"), *options,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of its first page, without the last slash."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start it, and return once it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = {"XDG_STATE_HOME": str(self.folder), "OTTLA_PROFILES": str(self.folder / "profiles.toml")}
+        with (self.folder / "console.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env={**os.environ, **state}
+            )
+        until(self._answers, lambda: (self.folder / "console.log").read_text())
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError((self.folder / "console.log").read_text())
+        try:
+            urllib.request.urlopen(f"{self.url}/health", timeout=10).close()
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(30)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def until(condition: Any, words: Any = lambda: "") -> None:
+    """Return once a condition holds; there is no event for what another process does."""
+    deadline = monotonic() + BOUND_MS / 1_000
+    while not condition():
+        assert monotonic() < deadline, f"it did not come true: {words()}"
+        sleep(0.05)
+
+
+def chromium() -> str | None:
+    """Return Debian's Chromium, None where it is not installed."""
+    return next((path for path in CHROMIUM if Path(path).exists()), None)
+
+
+def problems_of(page: Any) -> list[str]:
+    """Return the list to which errors of a page's scripts and of its security policy are written."""
+    found: list[str] = []
+
+    def heard(message: Any) -> None:
+        # A page of an error has a status of one; the browser notes that as an error, too.
+        if message.type == "error" and not re.search(r"status of (404|503|400|403|502)", message.text):
+            found.append(message.text)
+
+    page.on("console", heard)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("requestfailed", lambda request: found.append(f"{request.url}: {request.failure}"))
+    return found
+
+
+AXE_RULES: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+
+
+def violations(page: Any, axe: str) -> Sequence[str]:
+    """Return what axe-core finds wrong with a page, one line for each rule, with the first places."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(axe)  # not as a script of the page, whose policy would refuse it
+    result = page.evaluate(
+        "tags => axe.run(document, {runOnly: {type: 'tag', values: tags}, resultTypes: ['violations']})",
+        list(AXE_RULES),
+    )
+    return [
+        f"{found['id']}: {found['help']}: " + " | ".join(node["html"][:160] for node in found["nodes"][:3])
+        for found in result["violations"]
+    ]
+
+
+@contextmanager
+def serving_json(handler: Handler) -> Iterator[str]:
+    """Serve a handler of JSON on a thread; return its address."""
+    ready, done = threading.Event(), threading.Event()
+    found: list[str] = []
+
+    async def serve() -> None:
+        async with json_service(handler) as service:
+            found.append(service.url)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(asyncio.run, serve())
+        assert ready.wait(30)
+        try:
+            yield found[0]
+        finally:
+            done.set()
+            serving.result()
+
+
+def registry() -> SmallRegistry:
+    """Return a registry with two versions of a schema."""
+    made = SmallRegistry()
+    for names in (("id",), ("id", "note")):
+        fields = [{"name": name, "type": "string"} for name in names]
+        made.register(
+            "orders-value", {"schema": json.dumps({"type": "record", "name": "Order", "fields": fields})}
+        )
+    return made
+
+
+@dataclass
+class Worker:
+    """A worker of Connect in memory: one connector that runs, with a task that failed."""
+
+    configs: dict[str, dict[str, str]] = field(
+        default_factory=lambda: {
+            "copy-orders": {"connector.class": "JdbcSource", "topic": "orders", "password": "hunter2"}
+        }
+    )
+    states: dict[str, str] = field(default_factory=lambda: {"copy-orders": "RUNNING"})
+
+    def __call__(self, asked: Asked) -> Answer:
+        """Answer a request."""
+        parts = [unquote(part) for part in asked.path.partition("?")[0].strip("/").split("/")]
+        match asked.method, parts:
+            case "GET", [""]:
+                return Answer({"version": "3.9.1", "commit": "abc", "kafka_cluster_id": "id"})
+            case "GET", ["connectors"]:
+                return Answer({name: self._connector(name) for name in self.configs})
+            case "GET", ["connectors", name] if name in self.configs:
+                return Answer({"name": name, "config": self.configs[name]})
+            case "GET", ["connectors", name, "status"] if name in self.configs:
+                return Answer(self._connector(name)["status"])
+            case "GET", ["connectors", name, "topics"]:
+                return Answer({name: {"topics": ["orders"]}})
+            case "GET", ["connector-plugins", *_]:
+                return Answer([])
+            case "PUT", ["connector-plugins", *_]:
+                return Answer({"configs": []})
+            case "PUT", ["connectors", name, "config"]:
+                self.configs[name] = asked.body
+                return Answer({"name": name})
+            case "PUT", ["connectors", name, ("pause" | "resume" | "stop") as verb]:
+                self.states[name] = {"pause": "PAUSED", "resume": "RUNNING", "stop": "STOPPED"}[verb]
+                return Answer(status=202)
+            case "POST", ["connectors", *_]:
+                return Answer(status=202)
+            case "DELETE", ["connectors", name]:
+                self.configs.pop(name, None)
+                return Answer(status=204)
+        return Answer({"error_code": 404, "message": "not found"}, 404)
+
+    def _connector(self, name: str) -> dict[str, Any]:
+        state = {"state": self.states.get(name, "RUNNING"), "worker_id": "w:1"}
+        failed = {"id": 0, "state": "FAILED", "worker_id": "w:1", "trace": "java.lang.Exception: no table"}
+        return {
+            "status": {"name": name, "connector": state, "tasks": [failed]},
+            "info": {"name": name, "config": self.configs[name], "type": "source"},
+        }
