@@ -27,19 +27,6 @@ pytestmark = pytest.mark.timeout(600)
 
 HERE: Final = Path(__file__).parent
 
-WITH_LOGINS: Final = frozenset(
-    {
-        ApiKey.SASL_HANDSHAKE,
-        ApiKey.SASL_AUTHENTICATE,
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-    }
-)
-"""Security and quotas: they come with logins."""
 GROUPS_OF_KIP_848: Final = frozenset({ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE})
 ENVELOPE: Final = 58
 """Carries a client's request from a broker to a controller of KRaft (KIP-590)."""
@@ -97,7 +84,7 @@ def advertised(servers: str) -> dict[int, tuple[int, int]]:
 def test_the_apis_and_versions_are_those_of_apache_kafka(tmp_path: Path, counted: CountedBroker) -> None:
     with ApacheKafka(tmp_path / "kafka", heap="384m") as kafka:
         wanted = advertised(kafka.bootstrap_servers)
-    left_out = WITH_LOGINS | GROUPS_OF_KIP_848 | {ENVELOPE}
+    left_out = GROUPS_OF_KIP_848 | {ENVELOPE}
     assert left_out <= set(wanted), "an API is left out that Apache Kafka does not have"
 
     served = advertised(counted.servers)

@@ -94,7 +94,9 @@ async def lines_of(broker: BrokerProcess, command: list[str]) -> list[str]:
     """Run a client's program against a new topic; return its output, sorted."""
     name = f"round-{next(_numbers)}"
     async with Admin(broker.bootstrap_servers) as admin:
-        await admin.topics.create(name, partitions=PARTITIONS, replication_factor=1)
+        # The clients' timestamps are of 2020: retention would delete the records while a round lasts.
+        kept = {"retention.ms": "-1"}
+        await admin.topics.create(name, partitions=PARTITIONS, replication_factor=1, configs=kept)
     done = await asyncio.to_thread(
         subprocess.run,
         [*command, broker.bootstrap_servers, name, f"{name}-group"],

@@ -31,7 +31,10 @@ const (
 // Errors that requests are meant to have: those of brokers come from a client, and some ask for what is not there.
 var expected = map[int16][]int16{
 	4: {31}, 5: {31}, 6: {31}, 7: {31}, 27: {31}, 56: {31}, 67: {31}, // CLUSTER_AUTHORIZATION_FAILED
-	34: {57}, // LOG_DIR_NOT_FOUND
+	17: {34}, 36: {34}, // ILLEGAL_SASL_STATE: the listener has no logins
+	29: {54}, 30: {54}, 31: {54}, // SECURITY_DISABLED: there is no authorizer
+	34: {57},                               // LOG_DIR_NOT_FOUND
+	38: {64}, 39: {64}, 40: {64}, 41: {64}, // DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: the listener has no logins
 	43: {84}, // ELECTION_NOT_NEEDED
 	45: {85}, // NO_REASSIGNMENT_IN_PROGRESS
 	47: {86}, // GROUP_SUBSCRIBED_TO_TOPIC
@@ -181,11 +184,19 @@ var walked = map[int16]bool{
 }
 
 func requests(topic, group string) []kmsg.Request {
-	all := append(ofTopics(topic), ofGroups(topic, group)...)
+	all := append(append(ofTopics(topic), ofGroups(topic, group)...), anyACL())
 	for _, one := range all {
 		walked[one.Key()] = true
 	}
 	return all
+}
+
+// anyACL asks for all ACLs; the empty request of kmsg.RequestForKey has values that no broker reads.
+func anyACL() kmsg.Request {
+	request := kmsg.NewPtrDescribeACLsRequest()
+	request.ResourceType, request.ResourcePatternType = kmsg.ACLResourceTypeAny, kmsg.ACLResourcePatternTypeAny
+	request.Operation, request.PermissionType = kmsg.ACLOperationAny, kmsg.ACLPermissionTypeAny
+	return request
 }
 
 func ask(client *kgo.Client, request kmsg.Request) {
