@@ -142,9 +142,13 @@ def problems_of(page: Any) -> list[str]:
         if message.type == "error" and not re.search(r"status of (404|503|400|403|502)", message.text):
             found.append(message.text)
 
+    def lost(url: str, reason: str) -> None:
+        if "ERR_ABORTED" not in reason:  # as requests are that the next page finds under way
+            found.append(f"{url}: {reason}")
+
     page.on("console", heard)
     page.on("pageerror", lambda error: found.append(str(error)))
-    page.on("requestfailed", lambda request: found.append(f"{request.url}: {request.failure}"))
+    page.on("requestfailed", lambda request: lost(request.url, str(request.failure)))
     return found
 
 

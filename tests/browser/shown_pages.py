@@ -43,6 +43,8 @@ PAGES: Final = (
         "transactional records", "/c/local/topics/invoices/records?from=beginning",
         ("aborted", "commit marker", "abort marker"), f"{_TOPIC}/records",
     ),
+    ShownPage("searches", "/c/local/searches", ("Searches", "Offsets read")),
+    ShownPage("compared", "/c/local/topics/orders/compare?a=0-0&b=0-1", ("Two records of", "city")),
     ShownPage("record", "/c/local/topics/audit/record?partition=0&offset=0", ("onerror", "Headers", "Key")),
     ShownPage("groups", "/c/local/groups", ("billing", "shipping", "Lag in records")),
     ShownPage("group", "/c/local/group?name=billing", ("Committed", "orders-0", "No member reads")),
@@ -65,6 +67,8 @@ PAGES: Final = (
 
 WITHOUT_A_PAGE: Final = frozenset(
     {"/health", "/metrics", "/c/{cluster}/points", "/c/{cluster}/registry/check", "/static"}
+    | {"/c/{cluster}/searches/{search}/cancel", "/c/{cluster}/topics/{topic}/records/events"}
+    | {"/c/{cluster}/topics/{topic}/records/export"}
     | {"/login", "/login/oidc", "/login/oidc/callback", "/logout"}
 )
 """Routes that serve no page, or one only where people log in."""
