@@ -33,13 +33,13 @@ from ottla.console.web.streams import StreamedResponse, event
 from ottla.protocol.records import BatchBuilder, Codec, CorruptRecords
 
 
-def log(stamps: list[int], *, codec: Codec = Codec.NONE, per_batch: int = 3) -> list[bytes]:
-    """Return batches with a record for each time; record n has the value n."""
+def log(stamps: list[int], *, codec: Codec = Codec.NONE, per_batch: int = 3, pad: bytes = b"") -> list[bytes]:
+    """Return batches with a record for each time; record n has the value n, and the padding."""
     found = []
     for first in range(0, len(stamps), per_batch):
-        builder = BatchBuilder(codec=codec)
+        builder = BatchBuilder(1 << 20, codec=codec)
         for at, stamp in enumerate(stamps[first : first + per_batch], first):
-            builder.append(b"k", b"%d" % at, stamp)
+            builder.append(b"k", b"%d" % at + pad, stamp)
         found.append(builder.build(base_offset=first))
     return found
 
@@ -113,6 +113,31 @@ async def test_a_search_reads_no_more_than_it_must() -> None:
 
     await Scan(source, plan, enough, newest_first=True).run()
     assert min(reads) >= 500
+
+
+async def test_a_search_back_from_the_newest_reads_little_twice() -> None:
+    count = 10_000
+    every = log(list(range(count)), per_batch=50, pad=b" " * 1_000)
+    read_bytes = list[int]()
+
+    class Generous:
+        async def read(self, partition: int, offset: int, most_bytes: int) -> Batches | None:
+            first = offset // 50
+            chosen = every[first : first + max(1, most_bytes // len(every[first]))]
+            read_bytes.append(sum(map(len, chosen)))
+            return batches(b"".join(chosen))
+
+    plan = ScanPlan({0: 0}, {0: count}, newest_first=True)
+    seen = list[int]()
+
+    async def look(window: Window) -> bool:
+        seen.append(look_through(window, CompiledFilter(Filter())).records)
+        return True
+
+    await Scan(Generous(), plan, look, newest_first=True).run()
+    assert sum(seen) == count
+    assert len(read_bytes) < 20
+    assert sum(read_bytes) < 1.5 * sum(map(len, every))
 
 
 def test_batches_that_cannot_match_are_counted_and_not_unfolded() -> None:

@@ -26,6 +26,10 @@ SCAN_BYTES: Final = 2 << 20
 """Bytes of one fetch."""
 _FIRST_DEPTH: Final = 500
 _DEEPEST: Final = 100_000
+_UNKNOWN_DENSITY: Final = 200.0
+"""Bytes of a record, before one was read."""
+_SPARE_BYTES: Final = 64 << 10
+"""Asked for beyond the size of a window: its first batch begins before it."""
 _CODEC_MASK: Final = 7
 _ATTRIBUTES_LOW_BYTE: Final = 22
 
@@ -81,6 +85,7 @@ class ScanPlan:
         self._left = {index: (starts[index], ends[index]) for index in starts if starts[index] < ends[index]}
         self._edges: dict[int, int] = {}
         self._depths: dict[int, int] = {}
+        self._densities: dict[int, float] = {}
 
     @property
     def left(self) -> Mapping[int, tuple[int, int]]:
@@ -102,13 +107,26 @@ class ScanPlan:
         self._leave(partition, *((start, span.start) if self._newest_first else (span.end, end)))
         return span
 
-    def was_read(self, span: Span, size_bytes: int, edge_ms: int | None) -> None:
-        """Take the size of a window and the time that it reached; the next is about as large as a fetch."""
+    def was_read(self, partition: int, offsets: int, size_bytes: int, edge_ms: int | None) -> None:
+        """Take the size of the offsets that were read, and the time that was reached.
+
+        The next window is about as large as a fetch. Batches behind the end of a window count, too: otherwise
+        each window would be smaller than the one before.
+        """
         if edge_ms is not None:
-            self._edges[span.partition] = edge_ms
-        offsets = span.end - span.start
-        wanted = offsets * SCAN_BYTES * 4 // 5 // max(size_bytes, 1)
-        self._depths[span.partition] = max(1, min(wanted, 4 * offsets, _DEEPEST))
+            self._edges[partition] = edge_ms
+        if offsets:
+            self._densities[partition] = size_bytes / offsets
+            wanted = int(SCAN_BYTES * 4 / 5 * offsets / max(size_bytes, 1))
+            deepest = min(8 * self._depths.get(partition, _FIRST_DEPTH), _DEEPEST)
+            self._depths[partition] = max(1, min(wanted, deepest))
+
+    def size_bytes(self, span: Span) -> int:
+        """Return the bytes to ask for at once: those of the window, if it ends where another one was read."""
+        if not self._newest_first:
+            return SCAN_BYTES
+        density = self._densities.get(span.partition, _UNKNOWN_DENSITY)
+        return min(SCAN_BYTES, _SPARE_BYTES + int(density * (span.end - span.start)))
 
     def read_beyond(self, span: Span, after: int) -> Span:
         """Return a window that ends with its last batch, where records are read forwards."""
@@ -293,19 +311,20 @@ class Scan:
             return None
         window, at = Window(span), span.start
         while at < window.span.end:
-            part = await self._source.read(span.partition, at, SCAN_BYTES)
+            wanted_bytes = self._plan.size_bytes(Span(span.partition, at, window.span.end))
+            part = await self._source.read(span.partition, at, wanted_bytes)
             if part is None or part.after <= at:
                 break
             window.parts.append(part)
             at = part.after
             window.span = self._plan.read_beyond(window.span, at)
-        return self._with_edge(window)
+        return self._with_edge(window, at - span.start)
 
-    def _with_edge(self, window: Window) -> Window:
+    def _with_edge(self, window: Window, offsets: int) -> Window:
         pick = min if self._newest_first else max
         edges = [part.oldest_ms if self._newest_first else part.newest_ms for part in window.parts]
         window.edge_ms = pick((edge for edge in edges if edge is not None), default=None)
         size_bytes = sum(len(part.data) for part in window.parts)
-        self._plan.was_read(window.span, size_bytes, window.edge_ms)
+        self._plan.was_read(window.span.partition, offsets, size_bytes, window.edge_ms)
         window.is_last = self._plan.is_done(window.span.partition)
         return window
