@@ -169,6 +169,11 @@ OF_KAFKA_PYTHON: Final = {
     NO_TOPIC: "TopicAuthorizationFailedError|not authorized",
     NO_GROUP: "GroupAuthorizationFailedError",
 }
+OF_KAFKA_PYTHON_3: Final = {
+    **OF_KAFKA_PYTHON,
+    # It throws an answer away that comes in one read with the end of the connection, which follows a refusal.
+    REFUSED: "SaslAuthenticationFailed|KafkaConnectionError: socket disconnected",
+}
 OF_OLD_KAFKA_PYTHON: Final = {
     **OF_KAFKA_PYTHON,
     REFUSED: "NoBrokersAvailable",
@@ -228,7 +233,7 @@ CLIENTS: Final[dict[str, Client]] = {
         for version, words in (
             ("2.0.2", OF_OLD_KAFKA_PYTHON),
             ("2.2.21", OF_KAFKA_PYTHON),
-            ("3.0.12", OF_KAFKA_PYTHON),
+            ("3.0.12", OF_KAFKA_PYTHON_3),
         )
     },
 }
