@@ -3,9 +3,10 @@
 The search is a process of its own, as in the console: its rate counts from its start to its last frame, with
 the start of Python. It looks for a text that no record has, so all of the topic is read; an expression and a
 pattern are measured beside it. `--pages` measures the first hundred records of a page. `--flat N` searches N
-records and compares the memory of the process at the first and at the last tenth.
+records and compares the memory of the process at the first and at the last tenth. `--beside` measures the
+broker's latency for a producer while five people search, and while none does, in turns.
 
-python benchmarks/console_search.py [--count N] [--rounds N] [--flat N] [--pages]
+python benchmarks/console_search.py [--count N] [--rounds N] [--flat N] [--pages] [--beside]
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ FILTERS = {
     "a pattern": Filter(how="matches", text="user: [0-9]+ in no record"),
 }
 GOAL = 0.6
+PEOPLE = 5
+CONSOLE = Searches(time.monotonic)
 GOAL_PAGE_MS = 200
 
 
@@ -92,7 +95,7 @@ async def search(
     start = "newest" if newest else "beginning"
     wanted = Wanted(start=start, filter=chosen, counts_all=True)  # type: ignore[arg-type]
     job = Job("search", servers, ClientConfig(), TOPIC, tuple(range(PARTITIONS)), wanted)
-    async with Searches(time.monotonic).open(job, "", "") as running, aclosing(running.frames()) as frames:
+    async with CONSOLE.open(job, "", "") as running, aclosing(running.frames()) as frames:
         async for frame in frames:
             yield frame
 
@@ -133,7 +136,7 @@ async def memory(servers: str, count: int) -> None:
     seen: dict[bool, list[float]] = {False: [], True: []}
     async for frame in search(servers, FILTERS["a text"]):
         if frame["kind"] == "progress" and frame["offsets_read"]:
-            (child,) = psutil.Process().children()
+            (child,) = searching()
             share = frame["offsets_read"] / count
             if not 0.1 < share < 0.9:
                 seen[share > 0.5].append(child.memory_info().rss / 2**20)
@@ -145,7 +148,12 @@ async def memory(servers: str, count: int) -> None:
             if frame["kind"] == "progress" and frame["offsets_read"]:
                 break
         began_s = time.perf_counter()
-    print(f"cancelled in {(time.perf_counter() - began_s) * 1e3:.0f} ms; left: {psutil.Process().children()}")
+    print(f"cancelled in {(time.perf_counter() - began_s) * 1e3:.0f} ms; left: {searching()}")
+
+
+def searching() -> list[psutil.Process]:
+    """Return the processes of searches."""
+    return [child for child in psutil.Process().children() if "search_process" in " ".join(child.cmdline())]
 
 
 async def pages(servers: str) -> None:
@@ -164,6 +172,44 @@ async def pages(servers: str) -> None:
     judged = "reached" if median <= GOAL_PAGE_MS else "missed"
     first = f"the first {times[0]:.0f} ms"
     print(f"a page of 100 records: {median:.0f} ms, {first}; goal {GOAL_PAGE_MS} ms {judged}")
+
+
+async def beside(servers: str, rounds: int) -> None:
+    """Print the latency of a paced producer beside five searches, and without one."""
+    ratios = list[float]()
+    async with Admin(servers) as admin, Producer(bootstrap_servers=servers, linger_ms=0) as producer:
+        await admin.topics.create("beside")
+        await paced(producer, 2.0)
+        for _ in range(rounds):
+            alone = await paced(producer, 10.0)
+            async with asyncio.TaskGroup() as tasks:
+                people = [tasks.create_task(search_on(servers)) for _ in range(PEOPLE)]
+                await asyncio.sleep(2)
+                searched = await paced(producer, 10.0)
+                for person in people:
+                    person.cancel()
+            ratios.append(searched[1] / alone[1])
+            before, with_them = (f"{p50:.2f} and {p99:.2f} ms" for p50, p99 in (alone, searched))
+            print(f"p50 and p99: alone {before}, beside {PEOPLE} searches {with_them}", flush=True)
+    print(f"p99 beside {PEOPLE} searches: {statistics.median(ratios):.2f} times that without; goal 1.1")
+
+
+async def paced(producer: Producer, seconds: float) -> tuple[float, float]:
+    """Send a record each ten milliseconds; return the median and the 99th percentile of the latency in ms."""
+    times, ends_s = list[float](), time.perf_counter() + seconds
+    while time.perf_counter() < ends_s:
+        began_s = time.perf_counter()
+        await producer.send_and_wait("beside", b"x" * 100)
+        times.append((time.perf_counter() - began_s) * 1e3)
+        await asyncio.sleep(0.01)
+    return statistics.median(times), statistics.quantiles(times, n=100)[98]
+
+
+async def search_on(servers: str) -> None:
+    """Search again and again, as one of the people at one console."""
+    while True:
+        async for _ in search(servers, FILTERS["a text"]):
+            pass
 
 
 @contextmanager
@@ -187,6 +233,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--flat", type=int, default=0)
     parser.add_argument("--pages", action="store_true")
+    parser.add_argument("--beside", action="store_true")
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     count = chosen.flat or (100_000 if chosen.quick else chosen.count)
@@ -194,6 +241,8 @@ def main() -> int:
         asyncio.run(pages(servers))
         if chosen.flat:
             asyncio.run(memory(servers, count))
+        elif chosen.beside:
+            asyncio.run(beside(servers, chosen.rounds))
         elif not chosen.pages:
             asyncio.run(compare(servers, count, 1 if chosen.quick else chosen.rounds))
     return 0

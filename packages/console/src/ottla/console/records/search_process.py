@@ -43,7 +43,7 @@ _MOST_KEY_BYTES: Final = 4 << 10
 _MOST_HEADERS: Final = 50
 _PROGRESS_S: Final = 0.25
 _TAIL_PROGRESS_S: Final = 2.0
-_NICENESS: Final = 5
+_NICENESS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)

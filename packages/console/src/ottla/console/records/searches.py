@@ -24,7 +24,8 @@ from ottla.console.records.search_process import LENGTH, Job
 
 _log = logging.getLogger(__name__)
 
-SEARCHES_AT_ONCE: Final = 3
+SEARCHES_AT_ONCE: Final = 2
+"""Each reads as fast as its broker answers: more would make the broker's other clients wait."""
 TAILS_AT_ONCE: Final = 8
 MOST_WAITING: Final = 100
 _FRAME_BYTES: Final = 64 << 20
