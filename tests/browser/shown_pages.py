@@ -135,7 +135,7 @@ CHANGES: Final = (
         "Topic fresh is deleted", ("/c/local/topics", "orders"),
     ),
     DrivenChange(
-        "reassign", "", {"lines": "clicks:0=2,1"}, "Other replicas, or another order of them",
+        "reassign", "", {"lines": "clicks:0=2,1"}, "Other replicas, or another order, for 1 partition",
         done="The move of 1 partition began", kinds=("three",),
     ),
     DrivenChange(

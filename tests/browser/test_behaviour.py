@@ -81,6 +81,19 @@ def test_an_update_leaves_the_focus_where_it_is_and_what_is_typed(page: Any) -> 
     assert page.evaluate("window.kept === document.querySelector('main')")
 
 
+def test_an_update_folds_nothing_up_that_one_has_unfolded(page: Any) -> None:
+    page.goto("/c/local/settings?all=1")
+    page.locator("details").first.evaluate("fold => { fold.open = true }")
+    page.evaluate(
+        "() => { const fold = document.querySelector('details');"
+        "document.querySelector('#content h1').append(' (changed, so that an update has work)');"
+        "window.fold = fold }"
+    )
+    page.evaluate(MORPHED)
+
+    assert page.evaluate("window.fold.open && document.contains(window.fold)")
+
+
 def test_updates_wait_while_they_are_off(page: Any) -> None:
     page.goto("/c/local/topics")
     page.get_by_label("Live").uncheck()

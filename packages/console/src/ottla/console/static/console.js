@@ -50,6 +50,8 @@ const isEdited = (field) => {
   return "defaultValue" in field && field.value !== field.defaultValue;
 };
 Idiomorph.defaults.callbacks.beforeNodeMorphed = (was) => !isEdited(was);
+// What one has unfolded stays so.
+Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node instanceof HTMLDetailsElement);
 
 const away = (isAway) => { document.getElementById("away").hidden = !isAway; };
 document.addEventListener("htmx:sendError", () => away(true));
