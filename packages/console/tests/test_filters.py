@@ -206,3 +206,26 @@ def test_bytes_that_the_first_look_skips_hold_no_record_that_passes(data: bytes,
 
     batch = b"before" + data + b"x-trace" + b"trace-9" + b"behind"
     assert found.may_hold(batch) or not found(record(data, None))
+
+
+@pytest.mark.parametrize(
+    ("value", "fields"),
+    [
+        (b'{"a": "\\ud800"}', {"place": "path", "name": "$.a", "text": "x"}),
+        (b'{"a": "\\ud800"}', {"expression": "value.a.matches('x')"}),
+        (b'{"a": 1%s}' % (b"0" * 400), {"expression": "value.a * 1.5 > 2.0"}),
+        (msgpack.packb({"a": {b"k": 1}}), {"place": "path", "name": "$.a", "text": "x"}),
+        (msgpack.packb({"a": msgpack.Timestamp(1 << 60)}), {"expression": "value.a == 1"}),
+    ],
+)
+def test_a_record_made_to_harm_ends_no_search(value: bytes, fields: dict[str, str]) -> None:
+    test = CompiledFilter(Filter(**fields))  # type: ignore[arg-type]
+
+    assert [test(record(value)), test(record({"a": 1}))] == [False, fields.get("expression", "")[-1:] == "1"]
+
+
+def test_a_header_whose_name_is_no_text_is_searched_by_its_bytes() -> None:
+    found = ShownRecord(3, 17, 1_000, None, b"v", ((b"x-\xff-trace".decode(errors="surrogateescape"), b"1"),))
+
+    assert passes(found, text="-trace")
+    assert not passes(found, text="other")

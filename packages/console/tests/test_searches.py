@@ -8,7 +8,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,10 +22,11 @@ from ottla.admin import Admin
 from ottla.broker.testing import free_port
 from ottla.client.config import ClientConfig
 from ottla.console.records.search_process import Job, Limits
-from ottla.console.records.searches import Searches, SearchFailed
+from ottla.console.records.searches import Searches, SearchFailed, ended
 from ottla.console.records.wanted import Wanted
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import listening, serving
+from ottla.console.web.streams import StreamedResponse
 from ottla.producer import Producer
 from ottla.producer.partitioner import partition_for_key
 
@@ -305,3 +306,41 @@ async def test_a_console_that_is_killed_leaves_no_search_behind(
         return not search_process.is_running() or search_process.status() == psutil.STATUS_ZOMBIE
 
     await until(is_gone)
+
+
+async def test_a_process_that_is_killed_while_nobody_reads_it_ends_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    program = "import os\nwhile True: os.write(1, bytes(65536))"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        limit=1_024,
+    )  # fmt: skip
+    assert process.stdout is not None
+    await process.stdout.readexactly(1 << 20)
+    await asyncio.sleep(0.1)  # by then the pipe is full, and no longer read
+    process.kill()
+
+    await ended(process)
+
+    assert caplog.messages == []
+    assert process.stdout.at_eof()
+
+
+async def test_a_reader_that_takes_nothing_does_not_keep_a_stream() -> None:
+    is_closed = asyncio.Event()
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b"part"
+        finally:
+            is_closed.set()
+
+    async def never(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(60):
+        await StreamedResponse(parts(), "text/plain", most_send_s=0.01)({}, never, never)
+
+    assert is_closed.is_set()

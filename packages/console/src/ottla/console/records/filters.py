@@ -111,7 +111,8 @@ class CompiledFilter:
         """Whether a record passes."""
         try:
             return all(test(record) for test in self._tests)
-        except (Undecided, RecursionError):
+        except (Undecided, RecursionError, ArithmeticError, TypeError, ValueError):
+            # The last three: lone surrogates, numbers and keys that JSON or a float cannot hold.
             self.undecided += 1
             return False
 
@@ -169,7 +170,8 @@ def _bytes_test(how: How, text: str) -> BytesTest:
 def _anywhere(record: ShownRecord, test: BytesTest) -> bool:
     if (record.value is not None and test(record.value)) or (record.key is not None and test(record.key)):
         return True
-    return any(test(name.encode()) or (value is not None and test(value)) for name, value in record.headers)
+    names = (name.encode(errors="surrogateescape") for name, _ in record.headers)
+    return any(map(test, names)) or any(value is not None and test(value) for _, value in record.headers)
 
 
 def _in_headers(wanted: str, test: BytesTest, record: ShownRecord) -> bool:
@@ -241,7 +243,7 @@ def _unpacked(data: bytes) -> Any:
         return data
     try:
         return msgpack.unpackb(data, strict_map_key=False, timestamp=3)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+    except (ValueError, TypeError, RecursionError, OverflowError, msgpack.UnpackException):
         return data
 
 

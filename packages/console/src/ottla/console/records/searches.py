@@ -140,7 +140,7 @@ class RunningSearch:
         """End the process, and give back the place."""
         self._kill()
         if self._process is not None:
-            await _ended(self._process)
+            await ended(self._process)
         if self._ticket is not None:
             self.places.leave(self._ticket)
             self._ticket = None
@@ -180,11 +180,11 @@ async def _start(job: Job) -> asyncio.subprocess.Process:
     return process
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def ended(process: asyncio.subprocess.Process) -> None:
     """Wait for the end of a process that was killed."""
     try:
         async with asyncio.timeout(_END_S):
-            await process.wait()
+            await process.communicate()  # without reading on, a full pipe would keep `wait` from returning
     except TimeoutError:
         _log.error("a search does not end", extra={"pid": process.pid})
 

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
+_log = logging.getLogger(__name__)
+
+MOST_SEND_S: Final = 120.0
+"""How long a browser may take for one part: one that reads nothing must not keep the place of a search."""
+
+
+class _NotTaken(Exception):
+    """A browser does not take a part."""
 
 
 class StreamedResponse(Response):
     """Sends parts as the browser takes them; when it goes away, the source of the parts is closed at once.
 
     A source that fails after its first part breaks the connection, so that a part of a file is not taken for
-    the whole; before it, `refusals` are answered with their reason.
+    the whole; before it, `refusals` are answered with their reason. So does a browser that takes no part for
+    `most_send_s`.
     """
 
     def __init__(
@@ -25,6 +36,8 @@ class StreamedResponse(Response):
         media_type: str,
         headers: Mapping[str, str] | None = None,
         refusals: tuple[type[Exception], ...] = (),
+        *,
+        most_send_s: float = MOST_SEND_S,
     ) -> None:
         super().__init__(None, headers=headers, media_type=media_type)
         if "content-length" in self.headers:
@@ -32,15 +45,31 @@ class StreamedResponse(Response):
         self.headers["x-accel-buffering"] = "no"  # a proxy must not wait for the end
         self._parts = parts
         self._refusals = refusals
+        self._most_send_s = most_send_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the parts or the browser end."""
         async with aclosing(self._parts) as parts, asyncio.TaskGroup() as tasks:
-            sending = tasks.create_task(self._send_all(parts, scope, receive, send))
+            sending = tasks.create_task(self._send_while_taken(parts, scope, receive, send))
             leaving = tasks.create_task(_left(receive))
             await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
             sending.cancel()
             leaving.cancel()
+
+    async def _send_while_taken(
+        self, parts: AsyncGenerator[bytes, None], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        async def send_in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._most_send_s):
+                    await send(message)
+            except TimeoutError:
+                raise _NotTaken from None
+
+        try:
+            await self._send_all(parts, scope, receive, send_in_time)
+        except _NotTaken:
+            _log.warning("a browser does not take a stream", extra={"client": scope.get("client")})
 
     async def _send_all(
         self, parts: AsyncGenerator[bytes, None], scope: Scope, receive: Receive, send: Send
