@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 from argon2 import PasswordHasher
+from starlette.datastructures import Headers
 
 from ottla.admin import ClusterState, PartitionHealth
 from ottla.console.logins.access import Grant, Need, Role, Viewer, decision, seen_state
-from ottla.console.logins.authenticator import MOST_WAITING, Authenticator, LoginRefused, hashed, is_right
+from ottla.console.logins.authenticator import (
+    MOST_WAITING,
+    Authenticator,
+    LoginRefused,
+    cookies_of,
+    hashed,
+    is_right,
+)
 from ottla.console.logins.files import (
     Logins,
     LoginsDraft,
@@ -242,3 +250,9 @@ async def test_an_unknown_name_takes_the_work_of_a_wrong_password_and_waiters_ar
     refused = [str(error) for error in found if isinstance(error, LoginRefused)]
     assert len(refused) == 2 * MOST_WAITING
     assert sum("Too many people" in text for text in refused) == MOST_WAITING
+
+
+def test_cookies_of_other_programs_on_the_host_hide_no_session() -> None:
+    headers = Headers({"cookie": 'prefs={"theme":"dark"}; ottla_session=secret; other'})
+
+    assert cookies_of(headers)["ottla_session"] == "secret"

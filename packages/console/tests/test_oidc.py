@@ -303,3 +303,14 @@ async def test_a_provider_that_is_away_is_said_on_the_page_and_in_the_log(
     assert answer.status_code == 401
     assert "The login through the provider failed" in answer.text
     assert "the provider of logins failed" in caplog.text
+
+
+async def test_an_issuer_that_ends_with_a_slash_is_the_one_of_its_tokens(
+    openid: OpenId, fake: FakeProvider
+) -> None:
+    fake.discovery["issuer"] = fake.changes["iss"] = f"{ISSUER}/"
+    query, cookie = await begin(openid, fake)
+
+    person, _ = await openid.finish(query, cookie, BACK)
+
+    assert person.name == "anna"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from ipaddress import ip_address, ip_network
@@ -30,10 +31,12 @@ from ottla.broker.testing import free_port
 from ottla.client.config import ClientConfig
 from ottla.console.app import application
 from ottla.console.cli import console
+from ottla.console.logins.access import Grant, Role
 from ottla.console.logins.authenticator import Authenticator
 from ottla.console.logins.files import Logins, read_logins
 from ottla.console.logins.gate import Gate
 from ottla.console.logins.sessions import Person
+from ottla.console.records.masking import MaskRule
 from ottla.console.settings import ClusterSettings, ConsoleRefused, ConsoleSettings, checked
 from ottla.console.web.guards import BehindProxy, Guards
 
@@ -355,6 +358,40 @@ async def test_a_stream_ends_with_the_session_of_its_person(folder: Path) -> Non
         authenticator.log_out(scope["state"]["session"])
 
     assert said == ["http.disconnect"]
+
+
+async def test_a_stream_ends_with_the_rights_and_the_masks_that_it_began_with(folder: Path) -> None:
+    path = folder / "console.toml"
+    before = read_logins(path)
+    user = before.users["root"]
+    fewer = replace(before, users={"root": replace(user, grants=(Grant(Role.VIEWER, topics=("a*",)),))})
+    for after in (fewer, replace(before, masks=(MaskRule(key=True),))):
+        authenticator = Authenticator(path, before)
+        secret = authenticator.admit(Person("root", "password", CHEAP), "127.0.0.1", None)
+        said = list[str]()
+
+        async def stream(
+            scope: Scope, receive: Receive, send: Send, at: Authenticator = authenticator,
+            now: Logins = after, said: list[str] = said,
+        ) -> None:  # fmt: skip
+            at.logins = now
+            said.append((await receive())["type"])
+
+        async def silent() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def nowhere(_: Message) -> None:
+            pass
+
+        scope: Scope = {
+            "type": "http", "method": "GET", "scheme": "http",
+            "headers": [(b"cookie", f"ottla_session={secret}".encode())],
+        }  # fmt: skip
+        async with asyncio.timeout(10):
+            await Gate(stream, authenticator, look_every_s=0.01)(scope, silent, nowhere)
+
+        assert said == ["http.disconnect"]
 
 
 def test_commands_add_and_remove_people_and_tokens(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Final
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import Scope
 
 from ottla.client.environment import nonce
@@ -21,6 +21,7 @@ from ottla.client.environment import now_ms as time_of_day_ms
 from ottla.console.logins.access import Viewer
 from ottla.console.logins.files import Logins, LoginsError, read_logins
 from ottla.console.logins.sessions import Attempts, Person, Session, Sessions
+from ottla.console.records.masking import MaskRule
 
 _log = logging.getLogger(__name__)
 
@@ -86,20 +87,22 @@ class Authenticator:
 
     def identify(self, scope: Scope) -> Identity:
         """Return the sender of a request."""
+        return self._identity(scope, is_use=_is_use(Headers(scope=scope)))
+
+    def rights(self, scope: Scope) -> tuple[Viewer | None, tuple[MaskRule, ...]]:
+        """Return that which the sender of a request may see by now; it is no use of the session."""
+        return self._identity(scope, is_use=False).viewer, self.logins.masks
+
+    def _identity(self, scope: Scope, *, is_use: bool) -> Identity:
         headers = Headers(scope=scope)
         # Some proxies send logins of their own, as Basic: they name nobody here.
         if (authorization := headers.get("authorization", "")).lower().startswith("bearer "):
             return Identity(self._of_token(authorization) if scope["method"] in ("GET", "HEAD") else None)
-        session = self.session_of(scope, is_use=_is_use(headers))
+        session = self.session_of(scope, is_use=is_use)
         viewer = None if session is None else self._viewer(session.person)
         if session is not None and viewer is None:
             self._sessions.end(session.key)
         return Identity(viewer, session if viewer else None)
-
-    def is_open(self, scope: Scope) -> bool:
-        """Whether the session of a request still lasts."""
-        session = self.session_of(scope, is_use=False)
-        return session is not None and self._viewer(session.person) is not None
 
     def session_of(self, scope: Scope, *, is_use: bool) -> Session | None:
         """Return the session of a request's cookie."""
@@ -200,12 +203,7 @@ def cookie_name(scope: Scope) -> str:
 
 def cookies_of(headers: Headers) -> dict[str, str]:
     """Return the cookies of a request."""
-    found = SimpleCookie()
-    try:
-        found.load(headers.get("cookie", ""))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in found.items()}
+    return cookie_parser(headers.get("cookie", ""))  # that of `http.cookies` drops all for one odd cookie
 
 
 def _is_use(headers: Headers) -> bool:

@@ -88,7 +88,7 @@ class Gate:
     def __init__(
         self, app: ASGIApp, authenticator: Authenticator | None, *, look_every_s: float = 5.0
     ) -> None:
-        """`look_every_s` is how often a request that lasts looks whether its session does."""
+        """`look_every_s` is how often a request that lasts looks whether its rights do."""
         self._app = app
         self._authenticator = authenticator
         self._look_every_s = look_every_s
@@ -100,19 +100,22 @@ class Gate:
             return
         found = Identity(OWNER) if self._authenticator is None else self._authenticator.identify(scope)
         scope.setdefault("state", {}).update(viewer=found.viewer, session=found.session)
-        if self._authenticator is not None and found.session is not None:
-            receive = _while_open(self._authenticator, scope, receive, self._look_every_s)
+        if self._authenticator is not None and found.viewer is not None:
+            receive = _while_granted(self._authenticator, scope, receive, self._look_every_s)
         await self._app(scope, receive, send)
 
 
-def _while_open(authenticator: Authenticator, scope: Scope, receive: Receive, look_every_s: float) -> Receive:
-    """Return a receive that ends a stream of events with its session, as if the browser had gone."""
+def _while_granted(
+    authenticator: Authenticator, scope: Scope, receive: Receive, look_every_s: float
+) -> Receive:
+    """Return a receive that ends a stream with its session or its rights, as if the browser had gone."""
+    granted = authenticator.rights(scope)
 
-    async def receive_while_open() -> Message:
-        while authenticator.is_open(scope):
+    async def receive_while_granted() -> Message:
+        while authenticator.rights(scope) == granted:
             with suppress(TimeoutError):
                 async with asyncio.timeout(look_every_s):
                     return await receive()
         return {"type": "http.disconnect"}
 
-    return receive_while_open
+    return receive_while_granted

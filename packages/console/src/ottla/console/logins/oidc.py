@@ -106,15 +106,20 @@ class OpenId:
             except (self._failures(), ValueError, KeyError) as error:
                 raise ProviderFailed(_reason(error)) from None
             keys = await self._json(client, addresses["jwks_uri"])
-            claims = self._checked(answer.get("id_token"), keys, begun.nonce)
+            claims = self._checked(answer.get("id_token"), keys, begun.nonce, addresses["issuer"])
             if _at(claims, self.provider.role_claim) is None and "userinfo_endpoint" in addresses:
                 more = await self._json(client, addresses["userinfo_endpoint"], client.token_auth)
                 if more.get("sub") == claims["sub"]:
                     claims = {**more, **claims}
         return claims
 
-    def _checked(self, token: object, keys: Mapping[str, Any], expected_nonce: str) -> dict[str, Any]:
-        """Return the claims of an ID token: signed by the provider, for us, now, for this login."""
+    def _checked(
+        self, token: object, keys: Mapping[str, Any], expected_nonce: str, issuer: str
+    ) -> dict[str, Any]:
+        """Return the claims of an ID token: signed by the provider, for us, now, for this login.
+
+        The issuer is that of the provider's addresses, letter by letter: some end with a slash.
+        """
         from authlib.oidc.core import CodeIDToken
         from joserfc import jwt
         from joserfc.errors import JoseError
@@ -127,7 +132,7 @@ class OpenId:
             claims = CodeIDToken(
                 found.claims, found.header,
                 options={
-                    "iss": {"essential": True, "value": self.provider.issuer},
+                    "iss": {"essential": True, "value": issuer},
                     "aud": {"essential": True, "value": self.provider.client_id},
                 },
                 params={"nonce": expected_nonce, "client_id": self.provider.client_id},
