@@ -19,7 +19,7 @@ from ottla.admin.groups import GroupDescription, GroupProgress, MemberDescriptio
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
 from ottla.console.logins.access import OWNER, Grant, Role, Viewer
-from ottla.console.pages.alerts import _seen
+from ottla.console.pages.alerts import _seen, may_silence
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
 from ottla.console.watch.alerts import EVENT_S, Alert, Alerts, Event, Silence, Step
@@ -449,3 +449,15 @@ def test_a_viewer_sees_the_alerts_of_their_groups_and_topics_only() -> None:
     assert [alert.subject for alert in _seen(viewer, kinds, alerts)] == ["billing", "orders"]
     assert _seen(viewer, kinds, [gone]) == []
     assert len(_seen(OWNER, kinds, alerts)) == 6
+
+
+def test_a_silence_is_of_clusters_of_its_author_only() -> None:
+    viewer = Viewer("otto", (Grant(Role.OPERATOR, ("prod-?",)),))
+    known = ["prod-1", "prod-2", "prod-10", "test"]
+
+    assert may_silence(viewer, "prod-1", known)
+    assert may_silence(viewer, "prod-?", known)
+    assert not may_silence(viewer, "prod-*", known)
+    assert not may_silence(viewer, "*", known)
+    assert not may_silence(viewer, "prod-[0-9]*", known)
+    assert may_silence(OWNER, "*", known)

@@ -25,6 +25,7 @@ from ottla.console.logins.files import (
 )
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
+from ottla.console.watch.rule_files import Rule
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
@@ -33,6 +34,7 @@ CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
 """The cost stands in the hash: tests need none."""
 PATH = Path("console.toml")
 HTML = {"accept": "text/html"}
+RULES = (Rule("payments away", "unreachable"),)
 
 
 def file_of(folder: Path) -> Path:
@@ -66,7 +68,7 @@ async def console(
     await prepared(admin, address)
     clusters = [ClusterSettings(name, address, ClientConfig) for name in ("local", "other")]
     audit = tmp_path / "audit.jsonl"
-    async with serving(*clusters, allows_changes=True, logins=logins, audit=audit) as client:
+    async with serving(*clusters, allows_changes=True, logins=logins, audit=audit, rules=RULES) as client:
         yield client
 
 
@@ -194,7 +196,7 @@ async def test_names_that_a_person_may_not_see_appear_nowhere(
     paths = (
         "/", "/c/local/", "/c/local/topics", "/c/local/topics?internal=1&q=pay", "/c/local/topics/orders",
         "/c/local/groups", "/c/local/group?name=billing", "/alerts", "/metrics",
-        "/c/local/change/reset-group?group=billing", "/c/local/topics/orders/records",
+        "/c/local/change/reset-group?group=billing", "/c/local/topics/orders/records", "/c/local/streams",
     )  # fmt: skip
     texts = {path: (await console.get(path, headers=HTML)).text for path in paths}
 
@@ -202,6 +204,9 @@ async def test_names_that_a_person_may_not_see_appear_nowhere(
     assert "orders" in texts["/c/local/topics"]
     assert "billing" in texts["/c/local/groups"]
     assert "orders-0" in texts["/c/local/group?name=billing"]
+    links = set(re.findall(r'href="(/c/local/[a-z]+)"', texts["/c/local/"]))
+    statuses = {link: (await console.get(link, headers=HTML)).status_code for link in links}
+    assert set(statuses.values()) == {200}, statuses
 
 
 @pytest.mark.parametrize(
@@ -228,6 +233,20 @@ async def test_what_a_person_may_not_see_is_not_there_and_what_they_may_not_do_i
     if status == 404 and "topics/" in path:
         missing = await console.get(path.replace("payments", "p-none"), headers=HTML)
         assert missing.text.replace("p-none", "payments") == answer.text
+
+
+async def test_a_copy_of_settings_does_not_say_which_hidden_topics_there_are(
+    console: httpx.AsyncClient,
+) -> None:
+    await log_in(console, "oskar")
+    path = "/c/local/change/copy-settings?other=orders&topic="
+
+    hidden = await console.get(f"{path}payments", headers=HTML)
+    missing = await console.get(f"{path}p-none", headers=HTML)
+
+    assert (hidden.status_code, missing.status_code) == (404, 404)
+    assert missing.text.replace("p-none", "payments") == hidden.text
+    assert (await console.get(f"{path}orders", headers=HTML)).status_code == 200
 
 
 async def test_clusters_of_other_people_are_not_there(console: httpx.AsyncClient) -> None:
@@ -277,6 +296,28 @@ async def test_masked_parts_of_records_reach_only_those_who_may_read_them(
         assert ["sum" in page or "73 75 6d" in page for page in pages] == [True] * 5
         assert ("hunter2" in pages[2]) == sees
         assert ("Edit it and send it again" in pages[2]) == sees
+
+
+async def test_a_masked_header_hides_the_cause_of_a_dead_letter_too(
+    console: httpx.AsyncClient, logins: Path, address: str
+) -> None:
+    authenticator: Authenticator = state_of(console).authenticator
+    text = await asyncio.to_thread(logins.read_text)
+    mask = '[[mask]]\ntopics = ["dead-cause"]\nheaders = ["dead-reason"]\n'
+    await write_and_read(authenticator, logins, text + mask)
+    async with Admin(address) as admin:
+        await admin.topics.create("dead-cause")
+    async with Producer(bootstrap_servers=address) as producer:
+        headers = [("dead-topic", b"orders"), ("dead-reason", b"cannot read 4111")]
+        await producer.send_and_wait("dead-cause", b"{}", partition=0, headers=headers)
+
+    pages = {}
+    for user in ("vera", "root"):
+        await log_in(console, user)
+        pages[user] = (await console.get("/c/local/topics/dead-cause/dead-letters")).text
+
+    assert {user: "cannot read 4111" in page for user, page in pages.items()} == {"vera": False, "root": True}
+    assert "orders" in pages["vera"]
 
 
 async def test_a_token_reads_and_changes_nothing(

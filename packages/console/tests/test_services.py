@@ -20,6 +20,7 @@ from ottla.console.clusters.services import (
     registry_of,
     urls_of,
 )
+from ottla.console.registry.client import RegistryClient
 from ottla.console.settings import ConsoleRefused, clusters_of_profiles
 from peers.certificates import Authority, missing_openssl
 from peers.json_service import Answer, Asked, json_service
@@ -127,6 +128,17 @@ async def test_another_instance_is_asked_where_one_is_away_and_a_change_is_sent_
 
     assert [asked.method for asked in first.asked] == ["GET", "POST"]
     assert [asked.method for asked in second.asked] == ["GET"]
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_a_name_that_would_lead_to_another_path_is_refused(name: str) -> None:
+    async with json_service(lambda _: Answer([])) as service:
+        rest = client(service.url)
+        with pytest.raises(ServiceFailed, match="cannot be a name"):
+            await RegistryClient(rest).delete(name)
+        await rest.close()
+
+    assert service.asked == []
 
 
 async def test_logins_are_sent_and_a_redirect_gets_none_of_them() -> None:

@@ -20,11 +20,16 @@ from ottla.client.config import ClientConfig
 from ottla.console.clusters.applications import (
     MOST_BYTES,
     Place,
+    Shown,
+    StreamsApp,
     parse_place,
     pipeline,
     read_documents,
     streams_app,
 )
+from ottla.console.clusters.samples import Sample
+from ottla.console.logins.access import OWNER, Grant, Role, Viewer
+from ottla.console.pages.streams import seen_place
 from ottla.console.records.dead_letters import dead_letter, likely_topics
 from ottla.console.records.reading import ShownRecord, newest
 from ottla.console.settings import ClusterSettings
@@ -299,3 +304,30 @@ def test_the_page_of_a_run_is_what_its_file_has(tmp_path: Path) -> None:
     assert (found.state, found.queries[0].lag, found.queries[0].rows) == ("running", 77, 1_200)
     assert (health.status, report.page("/health").status, report.page("/x").status) == (200, 503, 404)
     assert json.loads(report.page("/health").body)["reasons"] == ["no such table"]
+
+
+def test_topics_that_a_viewer_may_not_see_are_left_out_of_an_app() -> None:
+    def work(topic: str) -> dict[str, object]:
+        return {"topic": topic, "partition": 0, "offset": 7, "age_ms": 1_000}
+
+    document = {"app": "shop", "processors": [{
+        "name": "take", "group": "billing", "reasons": ["payments-0 stands still"],
+        "last_failure": {"text": "no payments"}, "dead_letter_topic": "payments-dead",
+        "oldest": work("payments"), "retrying": [work("orders"), work("payments")],
+        "partitions": [{"topic": "orders", "partition": 0}, {"topic": "payments", "partition": 0}],
+    }]}  # fmt: skip
+    shown = Shown(Place("streams", "http://a"), Sample((streams_app(document),), 0.0), "")
+    some = Viewer("oskar", (Grant(Role.OPERATOR, topics=("orders*",), groups=("billing",)),))
+    other = Viewer("otto", (Grant(Role.OPERATOR, topics=("*",), groups=("audit",)),))
+
+    seen = seen_place(some, "local", shown)
+
+    assert seen.sample is not None
+    (app,) = seen.sample.value
+    assert isinstance(app, StreamsApp)
+    assert "payments" not in repr(app)
+    assert [part.topic for part in app.processors[0].partitions] == ["orders"]
+    assert [found.where for found in app.processors[0].retrying] == ["orders-0 at 7"]
+    assert app.processors[0].reasons != ()
+    assert seen_place(other, "local", shown).sample == Sample((), 0.0)
+    assert seen_place(OWNER, "local", shown) == shown

@@ -88,14 +88,18 @@ ServicePlanner = Callable[["ShownCluster", Form], Awaitable[Plan]]
 class Change:
     """A planner, and the right that its change needs: a role over the topic or group that its form names.
 
-    Where it names a field for neither, the role must be over the whole cluster.
+    Where it names a field for neither, the role must be over the whole cluster. `reads` is the field of a
+    topic that the plan reads, which its viewer must see.
     """
 
-    def __init__(self, planner: Planner, role: Role, topic: str = "", group: str = "") -> None:
+    def __init__(
+        self, planner: Planner, role: Role, topic: str = "", group: str = "", reads: str = ""
+    ) -> None:
         self._planner = planner
         self._role = role
         self._topic = topic
         self._group = group
+        self._reads = reads
 
     async def __call__(self, admin: Admin, form: Form) -> Plan:
         """Return the plan of a form."""
@@ -107,6 +111,11 @@ class Change:
         group = self._group and form.get(self._group, "").strip()
         is_whole = not (self._topic or self._group)
         return Need(self._role, cluster, topic or None, group or None, is_whole=is_whole)
+
+    def need_to_read(self, cluster: str, form: Form) -> Need:
+        """Return the right to see that which the plan reads; without it, not even that it exists is shown."""
+        topic = self._reads and form.get(self._reads, "").strip()
+        return Need(cluster=cluster, topic=topic or None)
 
 
 class ServiceChange:
@@ -130,9 +139,9 @@ def service_needs(role: Role) -> Callable[[ServicePlanner], ServiceChange]:
     return lambda planner: ServiceChange(planner, role)
 
 
-def needs(role: Role, *, topic: str = "", group: str = "") -> Callable[[Planner], Change]:
+def needs(role: Role, *, topic: str = "", group: str = "", reads: str = "") -> Callable[[Planner], Change]:
     """Declare the right that a change needs, with the fields of the form that name its topic and group."""
-    return lambda planner: Change(planner, role, topic, group)
+    return lambda planner: Change(planner, role, topic, group, reads)
 
 
 def shown_offsets(form: Form, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int] | None:

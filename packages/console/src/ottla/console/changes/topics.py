@@ -120,7 +120,7 @@ async def set_topic_setting(admin: Admin, form: Form) -> Plan:
     )  # fmt: skip
 
 
-@needs(Role.OPERATOR, topic="other")
+@needs(Role.OPERATOR, topic="other", reads="topic")
 async def copy_settings(admin: Admin, form: Form) -> Plan:
     """Plan that a topic gets the settings that another one has of its own."""
     name, other = named(form, "topic", "the topic"), form.get("other", "").strip()
@@ -128,20 +128,18 @@ async def copy_settings(admin: Admin, form: Form) -> Plan:
         Field("topic", "From", name, "hidden"), Field("other", "To topic", other),
         Field("unset", "Set back what only that topic has", form.get("unset", ""), "check"),
     )  # fmt: skip
-    title, seen = f"Copy the settings of {name}", frozenset({name})
+    title = f"Copy the settings of {name}"
     source = await _own_settings(admin, name)
     if not other:
         count = "1 setting" if len(source) == 1 else f"{len(source)} settings"
-        return Plan(
-            title, "Copy", fields, unclear=f"name a topic: {name} has {count} of its own", topics=seen
-        )
+        return Plan(title, "Copy", fields, unclear=f"name a topic: {name} has {count} of its own")
     now = await _own_settings(admin, other)
     changes: dict[str, str | None] = {key: value for key, value in source.items() if now.get(key) != value}
     if form.get("unset"):
         changes |= dict.fromkeys(now.keys() - source.keys())
     changes = _shown_settings(form) or changes
     if not changes:
-        return Plan(title, "Copy", fields, unclear=f"{other} has these settings already", topics=seen)
+        return Plan(title, "Copy", fields, unclear=f"{other} has these settings already")
 
     async def perform(admin: Admin) -> str:
         await admin.configs.alter(TOPIC, other, changes)
@@ -154,7 +152,7 @@ async def copy_settings(admin: Admin, form: Form) -> Plan:
     return Plan(
         title, "Copy", fields, f"These settings of topic {other} change for all brokers.",
         ("Key", "Now", "Then"), tuple(rows), perform=perform, back=f"/topics/{other}",
-        shown_text=json.dumps(changes), topics=seen,
+        shown_text=json.dumps(changes),
     )  # fmt: skip
 
 

@@ -82,6 +82,7 @@ def parse_place(
 class Work:
     """A record that is handled, or waits for a retry."""
 
+    topic: str
     where: str
     key_hash: str
     attempt: int
@@ -210,9 +211,10 @@ def _partition(found: Document) -> PartitionLine:
 def _work(found: Document) -> Work | None:
     if not found:
         return None
-    where = f"{_text(found, 'topic')}-{_whole(found, 'partition')} at {_whole(found, 'offset')}"
+    topic = _text(found, "topic")
+    where = f"{topic}-{_whole(found, 'partition')} at {_whole(found, 'offset')}"
     age_s = (_number(found, "age_ms") or 0) / 1_000
-    return Work(where, _text(found, "key_hash"), _whole(found, "attempt") or 1, age_s)
+    return Work(topic, where, _text(found, "key_hash"), _whole(found, "attempt") or 1, age_s)
 
 
 def pipeline(document: Document, now_s: float) -> Pipeline:

@@ -126,6 +126,8 @@ class RestClient:
     async def _content(
         self, method: str, url: str, path: str, query: Mapping[str, object], body: object
     ) -> tuple[int, bytes]:
+        if not {".", ".."}.isdisjoint(path.partition("?")[0].split("/")):  # a path would lose it
+            raise ServiceFailed(f"the {self.name} at {url} cannot be asked: '.' and '..' cannot be a name")
         client = await self._client()
         import httpx2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -13,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from ottla.client.environment import now_ms
 from ottla.console.changes.audit import AuditLog
+from ottla.console.clusters.connections import ShownClusters
 from ottla.console.logins.access import Need, Role, Viewer
 from ottla.console.pages import clusters_of, respond, viewer_of
 from ottla.console.pages.changes import read_form
@@ -201,8 +203,18 @@ async def _end(
         await stored.end_silence(number, now_s, author)
 
 
+def may_silence(viewer: Viewer, cluster: str, known: Iterable[str]) -> bool:
+    """Whether a viewer may silence alerts of a cluster; a pattern needs a right over each that it names.
+
+    The pattern itself is not enough: a right over `prod-?` has the name `prod-*`, which is of more clusters.
+    """
+    named = {name for name in known if fnmatchcase(name, cluster)}
+    return all(viewer.may(_need(Role.OPERATOR, name)) for name in {cluster, *named})
+
+
 def _check_may(request: Request, cluster: str) -> None:
-    if not viewer_of(request).may(_need(Role.OPERATOR, cluster)):
+    clusters: ShownClusters = request.state.clusters
+    if not may_silence(viewer_of(request), cluster, [shown.name for shown in clusters]):
         raise HTTPException(403, f"alerts of cluster {cluster!r} may be silenced by its operators only")
 
 

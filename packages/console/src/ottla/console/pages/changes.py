@@ -115,6 +115,7 @@ async def _planned(cluster: ShownCluster, planner: Change | ServiceChange, form:
     check(cluster.viewer, planner.need(cluster.name, form))
     if isinstance(planner, ServiceChange):
         return await planner(cluster, form)
+    check(cluster.viewer, planner.need_to_read(cluster.name, form))
     plan = await planner(await cluster.admin(), form)
     if not all(cluster.may(topic=topic) for topic in plan.topics):
         raise HTTPException(403, "this is about topics that you may not see")

@@ -14,9 +14,10 @@ from starlette.responses import Response
 from ottla.admin import Admin
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
-from ottla.console.clusters.applications import Applications, Pipeline, Shown, StreamsApp
+from ottla.console.clusters.applications import Applications, Pipeline, Processor, Shown, StreamsApp
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.clusters.samples import NoSample
+from ottla.console.logins.access import Need, Viewer
 from ottla.console.pages import of_cluster, respond
 from ottla.console.pages.records import copied_fields
 from ottla.console.records.dead_letters import DeadLetter, dead_letter, likely_topics
@@ -40,7 +41,7 @@ async def streams(request: Request, cluster: ShownCluster) -> Response:
     """Show the streams apps and the pipelines of a cluster, and where their dead letters are."""
     sample = await cluster.state()
     applications: Applications = request.state.applications
-    shown = [_seen(cluster, found) for found in await applications.of(cluster.name)]
+    shown = [seen_place(cluster.viewer, cluster.name, found) for found in await applications.of(cluster.name)]
     apps = [app for found in shown for app in _parts(found) if isinstance(app, StreamsApp)]
     processors = [processor for app in apps for processor in app.processors]
     topics = {health.partition.topic for health in sample.value.partitions}
@@ -62,16 +63,42 @@ def _parts(shown: Shown) -> Iterable[StreamsApp | Pipeline]:
     return () if shown.sample is None else shown.sample.value
 
 
-def _seen(cluster: ShownCluster, shown: Shown) -> Shown:
-    """Return that of a place that the viewer may see; pipelines need the whole cluster."""
-    if shown.sample is None or cluster.may():
+def seen_place(viewer: Viewer, cluster: str, shown: Shown) -> Shown:
+    """Return that of a place that a viewer may see; pipelines need the whole cluster."""
+    if shown.sample is None or viewer.may(Need(cluster=cluster, is_whole=True)):
         return shown
     parts = [
-        replace(app, processors=tuple(found for found in app.processors if cluster.may(group=found.group)))
+        replace(
+            app,
+            processors=tuple(
+                _seen_processor(viewer, cluster, found)
+                for found in app.processors
+                if viewer.may(Need(cluster=cluster, group=found.group))
+            ),
+        )
         for app in shown.sample.value
         if isinstance(app, StreamsApp)
     ]
     return replace(shown, sample=replace(shown.sample, value=tuple(app for app in parts if app.processors)))
+
+
+def _seen_processor(viewer: Viewer, cluster: str, found: Processor) -> Processor:
+    """Return a handler without the topics that a viewer may not see; texts may name any of them."""
+
+    def is_seen(topic: str) -> bool:
+        return viewer.may(Need(cluster=cluster, topic=topic))
+
+    partitions = tuple(line for line in found.partitions if is_seen(line.topic))
+    is_whole = bool(partitions) and len(partitions) == len(found.partitions)
+    return replace(
+        found,
+        reasons=found.reasons if is_whole or not found.reasons else ("it is not healthy",),
+        last_failure=found.last_failure if is_whole else "",
+        oldest=found.oldest if found.oldest is not None and is_seen(found.oldest.topic) else None,
+        retrying=tuple(work for work in found.retrying if is_seen(work.topic)),
+        dead_letter_topic=found.dead_letter_topic if is_seen(found.dead_letter_topic) else "",
+        partitions=partitions,
+    )
 
 
 async def _groups_of_apps(cluster: ShownCluster) -> list[str]:
@@ -136,7 +163,7 @@ async def dead_letters(request: Request, cluster: ShownCluster) -> Response:
 def _row(cluster: ShownCluster, topic: str, letter: DeadLetter) -> Row:
     """Return the row of a dead letter; its data is that of two topics, and the masks of both hide it."""
     record = masked(masked(letter.record, cluster.mask(topic)), cluster.mask(letter.topic))
-    readable = replace(letter, record=record)
+    readable = dead_letter(record) or replace(letter, record=record)  # its cause is of headers, too
     may_send = not record.is_masked and not letter.truncated and letter.topic
     return Row(
         readable, shown_value(record.key, "auto"), shown_value(record.value, "auto"),

@@ -55,12 +55,13 @@ async def metrics(request: Request) -> Response:
         for name, found in collector.latest.items()
         if viewer.may(Need(cluster=name, is_whole=True))
     }
+    sees_rules = viewer.may(Need(is_whole=True))  # their names may hold those of topics
     text = await asyncio.to_thread(
         exposition,
         seen,
         [alert for alert in stored.alerts.raised if viewer.may(Need(cluster=alert.cluster, is_whole=True))],
-        [rule.name for rule in stored.alerts.rules],
-        {box.target.name: box.given_up for box in stored.outboxes},
+        [rule.name for rule in stored.alerts.rules] if sees_rules else (),
+        {box.target.name: box.given_up for box in stored.outboxes} if sees_rules else {},
         most_series=request.app.state.most_series,
     )
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
