@@ -265,3 +265,19 @@ async def test_a_window_unfolds_no_more_batches_than_it_shows(address: str, admi
 
     assert (values(list(first.records)), first.end) == ([0, 1], 2)
     assert (values(list(second.records)), second.end) == ([2, 3, 4, 5], 6)
+
+
+async def test_a_header_whose_name_is_no_text_leaves_the_page_of_its_record_whole(
+    admin: Admin, address: str
+) -> None:
+    await admin.topics.create("odd-header")
+    name = b"x-\xff".decode(errors="surrogateescape")
+    async with Producer(bootstrap_servers=address) as producer:
+        await producer.send_and_wait("odd-header", b"value", partition=0, headers=[(name, b"1")])
+
+    async with serving(ClusterSettings("local", address, ClientConfig), allows_changes=True) as console:
+        page = await console.get("/c/local/topics/odd-header/record?partition=0&offset=0")
+
+    assert page.status_code == 200
+    assert "value" in page.text
+    assert "Edit it and send it again" not in page.text

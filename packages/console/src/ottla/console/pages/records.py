@@ -193,7 +193,8 @@ def _typed(data: bytes | None) -> str | None:
 
 
 def _is_line(name: str, text: str) -> bool:
-    return settings(f"{name}={text}") == {name: text} if name and "=" not in name else False
+    is_name = bool(name) and "=" not in name and printable(name) == name
+    return is_name and settings(f"{name}={text}") == {name: text}
 
 
 async def _one(cluster: ShownCluster, partition: TopicPartition, offset: int) -> ShownRecord | None:
