@@ -13,6 +13,9 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 from argon2 import PasswordHasher
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
 
 from ottla.admin import Admin
 from ottla.client.config import ClientConfig
@@ -23,6 +26,7 @@ from ottla.console.logins.files import (
     with_token,
     without,
 )
+from ottla.console.pages.changes import read_form
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
 from ottla.console.watch.rule_files import Rule
@@ -158,6 +162,29 @@ async def test_a_login_without_its_form_or_from_another_site_is_refused(console:
 
     assert (forged.status_code, foreign.status_code) == (403, 403)
     assert "ottla_session" not in console.cookies
+
+
+async def test_headers_that_no_browser_sends_are_refused_and_raise_nothing(
+    console: httpx.AsyncClient,
+) -> None:
+    shown = {"hx-request": "true", "hx-current-url": "http://["}
+    live = await console.get("/c/local/topics", headers=shown)
+    posted = await console.post("/login", content="", headers={"origin": "http://["})
+
+    assert (live.status_code, live.headers["hx-redirect"]) == (401, "/login?next=")
+    assert posted.status_code == 403
+
+
+async def test_a_stranger_may_send_little_and_must_not_wait(console: httpx.AsyncClient) -> None:
+    long = await console.post("/login", content="user=" + "a" * 20_000, headers={"origin": ORIGIN})
+
+    async def never() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(HTTPException, match="408"):
+        await read_form(Request({"type": "http"}, never), most_s=0.01)
+    assert long.status_code == 413
 
 
 async def test_brute_force_is_refused_and_logged(

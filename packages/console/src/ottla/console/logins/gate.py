@@ -71,8 +71,7 @@ def ask_to_log_in(scope: Scope) -> Response:
     """Return the way to the login for a person, and a refusal for a program."""
     headers, base = Headers(scope=scope), scope.get("root_path", "")
     if headers.get("hx-request") == "true":
-        shown = urlsplit(headers.get("hx-current-url", ""))
-        then = urlencode({"next": shown.path + (f"?{shown.query}" if shown.query else "")})
+        then = urlencode({"next": _path_of(headers.get("hx-current-url", ""))})
         return Response(status_code=401, headers={"hx-redirect": f"{base}{LOGIN_PATH}?{then}"})
     if scope["method"] in ("GET", "HEAD") and "text/html" in headers.get("accept", ""):
         query = scope["query_string"].decode("latin-1")
@@ -80,6 +79,15 @@ def ask_to_log_in(scope: Scope) -> Response:
         return RedirectResponse(f"{base}{LOGIN_PATH}?{urlencode({'next': there})}", status_code=303)
     refusal = "log in first; a program sends a token: Authorization: Bearer TOKEN\n"
     return PlainTextResponse(refusal, 401, {"www-authenticate": "Bearer"})
+
+
+def _path_of(url: str) -> str:
+    """Return the path and the query of an address; an empty text for one that is none."""
+    try:
+        shown = urlsplit(url)
+    except ValueError:
+        return ""
+    return shown.path + (f"?{shown.query}" if shown.query else "")
 
 
 class Gate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qsl
@@ -71,6 +72,7 @@ CHANGES: Final[Mapping[str, Change | ServiceChange]] = {
     "delete-connector": delete_connector,
 }
 MOST_FORM_BYTES: Final = 4 << 20
+MOST_FORM_S: Final = 60.0
 _MOST_FIELDS: Final = 20
 
 
@@ -172,13 +174,22 @@ async def _audit(
     await audit.write(now_ms(), cluster.viewer.name, client, cluster.name, name, form, outcome)
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a posted form, of a bounded size. Raises HTTPException."""
+async def read_form(
+    request: Request, most_bytes: int = MOST_FORM_BYTES, most_s: float = MOST_FORM_S
+) -> dict[str, str]:
+    """Return the fields of a posted form, of a bounded size, that comes in a bounded time.
+
+    Raises HTTPException.
+    """
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_FORM_BYTES:
-            raise HTTPException(413, f"a form has at most {MOST_FORM_BYTES} bytes")
+    try:
+        async with asyncio.timeout(most_s):
+            async for part in request.stream():
+                body += part
+                if len(body) > most_bytes:
+                    raise HTTPException(413, f"a form has at most {most_bytes} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"the form was not there within {most_s:g} s") from None
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:

@@ -19,6 +19,8 @@ from ottla.console.web.csrf import FormTokens
 
 _log = logging.getLogger(__name__)
 
+_MOST_BYTES: Final = 16 << 10
+"""The form of a stranger: thousands of them must fit into memory."""
 OIDC_COOKIE: Final = "ottla_login"
 _FAILED: Final = "The login through the provider failed; the log of the console says why."
 
@@ -102,7 +104,7 @@ def _openid(request: Request) -> OpenId:
 
 
 async def _form_of(request: Request) -> dict[str, str]:
-    form = await read_form(request)
+    form = await read_form(request, _MOST_BYTES)
     tokens: FormTokens = request.app.state.form_tokens
     if not tokens.is_valid(request, form.get("token", "")):
         _log.warning("a form is refused", extra={"client": address_of(request), "path": request.url.path})
