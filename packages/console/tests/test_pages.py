@@ -85,12 +85,20 @@ async def test_a_group_of_any_name_shows_its_lag_without_running_what_its_name_h
     assert "orders-0" in text
 
 
-@pytest.mark.parametrize("path", ["/c/other/", "/c/local/topics/none", "/c/local/group", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/c/other/", "/c/local/topics/none", "/c/local/group", "/c/local/group?name=none", "/nothing"]
+)
 async def test_what_is_not_there_has_a_page_that_says_so(console: httpx.AsyncClient, path: str) -> None:
     answer = await console.get(path)
 
     assert answer.status_code == 404
     assert "<h1>Not Found</h1>" in answer.text
+
+
+async def test_an_export_that_makes_no_sense_is_refused_as_such(console: httpx.AsyncClient) -> None:
+    answer = await console.get("/c/local/topics/orders/records/export?from=nowhere")
+
+    assert (answer.status_code, "nowhere" in answer.text) == (400, True)
 
 
 async def test_htmx_gets_the_content_alone_and_nothing_while_it_has_not_changed(

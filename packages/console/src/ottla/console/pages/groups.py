@@ -22,7 +22,7 @@ from ottla.console.clusters.group_rows import (
     partition_ranges,
     total_lag,
 )
-from ottla.console.clusters.samples import NoSample
+from ottla.console.clusters.samples import NoSample, Sample
 from ottla.console.pages import of_cluster, respond
 from ottla.console.pages.watched import lag_points, watched_of
 from ottla.console.records.reading import read_window
@@ -106,7 +106,7 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
     if not name:
         raise HTTPException(404, "the address names no group")
     is_old = request.query_params.get("type") == ZOOKEEPER
-    sample = await (cluster.zookeeper_progress(name) if is_old else cluster.progress(name))
+    sample = await (cluster.zookeeper_progress(name) if is_old else _progress(cluster, name))
     progress, last = sample.value, watched_of(request, cluster)
     lag, now_s = total_lag(progress), now_ms() // 1_000
     points = [] if is_old else await lag_points(request, cluster, name)
@@ -132,6 +132,16 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         owned=_owned(progress),
         ranges=partition_ranges,
     )
+
+
+async def _progress(cluster: ShownCluster, name: str) -> Sample[GroupProgress]:
+    """Return the progress of a group. Raises HTTPException for one that no broker lists."""
+    try:
+        return await cluster.progress(name)
+    except NoSample:
+        if name in {listing.name for listing in (await cluster.groups()).value}:
+            raise
+        raise HTTPException(404, f"there is no group {name!r} in cluster {cluster.name}") from None
 
 
 async def _waits(cluster: ShownCluster, progress: GroupProgress) -> dict[TopicPartition, float]:

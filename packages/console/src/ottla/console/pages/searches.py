@@ -213,7 +213,9 @@ async def export(request: Request, cluster: ShownCluster) -> Response:
         job = await job_of(cluster, topic, wanted, "export", most=most, file_format=file_format)
     except NoSuchTopic:
         raise HTTPException(404, f"there is no topic {topic!r} in cluster {cluster.name}") from None
-    except (Unclear, ClientError, KafkaError) as error:
+    except Unclear as error:
+        raise HTTPException(400, str(error)) from None
+    except (ClientError, KafkaError) as error:
         raise HTTPException(503, " ".join(str(error).split())) from None
     headers = {
         "content-disposition": f'attachment; filename="{topic}.{file_format}"',
