@@ -6,6 +6,8 @@ import asyncio
 import base64
 import io
 import json
+import subprocess
+import sys
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -230,6 +232,32 @@ async def test_a_process_that_ends_again_and_again_is_not_started_for_ever() -> 
         shown = await process.decode([Encoded(itself, b"")] * 5)
 
     assert "open it alone" in str(shown[4])
+
+
+LARGE = """
+import asyncio
+from ottla.console.registry.processes import DecodingProcess, Encoded, SchemaText
+
+async def main():
+    ballast = b"x" * (260 << 20)
+    async with DecodingProcess() as process:
+        first = await process.decode([Encoded(SchemaText("1", "AVRO", '"string"'), b"\\x02a")])
+        running = process._process
+        print(*first, *await process.decode([Encoded(SchemaText("1", "AVRO", '"string"'), b"\\x02b")]))
+        print(running is not None and process._process is running, len(ballast) > 0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_console_that_is_large_itself_decodes_in_one_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert done.stdout.splitlines() == [
+        "Decoded(text='\"a\"', note='') Decoded(text='\"b\"', note='')", "True True"
+    ], done.stderr  # fmt: skip
 
 
 async def test_text_and_size_are_bounded_and_the_process_has_no_secrets(

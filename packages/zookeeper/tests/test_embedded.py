@@ -235,9 +235,9 @@ class Disk:
     full = 0
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        if self.full:
+        if full := self.full:  # read once: the test ends it while the disk's thread is here
             os.write(descriptor, data[: len(data) // 2])
-            raise OSError(self.full, os.strerror(self.full))
+            raise OSError(full, os.strerror(full))
         return os.write(descriptor, data)
 
 
