@@ -132,7 +132,7 @@ def test_a_trend_says_how_fast_a_lag_grows_or_when_it_is_caught_up() -> None:
     assert trend(line(1, 2), NOW_S) is None
     assert trend(line(*range(100)), NOW_S + 7_200) is None
     assert Trend(10.0).text == "grows by 10 records/s"
-    assert (Trend(-0.25).text, Trend(0.0).text) == ("shrinks by 0.2 records/s", "steady")
+    assert (Trend(-0.25).text, Trend(0.0).text) == ("shrinks by 0.25 records/s", "steady")
 
 
 def look(group: str = "billing") -> Look:
@@ -207,6 +207,27 @@ def test_rates_are_of_what_both_looks_know() -> None:
     assert 'ottla_console_group_committed_records_per_second{cluster="local",group="billing"} 0.5' in text
     again = watched(look(), NOW_S + 60, None, found)  # the topic was made again, the group was reset
     assert (again.written_per_s, again.committed_per_s) == ({}, {})
+
+
+def test_a_group_that_commits_for_the_first_time_is_not_said_to_hang() -> None:
+    def committed(*offsets: int | None) -> Look:
+        partitions = tuple(
+            PartitionProgress(TopicPartition("orders", index), offset, 30)
+            for index, offset in enumerate(offsets)
+        )
+        return replace(
+            look(), progress={"billing": replace(look().progress["billing"], partitions=partitions)}
+        )
+
+    def rate(earlier: Look, later: Look) -> float | None:
+        before = watched(earlier, NOW_S, None, None)
+        return watched(later, NOW_S + 30, before.look, before).committed_per_s.get("billing")
+
+    assert rate(committed(None, None), committed(60, None)) is None
+    assert rate(committed(60, None), committed(60, 30)) is None
+    assert rate(committed(60, None), committed(90, 30)) == 1.0
+    assert rate(committed(60, None), committed(60, None)) == 0.0
+    assert rate(committed(None, None), committed(None, None)) == 0.0
 
 
 def test_the_page_leaves_out_partitions_before_groups_and_counts_what_is_left_out() -> None:
@@ -444,7 +465,10 @@ def lagging(lags: Sequence[int], *, members: int, owned: bool = True) -> GroupPr
         (lagging([0], members=0), None, None, "good", "no member reads"),
         (lagging([9], members=0), Trend(1.0), 0.0, "bad", "No member reads"),
         (lagging([9, 9], members=1, owned=False), None, 3.0, "bad", "2 of its partitions with a lag have no"),
-        (lagging([9, 9], members=2), Trend(1.0), 0.0, "bad", "2 members commit nothing"),
+        (lagging([9, 9], members=2), Trend(1.0), 0.0, "bad", "Its 2 members commit nothing: they hang"),
+        (lagging([9, 9], members=1), Trend(1.0), 0.0, "bad", "Its one member commits nothing: it hangs"),
+        (lagging([9, 9], members=1), Trend(2.0), 9.9, "bad", "Its one member reads at 9.9 records/s, slower"),
+        (lagging([9, 9], members=1), Trend(-2.0, 9.0), None, "warn", "Its one member reads, and catches up."),
         (
             lagging([9, 9], members=2),
             Trend(2.0),

@@ -69,7 +69,7 @@ const draw = async (place) => {
   const answer = await fetch(place.dataset.points);
   if (!answer.ok) return;
   const points = await answer.json();
-  const data = [points.at_s, points.mean, points.high, points.low];
+  const data = [points.at_s, points.high, points.low, points.mean];
   if (place.chart) { place.chart.setData(data); return; }
   if (points.at_s.length < 2) return;
   // uPlot's own labels are those of a twelve-hour clock.
@@ -80,12 +80,13 @@ const draw = async (place) => {
   place.chart = new uPlot({
     width: place.clientWidth, height: 220, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
     scales: { y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
-    axes: [{ ...axis, values: times }, { ...axis, size: 80 }],
+    axes: [{ ...axis, values: times, space: 80 }, { ...axis, size: 80 }],
     series: [
-      { label: "Time (UTC)", value: `${day} {HH}:{mm}` }, { label: place.dataset.label, stroke: ink("--accent"), width: 2 },
+      { label: "Time (UTC)", value: `${day} {HH}:{mm}` },
       { label: "highest", stroke: "transparent" }, { label: "lowest", stroke: "transparent" },
+      { label: place.dataset.label, stroke: ink("--accent"), width: 2 }, // last, over the band
     ],
-    bands: [{ series: [2, 3], fill: ink("--soft") }],
+    bands: [{ series: [1, 2], fill: ink("--soft") }],
   }, data, place);
 };
 

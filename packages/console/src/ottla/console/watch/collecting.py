@@ -133,11 +133,15 @@ def _grown_commits(look: Look, before: Look) -> dict[str, int]:
     grown: dict[str, int] = {}
     for group in look.progress.keys() & before.progress.keys():
         then = {found.partition: found.offset for found in before.progress[group].partitions}
-        grown[group] = sum(
-            found.offset - earlier
-            for found in look.progress[group].partitions
-            if found.offset is not None and (earlier := then.get(found.partition)) is not None
-        )
+        now = {found.partition: found.offset for found in look.progress[group].partitions}
+        committed = {partition: offset for partition, offset in now.items() if offset is not None}
+        known = {
+            partition: earlier for partition in committed if (earlier := then.get(partition)) is not None
+        }
+        count = sum(committed[partition] - earlier for partition, earlier in known.items())
+        # A first commit has nothing that it grew from; it is not the silence of a group that hangs.
+        if count or len(known) == len(committed):
+            grown[group] = count
     return grown
 
 

@@ -34,7 +34,7 @@ class Trend:
 
 
 def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1g}"
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"
 
 
 def rates(points: Sequence[Point]) -> list[Point]:
@@ -108,19 +108,21 @@ def diagnosis(progress: GroupProgress, found: Trend | None, committed_per_s: flo
         return Diagnosis("good", f"It has read everything{'.' if members else '; no member reads.'}")
     if not members:
         return Diagnosis("bad", "No member reads: start its application, or see why it has ended.")
-    where, count = _largest(behind, lag), len(members)
+    where, is_one = _largest(behind, lag), len(members) == 1
+    who = "Its one member" if is_one else f"Its {len(members)} members"
     unowned = sum(not owned.owners for owned in progress.partitions if owned.partition in behind)
     if unowned:
         return Diagnosis("bad", f"{unowned} of its partitions with a lag have no member.{where}")
     if committed_per_s == 0:
-        text = "commit nothing: they hang, or fail at one record."
-        return Diagnosis("bad", f"Its {count} members {text}{where}")
+        text = "commits nothing: it hangs, or fails" if is_one else "commit nothing: they hang, or fail"
+        return Diagnosis("bad", f"{who} {text} at one record.{where}")
+    reads, catches = ("reads", "catches") if is_one else ("read", "catch")
     rate = "" if committed_per_s is None else f" at {_rate(committed_per_s)} records/s"
     if found is not None and found.per_s > 0:
-        return Diagnosis("bad", f"Its {count} members read{rate}, slower than records are written.{where}")
+        return Diagnosis("bad", f"{who} {reads}{rate}, slower than records are written.{where}")
     if found is not None and found.per_s < 0:
-        return Diagnosis("warn", f"Its {count} members read{rate}, and catch up.{where}")
-    return Diagnosis("warn", f"Its {count} members read{rate}.{where}")
+        return Diagnosis("warn", f"{who} {reads}{rate}, and {catches} up.{where}")
+    return Diagnosis("warn", f"{who} {reads}{rate}.{where}")
 
 
 def _largest(behind: Mapping[TopicPartition, int], lag: int) -> str:
