@@ -256,4 +256,14 @@ async def certificate_end_s(broker: Broker) -> float | None:
     except ValueError:
         return None
     finally:
+        await _hang_up(writer)
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    # Orderly: a broker that has not got the end of the handshake logs one that failed.
+    writer.close()
+    try:
+        async with asyncio.timeout(_HANDSHAKE_S):
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
         writer.transport.abort()
