@@ -166,8 +166,9 @@ async def test_calls_wait_for_a_partition_that_the_topic_gets_within_max_block_m
 async def test_calls_that_wait_for_partitions_share_the_requests_for_metadata() -> None:
     async with ScriptedBroker() as broker, asyncio.timeout(60):
         ChangingTopic(broker, partitions=1)
-        client = ClientConfig(retry_backoff_ms=100, retry_backoff_max_ms=100)
-        async with Producer(broker.bootstrap_servers, client=client, max_block_ms=300) as producer:
+        # The block ends far from each request: one that is under way then is another error.
+        client = ClientConfig(retry_backoff_ms=2_000, retry_backoff_max_ms=2_000)
+        async with Producer(broker.bootstrap_servers, client=client, max_block_ms=3_000) as producer:
             await producer.send_and_wait("t", b"x")
             calls = [producer.send("t", b"x", partition=number) for number in range(1, 200)]
             failed = await asyncio.gather(*calls, return_exceptions=True)
