@@ -1,4 +1,4 @@
-"""What the tests of pages run: clusters of each kind, a console beside them, and a browser."""
+"""Programs behind the tests of pages: clusters of each kind, a console beside them, and a browser."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def filled(admin: Admin, kafka: KraftKafka, topic: str) -> None:
 
 @contextmanager
 def polling(consumer: Consumer | ShareConsumer, topic: str) -> Iterator[None]:
-    """Let a consumer read in a thread while the block runs."""
+    """Read with a consumer in a thread while the block runs."""
     is_over = threading.Event()
 
     def read() -> None:

@@ -206,7 +206,7 @@ def _cut_note(found: Decoded, most: int) -> str:
 
 
 def _largest_bytes() -> int:
-    # What getrusage says on Linux begins with the size of the process that started this one.
+    # On Linux the size by getrusage begins with that of the process that started this one.
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         return next((int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:")), 0)
     try:

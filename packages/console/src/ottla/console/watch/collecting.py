@@ -106,7 +106,7 @@ def watched(look: Look, at_s: int, earlier: Look | None, before: Watched | None)
 
 
 def _rates(grown: dict[N, int], passed_s: int) -> dict[N, float]:
-    # What shrinks was made again, or reset: it has no rate this time.
+    # A count that shrinks was made again, or reset: it has no rate this time.
     return {name: count / passed_s for name, count in grown.items() if count >= 0}
 
 
