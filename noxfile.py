@@ -43,6 +43,7 @@ PACKAGES = (
     "consumer",
     "streams",
     "pipeline",
+    "registry",
     "console",
 )
 COMPILED = ("protocol", "broker", "producer", "consumer", "streams")

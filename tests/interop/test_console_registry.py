@@ -20,10 +20,10 @@ from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
 from ottla.console.clusters.services import Service
-from ottla.console.registry.framing import framed
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
 from ottla.producer import Producer
+from ottla.registry.framing import framed
 from peers.apicurio import apicurio_registry
 from peers.proto_classes import message_class
 

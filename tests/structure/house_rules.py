@@ -20,8 +20,8 @@ FIRST_COMMIT: Final = "32d7b623"
 """Subjects of later commits are checked; earlier ones are published, and stay."""
 MAX_SUBJECT: Final = 72
 CLEAN_PACKAGES: Final = (
-    "admin", "broker", "client", "console", "consumer", "pipeline", "producer", "protocol", "streams",
-    "tools", "zookeeper",
+    "admin", "broker", "client", "console", "consumer", "pipeline", "producer", "protocol", "registry",
+    "streams", "tools", "zookeeper",
 )  # fmt: skip
 """Packages whose docstrings are checked. Add one when `nox -s numbers` finds no docstring of it."""
 

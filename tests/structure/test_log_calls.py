@@ -11,7 +11,7 @@ from typing import Final, TypeGuard
 
 from structure.sources import Source, package_sources
 
-STRUCTURED: Final = ("ottla/broker/", "ottla/console/")
+STRUCTURED: Final = ("ottla/broker/", "ottla/console/", "ottla/registry/")
 """The packages with a formatter that shows facts. Libraries log into handlers of applications."""
 BEFORE_THE_EVENT: Final = {
     "debug": 0, "info": 0, "warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1, "warn": 1,

@@ -20,15 +20,16 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.console.clusters.rest import RestClient
 from ottla.console.clusters.services import Service
 from ottla.console.records.masking import NO_MASK, Mask
 from ottla.console.records.reading import ShownRecord
 from ottla.console.registry.decoding import Decoded, Undecodable, _file_set, decode, decoder, json_text
-from ottla.console.registry.framing import Framed, NotFramed, framed, message_place
-from ottla.console.registry.processes import DecodingProcess, Encoded, SchemaText
+from ottla.console.registry.processes import DecodingProcess, Encoded
 from ottla.console.registry.records import shown_records
 from ottla.console.registry.values import Registry
+from ottla.registry.framing import Framed, NotFramed, framed, message_place
+from ottla.registry.rest import RestClient
+from ottla.registry.schemas import SchemaText
 from peers.json_service import Answer, JsonService, SmallRegistry, json_service
 
 GUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -238,7 +239,8 @@ async def test_a_process_that_ends_again_and_again_is_not_started_for_ever() -> 
 
 LARGE = """
 import asyncio
-from ottla.console.registry.processes import DecodingProcess, Encoded, SchemaText
+from ottla.console.registry.processes import DecodingProcess, Encoded
+from ottla.registry.schemas import SchemaText
 
 async def main():
     ballast = b"x" * (260 << 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ssl
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from ottla.client.config_definition import SettingError
 from ottla.client.profiles import Profile, SecretSource, profile_settings, read_profile
 from ottla.console.cli import clusters
-from ottla.console.clusters.rest import RestClient, ServiceFailed, ServiceRefused
 from ottla.console.clusters.services import (
     Service,
     ServiceLogin,
@@ -20,8 +20,9 @@ from ottla.console.clusters.services import (
     registry_of,
     urls_of,
 )
-from ottla.console.registry.client import RegistryClient
 from ottla.console.settings import ConsoleRefused, clusters_of_profiles
+from ottla.registry.client import RegistryClient
+from ottla.registry.rest import RestClient, ServiceFailed, ServiceRefused
 from peers.certificates import Authority, missing_openssl
 from peers.json_service import Answer, Asked, json_service
 
@@ -224,3 +225,10 @@ def test_a_profile_without_services_has_none(tmp_path: Path) -> None:
     bare = Profile("bare", tmp_path / "p.toml", {"sasl_password": SecretSource("env", "NOT_SET")})
 
     assert (registry_of(bare), connects_of(bare)) == (None, ())
+
+
+def test_modules_that_moved_to_the_registry_package_are_found_by_their_old_names() -> None:
+    with pytest.warns(DeprecationWarning, match=r"is now ottla\.registry\.rest"):
+        old = import_module("ottla.console.clusters.rest")
+
+    assert old.RestClient is RestClient

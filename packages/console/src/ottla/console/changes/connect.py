@@ -10,11 +10,11 @@ import msgspec
 
 from ottla.console.changes.plans import Field, Form, Plan, service_needs
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.clusters.rest import ServiceFailed
 from ottla.console.connect.client import ConnectClient, Connector
 from ottla.console.connect.masking import HIDDEN, secrets_of, shown_settings, without_secrets
 from ottla.console.logins.access import Role
 from ottla.console.web.fields import Unclear, named, whole
+from ottla.registry.rest import ServiceFailed
 
 PARTS: Final = ("the connector", "the connector and all its tasks", "that which failed of both")
 _CLASS: Final = "connector.class"

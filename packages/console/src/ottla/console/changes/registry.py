@@ -7,11 +7,11 @@ from typing import Final
 
 from ottla.console.changes.plans import Field, Form, Plan, service_needs
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.clusters.rest import ServiceRefused
 from ottla.console.logins.access import Role
-from ottla.console.registry.client import KINDS, LEVELS, Reference, RegistryClient, schema_body
 from ottla.console.registry.differences import differences, schema_text
 from ottla.console.web.fields import Unclear, is_whole, named
+from ottla.registry.client import KINDS, LEVELS, Reference, RegistryClient, schema_body
+from ottla.registry.rest import ServiceRefused
 
 _MOST_REASONS: Final = 20
 

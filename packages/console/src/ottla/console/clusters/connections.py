@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ottla.admin import Admin, ClusterState, GroupListing
 from ottla.admin.groups import GroupProgress, read_progress
-from ottla.console.clusters.rest import RestClient
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
 from ottla.console.connect.client import ConnectClient
 from ottla.console.logins.access import OWNER, Need, Role, Viewer, seen_progress, seen_state
@@ -19,6 +18,7 @@ from ottla.console.records.masking import Mask, MaskRule, mask_of
 from ottla.console.registry.processes import DecodingProcess
 from ottla.console.registry.values import Registry
 from ottla.console.settings import REQUEST_TIMEOUT_MS, ClusterSettings
+from ottla.registry.rest import RestClient
 from ottla.zookeeper.errors import ZooKeeperError
 
 if TYPE_CHECKING:

@@ -6,64 +6,28 @@ The addresses are read when the console starts; secrets are, when a service is f
 from __future__ import annotations
 
 import re
-import ssl
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from ottla.client.config_definition import SettingError
 from ottla.client.profiles import Profile, is_of_service
+from ottla.registry.rest import Service, ServiceLogin, checked_url, urls_of
 
 REGISTRY: Final = "schema_registry"
 CONNECT: Final = "connect"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceLogin:
-    """How to log in at a service: by a user's password, a token, a certificate, or not at all."""
-
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-    cafile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    key_password: str | None = field(default=None, repr=False)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The header that carries a token. Raises SettingError for one that no header can carry."""
-        if self.token is None:
-            return {}
-        if not (self.token.isascii() and self.token.isprintable()):
-            raise SettingError("the token of a service has letters that a header cannot carry")
-        return {"authorization": f"Bearer {self.token}"}
-
-    @property
-    def basic(self) -> tuple[str, str] | None:
-        """The user and the password, if there is a user."""
-        return None if self.username is None else (self.username, self.password or "")
-
-    def tls_context(self) -> ssl.SSLContext:
-        """Return the context of connections with TLS. Raises SettingError."""
-        try:
-            context = ssl.create_default_context(cafile=self.cafile)
-            if self.certfile is not None:
-                context.load_cert_chain(self.certfile, self.keyfile, self.key_password)
-        except OSError as error:  # ssl.SSLError is one
-            raise SettingError(f"the certificates of a service cannot be read: {error}") from None
-        return context
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """One service: its name, the addresses of its instances, and how to log in there."""
-
-    name: str
-    urls: tuple[str, ...]
-    login: Callable[[], ServiceLogin] = ServiceLogin
+__all__ = [
+    "CONNECT",
+    "REGISTRY",
+    "Service",
+    "ServiceLogin",
+    "check_services",
+    "connects_of",
+    "direct_services",
+    "named_urls",
+    "registry_of",
+    "urls_of",
+]
 
 
 def registry_of(profile: Profile) -> Service | None:
@@ -103,14 +67,6 @@ def check_services(profile: Profile) -> None:
             raise SettingError(f"profile {profile.name!r} has {own[0]}, and no {prefix}_url")
 
 
-def urls_of(text: str) -> tuple[str, ...]:
-    """Return the addresses of a list divided by commas. Raises SettingError."""
-    found = tuple(_checked(part) for part in re.split(r"[,\s]+", text.strip()) if part)
-    if not found:
-        raise SettingError("an address of a service is empty: write http://HOST:PORT or https://HOST:PORT")
-    return found
-
-
 def named_urls(text: str) -> dict[str, tuple[str, ...]]:
     """Return the addresses of each cluster of `NAME=URL` or of URLs alone, divided by commas.
 
@@ -121,22 +77,8 @@ def named_urls(text: str) -> dict[str, tuple[str, ...]]:
         name, equals, url = part.partition("=")
         if not (equals and _NAME.fullmatch(name)):
             name, url = CONNECT, part
-        found[name] = (*found.get(name, ()), _checked(url))
+        found[name] = (*found.get(name, ()), checked_url(url))
     return found
-
-
-def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good or parts.query or parts.fragment:
-        raise SettingError(f"{url!r} is no address of a service, such as http://127.0.0.1:8081")
-    if parts.username is not None or parts.password is not None:
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        raise SettingError(f"the address {shown} has a login in it: use ..._username and ..._password")
-    return url.rstrip("/")
 
 
 def _login(profile: Profile, prefixes: Iterable[str]) -> ServiceLogin:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ottla.console.clusters.rest import RestClient, ServiceRefused
+from ottla.registry.rest import RestClient, ServiceRefused
 
 PASSWORD: Final = "PASSWORD"
 

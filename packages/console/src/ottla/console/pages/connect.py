@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from ottla.console.changes.connect import passwords_of
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.clusters.rest import ServiceRefused
 from ottla.console.clusters.samples import Sample
 from ottla.console.connect.client import ConnectClient, Connector, Task, WorkerInfo
 from ottla.console.connect.masking import secrets_of, shown_settings, without_secrets
 from ottla.console.pages import of_cluster, respond, service_sample
 from ottla.console.web.tables import page_of, table_view
+from ottla.registry.rest import ServiceRefused
 
 ROWS: Final = 100
 MOST_TRACE: Final = 20_000

@@ -13,14 +13,14 @@ from starlette.responses import Response
 
 from ottla.console.changes.registry import checked_schema
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.clusters.rest import ServiceFailed, ServiceRefused
 from ottla.console.pages import of_cluster, respond, service_sample
 from ottla.console.pages.changes import read_form
-from ottla.console.registry.client import KINDS, RegisteredSchema, RegistryClient
 from ottla.console.registry.differences import differences, schema_text
 from ottla.console.registry.values import Registry
 from ottla.console.web.fields import Unclear
 from ottla.console.web.tables import page_of, table_view
+from ottla.registry.client import KINDS, RegisteredSchema, RegistryClient
+from ottla.registry.rest import ServiceFailed, ServiceRefused
 
 ROWS: Final = 50
 LATEST_S: Final = 30.0

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ottla.console.records.values import set_out
-from ottla.console.registry.framing import NotFramed
+from ottla.registry.framing import NotFramed
 
 MOST_DEPTH: Final = 100
 MOST_DIGITS: Final = 10_000

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Final, Self
 import msgpack
 
 from ottla.console.registry.decoding import Decode, Decoded, Undecodable, decode, decoder
+from ottla.registry.schemas import SchemaText
 
 VALUE_S: Final = 2.0
 SCHEMA_S: Final = 10.0
@@ -38,16 +39,6 @@ MOST_ENDS: Final = 3
 _RETIRES_AT_BYTES: Final = 200 << 20
 _LENGTH: Final = struct.Struct(">I")
 _KEPT_VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "TMPDIR", "SYSTEMROOT")
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaText:
-    """A schema with those that it imports, each behind those that it imports itself; `key` names it here."""
-
-    key: str
-    kind: str
-    text: str
-    references: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

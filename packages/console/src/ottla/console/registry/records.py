@@ -10,9 +10,9 @@ from typing import Final, Literal
 from ottla.console.records.masking import Mask, masked
 from ottla.console.records.reading import ShownRecord
 from ottla.console.records.values import ALL_BYTES, Form, ShownValue, shown_value
-from ottla.console.registry.framing import Framed, framed
 from ottla.console.registry.values import Registry, RegistryValue
 from ottla.console.web.formats import printable
+from ottla.registry.framing import Framed, framed
 
 ShownRow = tuple[ShownRecord, ShownValue, ShownValue]
 """A record as its viewer may read it, its key and its value."""

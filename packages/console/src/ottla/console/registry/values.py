@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.errors import ClientError
-from ottla.console.clusters.rest import RestClient
-from ottla.console.registry.client import RegistryClient
 from ottla.console.registry.decoding import Undecodable
-from ottla.console.registry.framing import Framed, NotFramed
-from ottla.console.registry.processes import DecodingProcess, Encoded, SchemaText
-from ottla.console.registry.schemas import Schemas
+from ottla.console.registry.processes import DecodingProcess, Encoded
+from ottla.registry.client import RegistryClient
+from ottla.registry.framing import Framed, NotFramed
+from ottla.registry.rest import RestClient
+from ottla.registry.schemas import Schemas, SchemaText
 
 SCHEMAS_S: Final = 6.0
 """How long a page of records waits for schemas that are not known yet."""

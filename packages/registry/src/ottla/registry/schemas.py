@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.errors import ClientError
-from ottla.console.clusters.rest import ServiceRefused
-from ottla.console.registry.client import MOST_LETTERS, Reference, RegisteredSchema, RegistryClient
-from ottla.console.registry.processes import SchemaText
+from ottla.registry.client import MOST_LETTERS, Reference, RegisteredSchema, RegistryClient
+from ottla.registry.rest import ServiceRefused
 
 MOST_KEPT: Final = 500
 MOST_KEPT_LETTERS: Final = 16 << 20
@@ -19,6 +19,16 @@ REFUSED_S: Final = 30.0
 """How long a registry is believed that it has no such schema."""
 SILENT_S: Final = 5.0
 """How long a registry that gave no answer is not asked for the same schema again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaText:
+    """A schema with those that it imports, each behind those that it imports itself; `key` names it here."""
+
+    key: str
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
 
 
 class NoSchema(ClientError):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ottla.console.clusters.rest import RestClient, ServiceFailed, ServiceRefused
+from ottla.registry.rest import RestClient, ServiceFailed, ServiceRefused
 
 LEVELS: Final = (
     "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE",

@@ -8,14 +8,18 @@ addresses of the profile alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+import ssl
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
+from ottla.client.config_definition import SettingError
 from ottla.client.errors import ClientError
-from ottla.console.clusters.services import Service, ServiceLogin
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,12 +36,89 @@ _MOST_REASON: Final = 600
 _BODY_IS: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceLogin:
+    """How to log in at a service: by a user's password, a token, a certificate, or not at all."""
+
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header that carries a token. Raises SettingError for one that no header can carry."""
+        if self.token is None:
+            return {}
+        if not (self.token.isascii() and self.token.isprintable()):
+            raise SettingError("the token of a service has letters that a header cannot carry")
+        return {"authorization": f"Bearer {self.token}"}
+
+    @property
+    def basic(self) -> tuple[str, str] | None:
+        """The user and the password, if there is a user."""
+        return None if self.username is None else (self.username, self.password or "")
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context of connections with TLS. Raises SettingError."""
+        try:
+            context = ssl.create_default_context(cafile=self.cafile)
+            if self.certfile is not None:
+                context.load_cert_chain(self.certfile, self.keyfile, self.key_password)
+        except OSError as error:  # ssl.SSLError is one
+            raise SettingError(f"the certificates of a service cannot be read: {error}") from None
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service: its name, the addresses of its instances, and how to log in there."""
+
+    name: str
+    urls: tuple[str, ...]
+    login: Callable[[], ServiceLogin] = ServiceLogin
+
+
+def urls_of(text: str) -> tuple[str, ...]:
+    """Return the addresses of a list divided by commas. Raises SettingError."""
+    found = tuple(checked_url(part) for part in re.split(r"[,\s]+", text.strip()) if part)
+    if not found:
+        raise SettingError("an address of a service is empty: write http://HOST:PORT or https://HOST:PORT")
+    return found
+
+
+def checked_url(url: str) -> str:
+    """Return the address of a service without a slash at its end. Raises SettingError."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.query or parts.fragment:
+        raise SettingError(f"{url!r} is no address of a service, such as http://127.0.0.1:8081")
+    if parts.username is not None or parts.password is not None:
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        raise SettingError(f"the address {shown} has a login in it: use ..._username and ..._password")
+    return url.rstrip("/")
+
+
 class ServiceFailed(ClientError):
     """A service gave no usable answer; the message says which one, and why."""
 
 
 class ServiceUnreached(ServiceFailed):
     """An instance of a service took no connection: nothing was asked of it."""
+
+    retriable = True
+
+
+class ServiceSilent(ServiceFailed):
+    """An instance of a service took a question and gave no answer: it may have done what it was asked."""
+
+    retriable = True
 
 
 class ServiceRefused(ServiceFailed):
@@ -49,6 +130,12 @@ class ServiceRefused(ServiceFailed):
         self.message = message
         shown = "" if code is None or code == status else f", {code}"
         super().__init__(f"the {name} at {url} refuses ({status}{shown}): {message or 'no reason given'}")
+
+
+class ServiceUnavailable(ServiceRefused):
+    """A service cannot answer now: its status is 429 or above 499."""
+
+    retriable = True
 
 
 class _Refusal(msgspec.Struct):
@@ -116,7 +203,7 @@ class RestClient:
             async with asyncio.timeout(self._answer_s), self._turns:
                 status, content = await self._content(method, url, path, query, body)
         except TimeoutError:
-            raise ServiceFailed(
+            raise ServiceSilent(
                 f"the {self.name} at {url} gave no answer within {self._answer_s:g} s"
             ) from None
         if status >= 400:
@@ -149,7 +236,7 @@ class RestClient:
             raise ServiceUnreached(f"the {self.name} at {url} cannot be reached: {reason}") from None
         except httpx2.HTTPError as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise ServiceFailed(f"the {self.name} at {url} gave no answer: {reason[:_MOST_REASON]}") from None
+            raise ServiceSilent(f"the {self.name} at {url} gave no answer: {reason[:_MOST_REASON]}") from None
         except httpx2.InvalidURL as error:
             raise ServiceFailed(f"the {self.name} at {url} cannot be asked: {error}") from None
 
@@ -176,7 +263,8 @@ class RestClient:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             found = _Refusal()
         message = " ".join((found.message or "").split())[:_MOST_REASON]
-        return ServiceRefused(self.name, url, status, found.error_code, message)
+        refusal = ServiceUnavailable if status == 429 or status >= 500 else ServiceRefused
+        return refusal(self.name, url, status, found.error_code, message)
 
     def _decoded(self, url: str, content: bytes, as_: type[T]) -> T:
         if as_ is type(None):
@@ -207,7 +295,7 @@ def _client(login: ServiceLogin) -> httpx2.AsyncClient:
 
     return httpx2.AsyncClient(
         auth=login.basic, verify=login.tls_context(), trust_env=False, follow_redirects=False, timeout=None,
-        headers={"accept": _BODY_IS, "accept-encoding": "identity", "user-agent": "ottla-console"}
+        headers={"accept": _BODY_IS, "accept-encoding": "identity", "user-agent": "ottla"}
         | login.headers,
         limits=httpx2.Limits(max_connections=MOST_CONNECTIONS, keepalive_expiry=30),
     )  # fmt: skip
