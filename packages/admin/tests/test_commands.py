@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import ottla.admin as admin_client
 from ottla.admin.commands.cluster import cluster
 from ottla.admin.commands.group import group as group_command
 from ottla.client.cli import main
@@ -84,6 +85,45 @@ def test_help_lists_commands_without_importing_them() -> None:
     assert "Create, list, describe, change and delete topics" in done.stdout
     assert "'asyncio'" not in done.stderr
     assert "ottla.client.commands" not in done.stderr
+
+
+def modules_imported_by(*arguments: str) -> set[str]:
+    """Run a command in a process of its own; return the modules that the process imported for it."""
+    program = (
+        "import sys\nbefore = {*sys.modules}\nfrom ottla.client.cli import main\n"
+        f"try: main({[*arguments]!r})\n"
+        "finally: print(*sorted({*sys.modules} - before), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stderr.split())
+
+
+MOST_MODULES = 195
+"""Modules of a command that asks one broker; each takes a third of a millisecond of every start."""
+
+
+def test_a_command_imports_only_what_it_needs(broker: ScriptedBroker) -> None:
+    version = modules_imported_by("--version")
+    listing = modules_imported_by("topic", "list", "--bootstrap-server", broker.bootstrap_servers)
+
+    assert "asyncio" not in version
+    assert "ottla.client.cluster" in listing
+    not_needed = {
+        "difflib", "email", "importlib.metadata", "json", "ottla.admin.groups", "ottla.admin.replicas",
+        "ottla.protocol.records", "pathlib", "zipfile",
+    }  # fmt: skip
+    assert not (version | listing) & not_needed
+    assert len(version) <= MOST_MODULES / 2
+    assert len(listing) <= MOST_MODULES
+
+
+def test_each_public_name_of_the_admin_client_is_there() -> None:
+    for name in admin_client.__all__:
+        assert getattr(admin_client, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Adminn'"):
+        getattr(admin_client, "Adminn")  # noqa: B009  (a type checker knows that it is not there)
 
 
 def test_tables_are_for_people_and_json_for_programs(broker: ScriptedBroker) -> None:

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.client.cli import PACKAGES, InstalledCommands, main
+from ottla.client.cli import PACKAGES, InstalledCommands, main, own_entry_point
 from ottla.client.commands import ExtensibleGroup, one_line, show
 from ottla.client.config import ClientConfig
 from ottla.client.errors import AuthenticationFailed, NoBrokerAvailable
@@ -74,12 +74,25 @@ def test_a_command_of_a_package_that_is_not_installed_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ottla.client.cli._installed", dict)
+    monkeypatch.setattr("ottla.client.cli.own_entry_point", lambda *_: None)
 
     done = ottla("pipeline", "run")
 
     advice = "Error: No such command 'pipeline': python -m pip install ottla-pipeline brings it.\n"
     assert (done.exit_code, done.output.endswith(advice)) == (2, True)
     assert ottla("pipelines").output.endswith("Error: No such command 'pipelines'.\n")
+
+
+def test_an_entry_point_is_read_from_the_metadata_of_its_package_alone(tmp_path: Path) -> None:
+    metadata = tmp_path / "ottla_admin-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_text("[other]\ntopic = x:y\n\n[ottla.commands]\ntopic = a.b:c\n")
+    (tmp_path / "ottla_admin_tools-1.0.dist-info").mkdir()
+    folders = [str(tmp_path / "gone"), str(tmp_path)]
+
+    assert own_entry_point("ottla-admin", "topic", folders) == "a.b:c"
+    assert own_entry_point("ottla-admin", "x", folders) is None
+    assert own_entry_point("ottla-broker", "topic", folders) is None
 
 
 def test_a_command_that_a_missing_package_adds_to_a_group_names_the_package() -> None:

@@ -3,6 +3,9 @@
 A package adds a command through the entry-point group `ottla.commands`. The module of a command is imported
 when the command runs. `ottla --help` reads the first line of each command's help from its source instead, so
 it stays quick with any number of packages.
+
+Our own commands are looked up in the entry points of the one package that brings them: importlib.metadata
+reads those of all packages, and takes longer to import than most commands take to run.
 """
 
 from __future__ import annotations
@@ -12,14 +15,16 @@ import re
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.client import __version__
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "ottla.commands"
 
@@ -72,23 +77,18 @@ class InstalledCommands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command. A package that cannot be imported fails this command only."""
-        entry = _installed().get(cmd_name)
-        if entry is None:
-            if (package := PACKAGES.get(cmd_name)) is None:
-                return None
-            from ottla.client.commands import not_installed  # for a mistake only
+        package = PACKAGES.get(cmd_name)
+        target = None if package is None else own_entry_point(package, cmd_name, sys.path)
+        if target is None:
+            entry = _installed().get(cmd_name)
+            if entry is None:
+                if package is None:
+                    return None
+                from ottla.client.commands import not_installed  # for a mistake only
 
-            raise not_installed(cmd_name, package, ctx)
-        try:
-            command = entry.load()
-        except ImportError as error:
-            package = entry.dist.name if entry.dist is not None else entry.module
-            raise click.ClickException(
-                f"`ottla {cmd_name}` cannot be loaded ({error}); install {package} again"
-            ) from error
-        if not isinstance(command, click.Command):
-            raise click.ClickException(f"{entry.value} is not a click command")
-        return command
+                raise not_installed(cmd_name, package, ctx)
+            target, package = entry.value, entry.dist.name if entry.dist is not None else entry.module
+        return _load(cmd_name, target, package or cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -149,8 +149,55 @@ def _drop_output() -> None:
     os.close(sink)
 
 
+def _load(name: str, target: str, package: str) -> click.Command:
+    """Import the command that an entry point names as MODULE:ATTRIBUTE."""
+    module, _, attribute = target.partition(":")
+    try:
+        command = getattr(import_module(module), attribute, None)
+    except ImportError as error:
+        raise click.ClickException(
+            f"`ottla {name}` cannot be loaded ({error}); install {package} again"
+        ) from error
+    if not isinstance(command, click.Command):
+        raise click.ClickException(f"{target} is not a click command")
+    return command
+
+
+def own_entry_point(package: str, command: str, folders: Sequence[str]) -> str | None:
+    """Return the entry point of a command from the metadata of its package, None where there is none."""
+    distribution = package.replace("-", "_") + "-"
+    for folder in folders:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:  # a zip file, or gone: importlib.metadata knows how to look into it
+            continue
+        for name in names:
+            if name.startswith(distribution) and name.endswith(".dist-info"):
+                return _in_section(os.path.join(folder, name, "entry_points.txt"), command)
+    return None
+
+
+def _in_section(path: str, command: str) -> str | None:
+    """Return the value of a command in the section `ottla.commands` of a file of entry points."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return None
+    section = ""
+    for line in lines:
+        key, _, value = line.partition("=")
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif section == ENTRY_POINTS and key.rstrip() == command:
+            return value.lstrip()
+    return None
+
+
 @cache
 def _installed() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # slow to import, and not needed for our own commands
+
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
@@ -178,7 +225,8 @@ def _source_of(module: str) -> str | None:
             return None
         path, origin = spec.submodule_search_locations, spec.origin
     try:
-        return Path(origin).read_text(encoding="utf-8") if origin else None
+        with open(origin or os.devnull, encoding="utf-8") as file:
+            return file.read() or None
     except (OSError, UnicodeDecodeError):
         return None
 

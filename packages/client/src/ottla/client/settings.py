@@ -8,16 +8,17 @@ settings, those of older Kafkas and of other clients, and say what replaces sett
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ottla.client.config_definition import Setting, SettingError, check_string, define, setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "Alias",
@@ -117,7 +118,8 @@ def read_properties(path: str | Path) -> dict[str, str]:
     from ottla.protocol.storage.properties import decode_properties
 
     try:
-        pairs = decode_properties(Path(path).read_bytes())
+        with open(path, "rb") as file:
+            pairs = decode_properties(file.read())
     except CorruptStorage as error:
         raise SettingError(f"{path}: {error}") from None
     return {name: value.rstrip() for name, value in pairs.items()}
@@ -236,6 +238,8 @@ def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: b
     other = owner_of(spelling.replace(".", "_"), cls)
     if other is not None:
         return f"{spelling} is a setting of the {other}"
+    import difflib  # for a mistake only
+
     near = difflib.get_close_matches(spelling.replace(".", "_").lower(), known, 1, 0.7)
     if not near:
         return f"there is no setting {spelling!r}; the reference lists all settings"

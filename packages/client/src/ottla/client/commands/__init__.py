@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -188,6 +186,8 @@ class ExtensibleGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
+        from importlib.metadata import entry_points  # slow to import
+
         added = (entry.name for entry in entry_points(group=self._entry_point_group))
         return sorted({*super().list_commands(ctx), *added})
 
@@ -195,6 +195,8 @@ class ExtensibleGroup(click.Group):
         """Return a command, imported when it is needed."""
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
+        from importlib.metadata import entry_points  # slow to import
+
         if entries := entry_points(group=self._entry_point_group, name=cmd_name):
             added = next(iter(entries)).load()
             return added if isinstance(added, click.Command) else None
@@ -326,6 +328,8 @@ def records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[di
 
 def show_json(value: object) -> None:
     """Print indented JSON."""
+    import json
+
     click.echo(json.dumps(value, indent=2, default=str))
 
 
