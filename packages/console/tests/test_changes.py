@@ -323,14 +323,13 @@ async def test_data_of_records_are_previewed_without_standing_in_an_address(
 ) -> None:
     await admin.topics.create("private")
     opened = await preview(console, "produce", topic="private")
-    shown = await console.post(
-        "/c/local/change/produce",
-        content=urlencode({"preview": "1", "topic": "private", "partition": "0", "value": "secret<1>"}),
-        headers={"origin": ORIGIN},
-    )
+    form = {"preview": "1", "topic": "private", "partition": "0", "value": "secret<1>"}
+    forged = await console.post("/c/local/change/produce", content=urlencode(form))
+    shown = await send(console, "produce", opened, **form)
     sent = await send(console, "produce", shown.text, topic="private", partition="0", value="secret<1>")
 
     assert '<form class="search change" method="post" action="/c/local/change/produce">' in opened
+    assert (forged.status_code, "secret" in forged.text) == (403, False)
     assert "Topic private gets a record with 9 bytes." in shown.text
     assert "secret&lt;1&gt;" in shown.text
     assert "The record is at offset 0 of private-0." in sent.text

@@ -78,13 +78,16 @@ async def test_a_schema_is_checked_before_a_change_and_nothing_is_changed(
     console: httpx.AsyncClient, small: SmallRegistry
 ) -> None:
     async def check(**form: str) -> str:
-        content = urlencode({"subject": "orders-value", "kind": "AVRO", **form})
+        known = {"subject": "orders-value", "kind": "AVRO", "token": await token_of(console)}
+        content = urlencode({**known, **form})
         return (await console.post("/c/local/registry/check", content=content, headers=HTML)).text
 
+    forged = await check(schema='"incompatible"', token="guessed")
     good = await check(schema=order("id", "note", "more")["schema"])
     bad = await check(schema='"incompatible"')
     no_json = await check(schema="{")
 
+    assert "Not compatible" not in forged
     assert "Compatible: it may follow" in good
     assert "What would change" in good
     assert "Not compatible" in bad
@@ -93,18 +96,22 @@ async def test_a_schema_is_checked_before_a_change_and_nothing_is_changed(
     assert len(small.subjects["orders-value"]) == 2
 
 
+async def token_of(console: httpx.AsyncClient) -> str:
+    page = (await console.get("/c/local/change/set-compatibility?level=FULL")).text
+    token = re.search(r'name="token" value="(\w+)"', page)
+    assert token is not None
+    return token[1]
+
+
 async def preview(console: httpx.AsyncClient, change: str, **form: str) -> str:
     """Preview a change by posting its form, as a browser does where an address would be too long."""
-    content = urlencode({**form, "preview": "1"})
+    content = urlencode({**form, "preview": "1", "token": await token_of(console)})
     return (await console.post(f"/c/local/change/{change}", content=content, headers=HTML)).text
 
 
 async def do(console: httpx.AsyncClient, change: str, typed: str = "", **form: str) -> str:
     """Send the form of a change, with the token that this browser has."""
-    page = (await console.get("/c/local/change/set-compatibility?level=FULL")).text
-    token = re.search(r'name="token" value="(\w+)"', page)
-    assert token is not None
-    content = urlencode({**form, "typed": typed, "token": token[1]})
+    content = urlencode({**form, "typed": typed, "token": await token_of(console)})
     return (await console.post(f"/c/local/change/{change}", content=content, headers=HTML)).text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -13,7 +14,10 @@ from ottla.console.clusters.connections import SeenClusters, ShownCluster
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample
 from ottla.console.logins.access import Need, Role, Viewer
 from ottla.console.logins.authenticator import Authenticator
+from ottla.console.web.csrf import FormTokens
 from ottla.console.web.rendering import Renderer
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -38,6 +42,24 @@ def respond(request: Request, template: str, *, status: int = 200, **values: Any
     renderer: Renderer = request.app.state.renderer
     known = _of_viewer(request, values.get("cluster"))
     return renderer.respond(request, template, status=status, **known, **values)
+
+
+def respond_with_form(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a page whose forms carry `token`, which is good for the browser that gets them."""
+    tokens: FormTokens = request.app.state.form_tokens
+    browser, token = tokens.of(request)
+    response = respond(request, template, status=status, token=token, **values)
+    tokens.keep(request, response, browser)
+    return response
+
+
+def check_form(request: Request, token: str) -> None:
+    """Return if a token belongs to the browser that sent it. Raises HTTPException."""
+    tokens: FormTokens = request.app.state.form_tokens
+    if not tokens.is_valid(request, token):
+        client = request.client.host if request.client else "unknown"
+        _log.warning("a form is refused", extra={"client": client, "path": request.url.path})
+        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
 
 
 def _of_viewer(request: Request, cluster: ShownCluster | None) -> dict[str, object]:

@@ -16,12 +16,11 @@ from ottla.client.environment import now_ms
 from ottla.console.changes.audit import AuditLog
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.logins.access import Need, Role, Viewer
-from ottla.console.pages import clusters_of, respond, viewer_of
+from ottla.console.pages import check_form, clusters_of, respond, respond_with_form, viewer_of
 from ottla.console.pages.changes import read_form
 from ottla.console.watch.alert_store import MOST_SILENCES, StoredAlerts
 from ottla.console.watch.alerts import Alert, Event, Silence, moment
 from ottla.console.watch.rule_files import GROUP_KINDS
-from ottla.console.web.csrf import FormTokens
 from ottla.console.web.fields import Unclear, named, time_ms, whole
 
 SHOWN_EVENTS: Final = 200
@@ -142,12 +141,10 @@ def _client(request: Request) -> str:
 
 
 def _show(request: Request, wanted: _Wanted, *, failure: str = "") -> Response:
-    tokens: FormTokens = request.app.state.form_tokens
-    browser, token = tokens.of(request)
     stored, now_s = alerts_of(request), now_ms() // 1_000
     kinds = {rule.name: rule.kind for rule in stored.alerts.rules}
     standing = _seen(viewer_of(request), kinds, stored.alerts.raised)
-    response = respond(
+    return respond_with_form(
         request,
         "silence",
         status=400 if failure else 200,
@@ -160,17 +157,12 @@ def _show(request: Request, wanted: _Wanted, *, failure: str = "") -> Response:
         lasts=(*_HOURS, _UNTIL),
         unclear=wanted.unclear,
         failure=failure,
-        token=token,
     )
-    tokens.keep(request, response, browser)
-    return response
 
 
 async def _do(request: Request) -> Response:
     form = await read_form(request)
-    tokens: FormTokens = request.app.state.form_tokens
-    if not tokens.is_valid(request, form.pop("token", "")):
-        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
+    check_form(request, form.pop("token", ""))
     stored, author, now_s = alerts_of(request), _author(request), now_ms() // 1_000
     if "end" in form:
         await _end(request, stored, form, author, now_s)

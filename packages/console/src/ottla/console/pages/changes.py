@@ -40,8 +40,7 @@ from ottla.console.changes.topics import (
 from ottla.console.changes.transactions import abort_transaction
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.logins.gate import check
-from ottla.console.pages import of_cluster, respond
-from ottla.console.web.csrf import FormTokens
+from ottla.console.pages import check_form, of_cluster, respond_with_form
 from ottla.console.web.fields import Unclear
 from ottla.protocol.errors import KafkaError
 
@@ -87,6 +86,7 @@ async def change(request: Request, cluster: ShownCluster) -> Response:
     if request.method != "POST":
         return await _show(request, cluster, name, planner, dict(request.query_params))
     form = await read_form(request)
+    check_form(request, form.pop("token", ""))
     if form.pop("preview", ""):
         return await _show(request, cluster, name, planner, form)
     return await _do(request, cluster, name, planner, form)
@@ -96,20 +96,16 @@ async def _show(
     request: Request, cluster: ShownCluster, name: str, planner: Change | ServiceChange, form: dict[str, str],
     *, failure: str = "", done: str = "",
 ) -> Response:  # fmt: skip
-    tokens: FormTokens = request.app.state.form_tokens
-    browser, token = tokens.of(request)
     plan = None
     if not done:
         try:
             plan = await _planned(cluster, planner, form)
         except (Unclear, ClientError, KafkaError) as error:
             failure = failure or " ".join(str(error).split())
-    response = respond(
+    return respond_with_form(
         request, "change", title=f"Change · {cluster.name}", cluster=cluster, is_live=False, change=name,
-        plan=plan, form=form, token=token, failure=failure, done=done, status=400 if failure else 200,
+        plan=plan, form=form, failure=failure, done=done, status=400 if failure else 200,
     )  # fmt: skip
-    tokens.keep(request, response, browser)
-    return response
 
 
 async def _planned(cluster: ShownCluster, planner: Change | ServiceChange, form: Mapping[str, str]) -> Plan:
@@ -127,9 +123,6 @@ async def _planned(cluster: ShownCluster, planner: Change | ServiceChange, form:
 async def _do(
     request: Request, cluster: ShownCluster, name: str, planner: Change | ServiceChange, form: dict[str, str]
 ) -> Response:
-    tokens: FormTokens = request.app.state.form_tokens
-    if not tokens.is_valid(request, form.pop("token", "")):
-        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
     typed = form.pop("typed", "").strip()
     try:
         plan = await _planned(cluster, planner, form)

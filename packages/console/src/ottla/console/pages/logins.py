@@ -13,9 +13,8 @@ from ottla.console.logins.authenticator import Authenticator, LoginRefused, cook
 from ottla.console.logins.gate import LOGIN_PATH
 from ottla.console.logins.oidc import LASTING_MS, OpenId, ProviderFailed
 from ottla.console.logins.sessions import Person
-from ottla.console.pages import respond
+from ottla.console.pages import check_form, respond_with_form
 from ottla.console.pages.changes import read_form
-from ottla.console.web.csrf import FormTokens
 
 _log = logging.getLogger(__name__)
 
@@ -105,20 +104,15 @@ def _openid(request: Request) -> OpenId:
 
 async def _form_of(request: Request) -> dict[str, str]:
     form = await read_form(request, _MOST_BYTES)
-    tokens: FormTokens = request.app.state.form_tokens
-    if not tokens.is_valid(request, form.get("token", "")):
-        _log.warning("a form is refused", extra={"client": address_of(request), "path": request.url.path})
-        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
+    check_form(request, form.get("token", ""))
     return form
 
 
 def _form(request: Request, then: str, *, user: str = "", refused: LoginRefused | None = None) -> Response:
     logins = _authenticator(request).logins
-    tokens: FormTokens = request.app.state.form_tokens
-    browser, token = tokens.of(request)
     status = 200 if refused is None else 429 if refused.retry_s else 401
-    response = respond(
-        request, "login", status=status, title="Log in", is_live=False, host=request.url.netloc, token=token,
+    response = respond_with_form(
+        request, "login", status=status, title="Log in", is_live=False, host=request.url.netloc,
         then=_safe(request, then), user=user[:128], failure="" if refused is None else str(refused),
         has_users=bool(logins.users), provider=logins.provider.label if logins.provider else "",
         left=request.query_params.get("left") == "1" and refused is None,
@@ -126,7 +120,6 @@ def _form(request: Request, then: str, *, user: str = "", refused: LoginRefused 
     if refused is not None and refused.retry_s:
         response.headers["retry-after"] = str(refused.retry_s)
     response.headers["cache-control"] = "no-store"
-    tokens.keep(request, response, browser)
     return response
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.pages import of_cluster, respond
+from ottla.console.pages import of_cluster, respond, respond_with_form
 from ottla.console.pages.searches import (
     job_of,
     next_link,
@@ -140,7 +140,7 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
     ((_, key, shown),) = await shown_records(
         cluster.registry, cluster.mask(topic), [original], form, ALL_BYTES
     )
-    return respond(
+    return respond_with_form(
         request,
         "record",
         title=f"{topic}-{partition} at {offset} · {cluster.name}",

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ottla.console.changes.registry import checked_schema
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.pages import of_cluster, respond, service_sample
+from ottla.console.pages import check_form, of_cluster, respond, respond_with_form, service_sample
 from ottla.console.pages.changes import read_form
 from ottla.console.registry.differences import differences, schema_text
 from ottla.console.registry.values import Registry
@@ -103,6 +103,7 @@ async def subject(request: Request, cluster: ShownCluster) -> Response:
 async def check(request: Request, cluster: ShownCluster) -> Response:
     """Show whether a pasted schema may follow in a subject, and its differences from the latest version."""
     form = await read_form(request)
+    check_form(request, form.pop("token", ""))
     name = form.get("subject", "").strip()
     client = registry_of(cluster).client
     verdict, failure, lines = None, "", None
@@ -150,7 +151,7 @@ async def _subject(
             schema_text(shown.schema_type, shown.schema),
         )  # fmt: skip
     values = {"verdict": None, "check_failure": "", "check_lines": None, **more}
-    return respond(
+    return respond_with_form(
         request, "subject", title=f"{name} · {cluster.name}", cluster=cluster, is_live=form is None,
         name=name, sample=sample, failure=failure or shown_failure or before_failure, versions=versions,
         version=version, against=against, shown=shown, lines=lines, level=level and level.value,

@@ -15,7 +15,7 @@ from ottla.client.cluster import NoSuchTopic
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.logins.access import Role
-from ottla.console.pages import of_cluster, respond, viewer_of
+from ottla.console.pages import check_form, of_cluster, respond_with_form, viewer_of
 from ottla.console.pages.changes import read_form
 from ottla.console.records.exporting import FORMATS, MOST_EXPORTED
 from ottla.console.records.search_process import Job, JobKind, uncut
@@ -29,7 +29,6 @@ from ottla.console.records.searches import (
 from ottla.console.records.values import PART_BYTES, Form, shown_value
 from ottla.console.records.wanted import Wanted, wanted_records
 from ottla.console.registry.records import ShownRow, shown_records
-from ottla.console.web.csrf import FormTokens
 from ottla.console.web.fields import Unclear, is_whole
 from ottla.console.web.rendering import Renderer
 from ottla.console.web.streams import StreamedResponse, event
@@ -239,19 +238,14 @@ async def _file(request: Request, cluster: ShownCluster, job: Job) -> AsyncGener
 @of_cluster
 async def searches(request: Request, cluster: ShownCluster) -> Response:
     """Show the searches that run or wait, each with its progress."""
-    tokens: FormTokens = request.app.state.form_tokens
-    browser, token = tokens.of(request)
     known = searches_of(request)
     rows = [
         (search, known.age_s(search), _may_cancel(request, cluster, search))
         for search in known.of_cluster(cluster.name)
         if cluster.may(topic=search.job.topic)
     ]
-    response = respond(
-        request, "searches", title=f"Searches · {cluster.name}", cluster=cluster, rows=rows, token=token
-    )
-    tokens.keep(request, response, browser)
-    return response
+    title = f"Searches · {cluster.name}"
+    return respond_with_form(request, "searches", title=title, cluster=cluster, rows=rows)
 
 
 def _may_cancel(request: Request, cluster: ShownCluster, search: RunningSearch) -> bool:
@@ -263,9 +257,7 @@ def _may_cancel(request: Request, cluster: ShownCluster, search: RunningSearch) 
 async def cancel_search(request: Request, cluster: ShownCluster) -> Response:
     """End a search; its page says that it was cancelled."""
     form = await read_form(request)
-    tokens: FormTokens = request.app.state.form_tokens
-    if not tokens.is_valid(request, form.get("token", "")):
-        raise HTTPException(403, "the form is not one of this console's, or older than it: open it again")
+    check_form(request, form.get("token", ""))
     search = searches_of(request).get(request.path_params["search"])
     if search is not None and search.cluster == cluster.name and _may_cancel(request, cluster, search):
         search.cancel()

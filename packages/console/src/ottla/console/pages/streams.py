@@ -18,7 +18,7 @@ from ottla.console.clusters.applications import Applications, Pipeline, Processo
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.clusters.samples import NoSample
 from ottla.console.logins.access import Need, Viewer
-from ottla.console.pages import of_cluster, respond
+from ottla.console.pages import of_cluster, respond, respond_with_form
 from ottla.console.pages.records import copied_fields
 from ottla.console.records.dead_letters import DeadLetter, dead_letter, likely_topics
 from ottla.console.records.masking import masked
@@ -153,7 +153,7 @@ async def dead_letters(request: Request, cluster: ShownCluster) -> Response:
         failure = f"the records were not there within {READ_S:g} s"
     except (ClientError, KafkaError) as error:
         failure = " ".join(str(error).split())
-    return respond(
+    return respond_with_form(
         request, "dead_letters", title=f"Dead letters of {topic} · {cluster.name}", cluster=cluster,
         is_live=False, topic=topic, rows=rows, others=max(0, others), failure=failure, counts=COUNTS,
         most=most,
