@@ -347,6 +347,37 @@ async def test_a_masked_header_hides_the_cause_of_a_dead_letter_too(
     assert "orders" in pages["vera"]
 
 
+async def test_no_view_of_a_dead_letter_shows_what_is_masked_where_it_comes_from(
+    console: httpx.AsyncClient, address: str
+) -> None:
+    headers = [("dead-topic", b"orders"), ("dead-partition", b"0"), ("dead-offset", b"0"),
+               ("dead-reason", b"cannot read 4111"), ("authorization", b"hunter2")]  # fmt: skip
+    async with Admin(address) as admin:
+        await admin.topics.create("failed")
+    async with Producer(bootstrap_servers=address) as producer:
+        for _ in range(2):
+            value = b'{"card": "4111", "sum": 7}'
+            await producer.send_and_wait("failed", value, partition=0, headers=headers)
+    paths = (
+        "records", "records?form=hex", "records?where=offset%20>=%200&plain=1", "record?partition=0&offset=0",
+        "record?partition=0&offset=0&form=hex", "record?partition=0&offset=0&download=value",
+        "record?partition=0&offset=0&show=value", "dead-letters", "compare?a=0-0&b=0-1",
+        "records/export?format=csv", "records/export?format=jsonl", "records/events?find=sum",
+    )  # fmt: skip
+
+    for user in ("vera", "root"):
+        await log_in(console, user)
+        pages = [(await console.get(f"/c/local/topics/failed/{path}")).text for path in paths]
+        sees = user == "root"
+        leaks = [re.search("4111|34 31 31 31|hunter2", page) is not None for page in pages]
+        assert leaks == [sees] * len(paths), (user, leaks)
+        assert all(re.search("sum|73 75 6d", page) for page in pages), user
+        assert ("hidden: the topic&#39;s values are masked" in pages[7]) != sees
+        assert ("Edit it and send it to orders again" in pages[7]) == sees
+        found = await console.get("/c/local/topics/failed/records/export?format=jsonl&find=4111")
+        assert found.text.count("\n") == (2 if sees else 0)
+
+
 async def test_a_token_reads_and_changes_nothing(
     console: httpx.AsyncClient, logins: Path, admin: Admin
 ) -> None:

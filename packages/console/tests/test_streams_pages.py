@@ -7,7 +7,8 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import urlencode
@@ -19,7 +20,10 @@ from ottla.admin import Admin
 from ottla.client.config import ClientConfig
 from ottla.console.clusters.applications import (
     MOST_BYTES,
+    PartitionLine,
+    Pipeline,
     Place,
+    Processor,
     Shown,
     StreamsApp,
     parse_place,
@@ -27,11 +31,14 @@ from ottla.console.clusters.applications import (
     read_documents,
     streams_app,
 )
+from ottla.console.clusters.connections import Connection, ShownCluster
 from ottla.console.clusters.samples import Sample
 from ottla.console.logins.access import OWNER, Grant, Role, Viewer
-from ottla.console.pages.streams import seen_place
+from ottla.console.pages.streams import seen_place, without_values
 from ottla.console.records.dead_letters import dead_letter, likely_topics
+from ottla.console.records.masking import HIDDEN_CAUSE, MaskRule
 from ottla.console.records.reading import ShownRecord, newest
+from ottla.console.registry.processes import DecodingProcess
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
 from ottla.pipeline.jobs.progress_report import STATUS, Batch, ProgressReport
@@ -143,6 +150,36 @@ def test_a_token_goes_to_its_address_and_follows_no_redirect(tmp_path: Path) -> 
 def test_a_status_that_is_none_says_so(body: bytes, reason: str) -> None:
     with serve(Pages(body)) as pages, pytest.raises(ValueError, match=reason):
         read_documents(Place("streams", pages.url))
+
+
+# --- masks
+
+
+def test_the_words_of_a_failure_are_hidden_where_values_are_masked() -> None:
+    line = PartitionLine("orders", 0, 1, 0, 0, 0, False, None)
+    processor = Processor("take", "g", (), {}, None, None, (), "cannot read 4111", 1.0, "dead", (line,))
+    free = replace(processor, partitions=(replace(line, topic="plain"),), last_failure="it is away")
+    unknown = replace(processor, partitions=())
+    failed = Pipeline("p", "streaming", "failed", "cannot read 4111", None, ())
+    parts = (StreamsApp("app", (processor, free, unknown)), failed)
+    place = Shown(parse_place("streams", "127.0.0.1:1"), Sample(parts, 0.0, ""))
+    rules = (MaskRule(("card",), topics=("orders",)),)
+
+    settings = ClusterSettings("local", "127.0.0.1:1", ClientConfig)
+    connection = Connection(settings, asyncio.TaskGroup(), AsyncExitStack(), lambda: 0.0, DecodingProcess())
+
+    def words(viewer: Viewer, rules: tuple[MaskRule, ...]) -> list[str]:
+        shown = without_values(ShownCluster(connection, viewer, rules), place)
+        assert shown.sample is not None
+        app, failed = shown.sample.value
+        assert isinstance(app, StreamsApp)
+        assert isinstance(failed, Pipeline)
+        return [*(found.last_failure for found in app.processors), failed.failure]
+
+    vera = Viewer("vera", (Grant(Role.VIEWER),))
+    assert words(vera, rules) == [HIDDEN_CAUSE, "it is away", HIDDEN_CAUSE, HIDDEN_CAUSE]
+    assert words(OWNER, rules) == words(vera, ()) == words(vera, (MaskRule(headers=("token",)),))
+    assert words(OWNER, rules)[0] == "cannot read 4111"
 
 
 # --- a real app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -14,7 +14,7 @@ from ottla.admin.groups import GroupProgress, read_progress
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
 from ottla.console.connect.client import ConnectClient
 from ottla.console.logins.access import OWNER, Need, Role, Viewer, seen_progress, seen_state
-from ottla.console.records.masking import Mask, MaskRule, mask_of
+from ottla.console.records.masking import Mask, MaskRule, full_mask
 from ottla.console.registry.processes import DecodingProcess
 from ottla.console.registry.values import Registry
 from ottla.console.settings import REQUEST_TIMEOUT_MS, ClusterSettings
@@ -172,7 +172,14 @@ class ShownCluster:
 
     def mask(self, topic: str) -> Mask:
         """Return the parts of a topic's records that the viewer may not read."""
-        return mask_of(self._mask_rules, self.viewer, self.name, topic)
+        return full_mask(self._mask_rules, self.viewer, self.name, topic)
+
+    def hides_data(self, topics: Collection[str]) -> bool:
+        """Whether a part of keys or values of these topics is masked; of any topic where none is named."""
+        if topics:
+            return any(self.mask(topic).hides_data for topic in topics)
+        origins = self.mask("").origins
+        return origins is not None and any(rule.hides_data for rule in origins.rules)
 
     async def admin(self) -> Admin:
         """Return the connected client. Raises ClientError, NoSample."""

@@ -21,7 +21,7 @@ from ottla.console.logins.access import Need, Viewer
 from ottla.console.pages import of_cluster, respond, respond_with_form
 from ottla.console.pages.records import copied_fields
 from ottla.console.records.dead_letters import DeadLetter, dead_letter, likely_topics
-from ottla.console.records.masking import masked
+from ottla.console.records.masking import HIDDEN_CAUSE, masked
 from ottla.console.records.reading import newest
 from ottla.console.records.values import ShownValue, shown_value
 from ottla.console.web.fields import is_whole
@@ -41,7 +41,10 @@ async def streams(request: Request, cluster: ShownCluster) -> Response:
     """Show the streams apps and the pipelines of a cluster, and where their dead letters are."""
     sample = await cluster.state()
     applications: Applications = request.state.applications
-    shown = [seen_place(cluster.viewer, cluster.name, found) for found in await applications.of(cluster.name)]
+    shown = [
+        without_values(cluster, seen_place(cluster.viewer, cluster.name, found))
+        for found in await applications.of(cluster.name)
+    ]
     apps = [app for found in shown for app in _parts(found) if isinstance(app, StreamsApp)]
     processors = [processor for app in apps for processor in app.processors]
     topics = {health.partition.topic for health in sample.value.partitions}
@@ -80,6 +83,24 @@ def seen_place(viewer: Viewer, cluster: str, shown: Shown) -> Shown:
         if isinstance(app, StreamsApp)
     ]
     return replace(shown, sample=replace(shown.sample, value=tuple(app for app in parts if app.processors)))
+
+
+def without_values(cluster: ShownCluster, shown: Shown) -> Shown:
+    """Return a place without the words of failures that may repeat what its viewer may not read."""
+    if shown.sample is None or not cluster.hides_data(()):
+        return shown
+    parts = tuple(
+        replace(part, processors=tuple(_without_values(cluster, found) for found in part.processors))
+        if isinstance(part, StreamsApp)
+        else replace(part, failure=part.failure and HIDDEN_CAUSE)  # it may have read any topic
+        for part in shown.sample.value
+    )
+    return replace(shown, sample=replace(shown.sample, value=parts))
+
+
+def _without_values(cluster: ShownCluster, found: Processor) -> Processor:
+    is_hidden = found.last_failure and cluster.hides_data({line.topic for line in found.partitions})
+    return replace(found, last_failure=HIDDEN_CAUSE) if is_hidden else found
 
 
 def _seen_processor(viewer: Viewer, cluster: str, found: Processor) -> Processor:
@@ -162,9 +183,10 @@ async def dead_letters(request: Request, cluster: ShownCluster) -> Response:
 
 def _row(cluster: ShownCluster, topic: str, letter: DeadLetter) -> Row:
     """Return the row of a dead letter; its data is that of two topics, and the masks of both hide it."""
-    record = masked(masked(letter.record, cluster.mask(topic)), cluster.mask(letter.topic))
+    record = masked(letter.record, cluster.mask(topic))
     readable = dead_letter(record) or replace(letter, record=record)  # its cause is of headers, too
-    may_send = not record.is_masked and not letter.truncated and letter.topic
+    is_whole = replace(readable.original, is_masked=False) == letter.original
+    may_send = is_whole and not letter.truncated and letter.topic
     return Row(
         readable, shown_value(record.key, "auto"), shown_value(record.value, "auto"),
         copied_fields(letter.topic, readable.original) if may_send else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,11 +11,26 @@ from ottla.console.records.reading import ShownRecord
 PREFIX: Final = "dead-"
 LIKELY: Final = ("dead", "dlq", "dlt", "failed")
 """Parts of names that topics of dead letters have by custom."""
-_CAUSES: Final = frozenset({
+_ADDED: Final = frozenset({
     "dead-reason", "dead-topic", "dead-partition", "dead-offset", "dead-timestamp", "dead-exception",
     "dead-message", "dead-attempts", "dead-group", "dead-pipeline", "dead-truncated",
 })  # fmt: skip
 """The headers that `ottla.streams` and pipelines add behind those of the record."""
+_ORIGINS: Final = frozenset({
+    "dead-topic", "__connect.errors.topic", "__streams.errors.topic", "kafka_dlt-original-topic",
+    "kafka_original-topic",
+})  # fmt: skip
+CAUSES: Final = frozenset({
+    "dead-reason", "dead-exception", "dead-message",
+    "__connect.errors.exception.message", "__connect.errors.exception.stacktrace",
+    "__streams.errors.exception", "__streams.errors.message", "__streams.errors.stacktrace",
+    *(
+        f"kafka_{prefix}exception-{part}"
+        for prefix in ("", "dlt-", "dlt-key-")
+        for part in ("cause-fqcn", "fqcn", "message", "stacktrace")
+    ),
+})  # fmt: skip
+"""Headers with the words of a failure: of Ottla, Kafka Connect, Kafka Streams and Spring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +52,7 @@ class DeadLetter:
     @property
     def original(self) -> ShownRecord:
         """The record without the headers of its cause, as it is sent again."""
-        headers = tuple(header for header in self.record.headers if header[0] not in _CAUSES)
+        headers = tuple(header for header in self.record.headers if header[0] not in _ADDED)
         return replace(self.record, headers=headers)
 
     @property
@@ -46,14 +61,17 @@ class DeadLetter:
         return f"{self.topic}-{self.partition} at {self.offset}" if self.partition is not None else self.topic
 
 
+def origins_of(headers: Sequence[tuple[str, bytes | None]]) -> set[str]:
+    """Return the topics that a dead letter comes from: one that failed again has several."""
+    return {(value or b"").decode(errors="replace") for name, value in headers if name in _ORIGINS}
+
+
 def dead_letter(record: ShownRecord) -> DeadLetter | None:
     """Return the dead letter that a record is; None for one without a cause.
 
     A record that was sent again and failed again has the headers twice: the last ones are those of its cause.
     """
-    said = {
-        name: (value or b"").decode(errors="replace") for name, value in record.headers if name in _CAUSES
-    }
+    said = {name: (value or b"").decode(errors="replace") for name, value in record.headers if name in _ADDED}
     if "dead-topic" not in said and "dead-reason" not in said:
         return None
     return DeadLetter(

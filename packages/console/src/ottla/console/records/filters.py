@@ -17,6 +17,7 @@ import msgpack
 from ottla.console.records.expressions import BadExpression, Expression, Undecided, expression
 from ottla.console.records.patterns import compiled_path, compiled_pattern
 from ottla.console.records.reading import ShownRecord
+from ottla.console.records.values import Ambiguous, unambiguous
 from ottla.console.web.fields import Unclear
 from ottla.protocol.records import Record
 
@@ -223,7 +224,10 @@ def _is_true(found: Expression, record: ShownRecord) -> bool:
 
 
 def decoded(data: bytes | None) -> Any:
-    """Return a value as JSON, msgpack or text holds it; bytes where it is none of these."""
+    """Return a value as JSON, msgpack or text holds it; bytes where it is none of these.
+
+    Raises Undecided where a map has a key twice: no test of its value could mean the one that counts.
+    """
     if data is None:
         return None
     try:
@@ -232,7 +236,9 @@ def decoded(data: bytes | None) -> Any:
         return _unpacked(data)
     if text[:1] and text[0] in '{["-0123456789tfn \n\r\t':
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=unambiguous)
+        except Ambiguous:
+            raise Undecided from None
         except (ValueError, RecursionError):
             pass
     return text
@@ -242,7 +248,9 @@ def _unpacked(data: bytes) -> Any:
     if not (0x80 <= data[0] <= 0x9F or 0xDC <= data[0] <= 0xDF):
         return data
     try:
-        return msgpack.unpackb(data, strict_map_key=False, timestamp=3)
+        return msgpack.unpackb(data, strict_map_key=False, timestamp=3, object_pairs_hook=unambiguous)
+    except Ambiguous:
+        raise Undecided from None
     except (ValueError, TypeError, RecursionError, OverflowError, msgpack.UnpackException):
         return data
 

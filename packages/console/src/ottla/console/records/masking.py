@@ -9,17 +9,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
 
-from ottla.console.logins.access import Need, Role, Viewer
+from ottla.console.logins.access import OWNER, Need, Role, Viewer
+from ottla.console.records.dead_letters import CAUSES, origins_of
 from ottla.console.records.reading import ShownRecord
+from ottla.console.records.values import unambiguous
+from ottla.registry.framing import framed
 
 HIDDEN: Final = "•••"
 """Stands for that which is masked."""
+HIDDEN_CAUSE: Final = "hidden: the topic's values are masked"
+"""Stands for the words of a failure, which may repeat a value."""
 _HIDDEN_BYTES: Final = HIDDEN.encode()
 _HIDDEN_JSON: Final = json.dumps(HIDDEN, ensure_ascii=False)
 _DEEPEST: Final = 64
@@ -44,20 +50,51 @@ class MaskRule:
     clusters: tuple[str, ...] = ("*",)
     readers: Role = Role.ADMINISTRATOR
 
+    @property
+    def hides_data(self) -> bool:
+        """Whether it hides a part of keys or values."""
+        return bool(self.fields or self.key or self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The rules by which dead letters are masked: by those of the topics that they come from."""
+
+    rules: tuple[MaskRule, ...] = ()
+    viewer: Viewer = OWNER
+    cluster: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The parts of a topic's records that one viewer may not read. It can be sent to another process."""
+    """The parts of a topic's records that one viewer may not read. It can be sent to another process.
+
+    With `origins`, a dead letter has the masks of the topics that it comes from, too: ask `of` for its own.
+    """
 
     fields: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     key: bool = False
     value: bool = False
+    origins: Origins | None = field(default=None, repr=False)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the viewer may read everything."""
-        return not (self.fields or self.headers or self.key or self.value)
+        """Whether the viewer may read everything, apart from that which dead letters bring."""
+        return not (self.hides_data or self.headers)
+
+    @property
+    def hides_data(self) -> bool:
+        """Whether a part of keys or values is hidden: the words of a failure may repeat it."""
+        return bool(self.fields or self.key or self.value)
+
+    def of(self, headers: Sequence[tuple[str, bytes | None]]) -> Mask:
+        """Return the mask of the record with these headers."""
+        if self.origins is None or not (topics := origins_of(headers)):
+            return self
+        known = self.origins
+        more = [_known_mask(known.rules, known.viewer, known.cluster, topic) for topic in sorted(topics)]
+        return _together([replace(self, origins=None), *more])
 
 
 NO_MASK: Final = Mask()
@@ -72,11 +109,30 @@ def mask_of(rules: Iterable[MaskRule], viewer: Viewer, cluster: str, topic: str)
         and any(fnmatchcase(topic, pattern) for pattern in rule.topics)
         and not viewer.may(Need(rule.readers, cluster, topic))
     ]
+    return _together([Mask(rule.fields, rule.headers, rule.key, rule.value) for rule in found])
+
+
+def full_mask(rules: tuple[MaskRule, ...], viewer: Viewer, cluster: str, topic: str) -> Mask:
+    """Return the mask of a topic's records for a viewer, with the rules of dead letters in it."""
+    hidden = tuple(
+        rule
+        for rule in rules
+        if any(fnmatchcase(cluster, pattern) for pattern in rule.clusters)
+        and not viewer.may(Need(rule.readers, cluster, is_whole=True))
+    )
+    found = mask_of(hidden, viewer, cluster, topic)
+    return replace(found, origins=Origins(hidden, viewer, cluster)) if hidden else found
+
+
+_known_mask = lru_cache(256)(mask_of)
+
+
+def _together(masks: Sequence[Mask]) -> Mask:
     return Mask(
-        tuple(field for rule in found for field in rule.fields),
-        tuple(header for rule in found for header in rule.headers),
-        any(rule.key for rule in found),
-        any(rule.value for rule in found),
+        tuple(name for mask in masks for name in mask.fields),
+        tuple(name for mask in masks for name in mask.headers),
+        any(mask.key for mask in masks),
+        any(mask.value for mask in masks),
     )
 
 
@@ -86,11 +142,12 @@ def masked(record: ShownRecord, mask: Mask) -> ShownRecord:
     A value whose fields cannot be told apart is hidden whole where fields are masked: text, binary formats
     and broken JSON could hold them anywhere. The time that this takes grows with the value: use a thread.
     """
+    mask = mask.of(record.headers)
     if mask.is_empty or record.fate.endswith("marker"):
         return record
-    key = _HIDDEN_BYTES if mask.key and record.key is not None else _masked_key(record.key, mask.fields)
+    key = _HIDDEN_BYTES if mask.key and record.key is not None else _masked_key(record, mask.fields)
     value = _masked_value(record.value, mask)
-    headers = tuple((name, _masked_header(name, data, mask.headers)) for name, data in record.headers)
+    headers = tuple((name, _masked_header(name, data, mask)) for name, data in record.headers)
     if (key, value, headers) == (record.key, record.value, record.headers):
         return record
     return replace(record, key=key, value=value, headers=headers, is_masked=True)
@@ -101,15 +158,30 @@ def masked_fields(value: Any, fields: Sequence[str]) -> Any:
     return _masked_object(value, _paths(fields), ()) if fields else value
 
 
-def _masked_header(name: str, data: bytes | None, patterns: Iterable[str]) -> bytes | None:
-    is_hidden = data is not None and any(fnmatchcase(name.lower(), known.lower()) for known in patterns)
-    return _HIDDEN_BYTES if is_hidden else data
+def _masked_header(name: str, data: bytes | None, mask: Mask) -> bytes | None:
+    if data is None:
+        return None
+    if any(fnmatchcase(name.lower(), known.lower()) for known in mask.headers):
+        return _HIDDEN_BYTES
+    return HIDDEN_CAUSE.encode() if mask.hides_data and name in CAUSES else data
 
 
-def _masked_key(data: bytes | None, fields: Sequence[str]) -> bytes | None:
-    """Mask the fields of a key that has any; other keys have a rule of their own."""
-    found = None if data is None or not fields else _masked_document(data, fields)
-    return data if found is None else found
+def _masked_key(record: ShownRecord, fields: Sequence[str]) -> bytes | None:
+    """Mask the fields of a key; one that may have some is hidden whole. Others have a rule of their own."""
+    data = record.key
+    if data is None or not fields:
+        return data
+    if (found := _masked_document(data, fields)) is not None:
+        return found
+    return _HIDDEN_BYTES if _may_have_fields(data, record.headers) else data
+
+
+def _may_have_fields(data: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
+    """Whether a key that cannot be read is a document all the same: cut off, too long, or by a schema."""
+    begin = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    is_packed = begin != b"" and (0x80 <= begin[0] <= 0x9F or 0xDC <= begin[0] <= 0xDF)
+    by_schema = framed(data, "key", headers)
+    return begin in (b"{", b"[") or is_packed or (by_schema is not None and by_schema.schema != 0)
 
 
 def _masked_value(data: bytes | None, mask: Mask) -> bytes | None:
@@ -135,7 +207,7 @@ def _masked_document(data: bytes, fields: Sequence[str]) -> bytes | None:
     except (ValueError, RecursionError):
         pass
     try:
-        found = msgpack.unpackb(data, strict_map_key=False)
+        found = msgpack.unpackb(data, strict_map_key=False, object_pairs_hook=unambiguous)
         if isinstance(found, dict | list):
             hidden = _masked_object(found, _paths(fields), ())
             return data if hidden == found else msgpack.packb(hidden)
@@ -153,8 +225,16 @@ def _paths(fields: Iterable[str]) -> tuple[_Path, ...]:
     return tuple(("**", field) if "." not in field else tuple(field.split(".")) for field in fields)
 
 
-def _is_hidden(path: _Path, patterns: Iterable[_Path]) -> bool:
-    return any(_matches(path, pattern) for pattern in patterns)
+def _is_hidden(path: _Path, patterns: Sequence[_Path]) -> bool:
+    """Whether a name is masked: by itself, or because its dots lead into a field that is."""
+    if any(_matches(path, pattern) for pattern in patterns):
+        return True
+    if not any("." in name for name in path):
+        return False
+    steps = tuple(step for name in path for step in name.split("."))
+    last = path[-1].count(".") + 1
+    ends = range(len(steps) - last + 1, len(steps) + 1)
+    return any(_matches(steps[:end], pattern) for end in ends for pattern in patterns)
 
 
 def _matches(path: _Path, pattern: _Path) -> bool:
@@ -220,5 +300,5 @@ def _masked_json(text: str, patterns: Sequence[_Path]) -> str:
 
 
 def _may_hold(text: str, pattern: _Path) -> bool:
-    """Whether a text without escapes may have a field of a pattern: its last name stands there in quotes."""
-    return any(letter in pattern[-1] for letter in "*?[") or f'"{pattern[-1]}"' in text
+    """Whether a text without escapes may have a field of a pattern: its last name stands there."""
+    return any(letter in pattern[-1] for letter in "*?[") or pattern[-1] in text

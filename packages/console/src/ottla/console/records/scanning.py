@@ -16,10 +16,17 @@ from typing import Final, Protocol
 from ottla.client.cluster import Cluster
 from ottla.console.records.filters import CompiledFilter
 from ottla.console.records.masking import NO_MASK, Mask, masked
-from ottla.console.records.reading import MOST_UNFOLDED_BYTES, Fates, ShownRecord, fetched, shown_record
+from ottla.console.records.reading import (
+    MOST_UNFOLDED_BYTES,
+    Fate,
+    Fates,
+    ShownRecord,
+    fetched,
+    shown_record,
+)
 from ottla.protocol.errors import OffsetOutOfRange
 from ottla.protocol.messages.fetch import AbortedTransaction
-from ottla.protocol.records import decode_records, magic_at, read_header, split_batches
+from ottla.protocol.records import Record, decode_records, magic_at, read_header, split_batches
 from ottla.protocol.topics import TopicPartition
 
 SCAN_BYTES: Final = 2 << 20
@@ -232,12 +239,21 @@ def look_through(window: Window, passes: CompiledFilter, mask: Mask = NO_MASK) -
                 if not window.span.start <= record.offset < window.span.end:
                     continue
                 looked.records += 1
-                if passes.needs_bytes_alone and mask.is_empty and not passes(record):
-                    continue
-                shown = masked(shown_record(window.span.partition, record, fate, producer), mask)
-                if (passes.needs_bytes_alone and mask.is_empty) or passes(shown):
+                shown = _look_at(record, window.span.partition, fate, producer, passes, mask)
+                if shown is not None:
                     looked.found.append(shown)
     return looked
+
+
+def _look_at(
+    record: Record, partition: int, fate: Fate, producer: int, passes: CompiledFilter, mask: Mask
+) -> ShownRecord | None:
+    """Return a record as its viewer may see it; None where it does not pass."""
+    own = mask.of(record.headers)
+    if own.is_empty and passes.needs_bytes_alone:
+        return shown_record(partition, record, fate, producer) if passes(record) else None
+    shown = masked(shown_record(partition, record, fate, producer), own)
+    return shown if passes(shown) else None
 
 
 def _is_plain(batch: memoryview) -> bool:

@@ -43,7 +43,8 @@ _MOST_KEY_BYTES: Final = 4 << 10
 _MOST_HEADERS: Final = 50
 _PROGRESS_S: Final = 0.25
 _TAIL_PROGRESS_S: Final = 2.0
-_NICENESS: Final = 15
+NICENESS: Final = 15
+"""How far a search stands behind the other processes of its machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,7 @@ def bound_process(limits: Limits) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limits.wall_s)
     with suppress(OSError):
-        os.nice(_NICENESS)
+        os.nice(NICENESS)
 
 
 def read_job(descriptor: int) -> Job:

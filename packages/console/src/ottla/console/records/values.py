@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgpack
 
@@ -28,6 +28,18 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _REGISTRY_HEADER: Final = 5
+
+
+class Ambiguous(ValueError):
+    """A map has a key twice: readers differ in which of them counts."""
+
+
+def unambiguous(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return the keys and values of a map. Raises Ambiguous."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Ambiguous("a key stands twice in one map")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +127,11 @@ def _decoded(data: bytes, left: int) -> str | None:
 
 
 def _msgpack(data: bytes, left: int) -> str | None:
-    """Return a map or a list of msgpack as JSON; bytes in it as hexadecimal text."""
+    """Return a map or a list of msgpack as JSON, bytes in it as hexadecimal text; None for a key twice."""
     if left or not data or not (0x80 <= data[0] <= 0x9F or 0xDC <= data[0] <= 0xDF):
         return None
     try:
-        found = msgpack.unpackb(data, strict_map_key=False, timestamp=3)
+        found = msgpack.unpackb(data, strict_map_key=False, timestamp=3, object_pairs_hook=unambiguous)
         return printable(json.dumps(_plain(found), indent=2, ensure_ascii=False))
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return None

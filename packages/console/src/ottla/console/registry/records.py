@@ -30,7 +30,8 @@ async def shown_records(
     decoded: Sequence[RegistryValue | None] = [None] * len(wanted)
     if registry is not None and form in BY_REGISTRY and any(found is not None for found in wanted):
         # A part of JSON has no fields that could be masked.
-        decoded = await registry.decode(wanted, most if mask.is_empty else ALL_BYTES)
+        is_open = mask.is_empty and mask.origins is None
+        decoded = await registry.decode(wanted, most if is_open else ALL_BYTES)
     why = "" if form != "registry" else "it names no schema"
     if form == "registry" and registry is None:
         why = "the cluster has no schema registry"
@@ -50,6 +51,7 @@ def _row(
     record: ShownRecord, key: RegistryValue | None, value: RegistryValue | None, mask: Mask, form: Form,
     most: int, why: str,
 ) -> ShownRow:  # fmt: skip
+    mask = mask.of(record.headers)
     readable = replace(record, key=_bytes(key, record.key), value=_bytes(value, record.value))
     readable = masked(readable, mask)
     shown_key = _shown(key, record.key, readable.key, form, most, why, mask)
