@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
+import os
+import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -29,7 +32,7 @@ from contenders import ottla, show
 from ottla.admin import Admin
 from ottla.client.config import ClientConfig
 from ottla.console.records.filters import Filter
-from ottla.console.records.search_process import Job
+from ottla.console.records.search_process import NICENESS, Job
 from ottla.console.records.searches import Searches
 from ottla.console.records.wanted import Wanted
 from ottla.consumer import Consumer
@@ -49,6 +52,9 @@ GOAL = 0.6
 PEOPLE = 5
 CONSOLE = Searches(time.monotonic)
 GOAL_PAGE_MS = 200
+GOAL_BESIDE = 1.1
+TURN_S = 1.0
+SETTLE_S = 0.05
 
 
 def record_value(number: int) -> bytes:
@@ -174,42 +180,144 @@ async def pages(servers: str) -> None:
     print(f"a page of 100 records: {median:.0f} ms, {first}; goal {GOAL_PAGE_MS} ms {judged}")
 
 
-async def beside(servers: str, rounds: int) -> None:
-    """Print the latency of a paced producer beside five searches, and without one."""
-    ratios = list[float]()
-    async with Admin(servers) as admin, Producer(bootstrap_servers=servers, linger_ms=0) as producer:
+LOADS = {
+    "one search": ("--people", "1", 0),
+    f"{PEOPLE} people who search": ("--people", str(PEOPLE), 0),
+    "our consumer, at the searches' priority": ("--reader", "", NICENESS),
+}
+"""Each: the part of this script that makes the load, its argument, and by how much it yields."""
+
+
+async def beside(servers: str, rounds: int, seconds: int) -> None:
+    """Print the latency of a paced producer beside searches and beside a consumer, and without these.
+
+    The producer, the console with its people and the consumer are processes of their own. A load is stopped
+    and goes on each second, so that whatever else the machine does falls on both sides alike.
+    """
+    async with Admin(servers) as admin:
         await admin.topics.create("beside")
-        await paced(producer, 2.0)
-        for _ in range(rounds):
-            alone = await paced(producer, 10.0)
-            async with asyncio.TaskGroup() as tasks:
-                people = [tasks.create_task(search_on(servers)) for _ in range(PEOPLE)]
-                await asyncio.sleep(2)
-                searched = await paced(producer, 10.0)
-                for person in people:
-                    person.cancel()
-            ratios.append(searched[1] / alone[1])
-            before, with_them = (f"{p50:.2f} and {p99:.2f} ms" for p50, p99 in (alone, searched))
-            print(f"p50 and p99: alone {before}, beside {PEOPLE} searches {with_them}", flush=True)
-    print(f"p99 beside {PEOPLE} searches: {statistics.median(ratios):.2f} times that without; goal 1.1")
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in LOADS}
+    for _ in range(rounds):
+        for name, load in LOADS.items():
+            alone, during, rate = await in_turns(servers, load, seconds)
+            row = (*quantiles(alone), *quantiles(during), rate)
+            found[name].append(row)
+            p50, p99, p50_beside, p99_beside, _ = row
+            print(f"{name}: p50 and p99 {p50_beside:.2f} and {p99_beside:.2f} ms, without {p50:.2f} and "
+                  f"{p99:.2f} ms, {rate:,.0f} records/s", flush=True)  # fmt: skip
+    cells = []
+    for name, rows in found.items():
+        medians = [statistics.median(part) for part in zip(*rows, strict=True)]
+        ratios = [row[3] / row[1] for row in rows]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        shown = [f"{ms:.2f}" for ms in (*medians[:4], statistics.median(ratios))]
+        cells.append((name, *shown, spread, f"{medians[4]:,.0f}"))
+    header = ("", "p50 ms", "p99 ms", "p50 beside", "p99 beside", f"p99 times, goal {GOAL_BESIDE}", "spread",
+              "records/s")  # fmt: skip
+    show(f"A producer beside readers of records of {BYTES} bytes", cells, header)
 
 
-async def paced(producer: Producer, seconds: float) -> tuple[float, float]:
-    """Send a record each ten milliseconds; return the median and the 99th percentile of the latency in ms."""
-    times, ends_s = list[float](), time.perf_counter() + seconds
-    while time.perf_counter() < ends_s:
-        began_s = time.perf_counter()
-        await producer.send_and_wait("beside", b"x" * 100)
-        times.append((time.perf_counter() - began_s) * 1e3)
-        await asyncio.sleep(0.01)
-    return statistics.median(times), statistics.quantiles(times, n=100)[98]
+async def in_turns(
+    servers: str, load: tuple[str, str, int], seconds: int
+) -> tuple[list[float], list[float], float]:
+    """Return a producer's latencies in ms without a load and beside it, and the load's records per second."""
+    part, argument, niceness = load
+    reader = await asyncio.create_subprocess_exec(
+        "nice", "-n", str(niceness), sys.executable, __file__, part, servers, argument,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert reader.stdout is not None
+    await reader.stdout.readline()  # it has begun to read
+    producer = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--paced", servers, str(2 * seconds), stdout=asyncio.subprocess.PIPE
+    )
+    assert producer.stdout is not None
+    await producer.stdout.readline()
+    turns = list[tuple[float, float, bool]]()
+    for number in range(2 * seconds):
+        is_beside = number % 2 == 1
+        os.killpg(reader.pid, signal.SIGCONT if is_beside else signal.SIGSTOP)
+        began_s = time.monotonic()
+        await asyncio.sleep(TURN_S)
+        turns.append((began_s + SETTLE_S, time.monotonic(), is_beside))
+    said, _ = await producer.communicate()
+    read, _ = await reader.communicate(b"")
+    sides: dict[bool, list[float]] = {False: [], True: []}
+    for begun_s, took_ms in json.loads(said):
+        for begins_s, ends_s, is_beside in turns:
+            if begins_s <= begun_s < ends_s:
+                sides[is_beside].append(took_ms)
+    return sides[False], sides[True], int(read) / seconds / TURN_S
 
 
-async def search_on(servers: str) -> None:
-    """Search again and again, as one of the people at one console."""
-    while True:
-        async for _ in search(servers, FILTERS["a text"]):
-            pass
+def quantiles(times_ms: list[float]) -> tuple[float, float]:
+    """Return the median and the 99th percentile."""
+    return statistics.median(times_ms), statistics.quantiles(times_ms, n=100)[98]
+
+
+async def produce_paced(servers: str, seconds: float) -> None:
+    """Send a record each ten milliseconds; print the time of each and its latency in ms."""
+    times = list[tuple[float, float]]()
+    async with Producer(bootstrap_servers=servers, linger_ms=0) as producer:
+        for _ in range(50):
+            await producer.send_and_wait("beside", b"x" * 100)
+        print("begun", flush=True)
+        gc.freeze()
+        ends_s = time.monotonic() + seconds * TURN_S
+        while (began_s := time.monotonic()) < ends_s:
+            await producer.send_and_wait("beside", b"x" * 100)
+            times.append((began_s, (time.monotonic() - began_s) * 1e3))
+            await asyncio.sleep(0.01)
+    print(json.dumps(times))
+
+
+async def search_until_told(servers: str, people: int) -> None:
+    """Search again and again, as people at one console, until the input ends; print the offsets read."""
+    counts = [0] * people
+
+    async def search_on(person: int) -> None:
+        while True:
+            read = 0
+            async for frame in search(servers, FILTERS["a text"]):
+                if frame["kind"] == "progress":
+                    if not sum(counts) and frame["offsets_read"]:
+                        print("begun", flush=True)
+                    counts[person] += frame["offsets_read"] - read
+                    read = frame["offsets_read"]
+
+    async with asyncio.TaskGroup() as tasks:
+        searches = [tasks.create_task(search_on(person)) for person in range(people)]
+        await asyncio.to_thread(sys.stdin.read)
+        for task in searches:
+            task.cancel()
+    print(sum(counts))
+
+
+async def read_until_told(servers: str) -> None:
+    """Read the topic as columns again and again until the input ends; print how many records."""
+    seen = 0
+    partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+
+    async def read_on() -> None:
+        nonlocal seen
+        async with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign(partitions)
+            ends = sum((await consumer.end_offsets(partitions)).values())
+            while True:
+                left = ends
+                async for batch in consumer.arrow_batches():
+                    if not seen:
+                        print("begun", flush=True)
+                    seen, left = seen + batch.num_rows, left - batch.num_rows
+                    if left <= 0:
+                        break
+                await consumer.seek_to_beginning(*partitions)
+
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(read_on())
+        await asyncio.to_thread(sys.stdin.read)
+        reading.cancel()
+    print(seen)
 
 
 @contextmanager
@@ -223,10 +331,19 @@ def filled(count: int) -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
+PARTS: Final[Mapping[str, Callable[..., Coroutine[Any, Any, None]]]] = {
+    "--arrow": lambda servers, count: read_arrow(servers, int(count)),
+    "--paced": lambda servers, seconds: produce_paced(servers, float(seconds)),
+    "--people": lambda servers, people: search_until_told(servers, int(people)),
+    "--reader": lambda servers, _: read_until_told(servers),
+}
+"""The parts that are processes of their own."""
+
+
 def main() -> int:
-    """Run the benchmark."""
-    if sys.argv[1:2] == ["--arrow"]:
-        asyncio.run(read_arrow(sys.argv[2], int(sys.argv[3])))
+    """Run the benchmark, or a part of it."""
+    if sys.argv[1:2] and sys.argv[1] in PARTS:
+        asyncio.run(PARTS[sys.argv[1]](*sys.argv[2:]))
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=1_000_000)
@@ -242,7 +359,7 @@ def main() -> int:
         if chosen.flat:
             asyncio.run(memory(servers, count))
         elif chosen.beside:
-            asyncio.run(beside(servers, chosen.rounds))
+            asyncio.run(beside(servers, chosen.rounds, 3 if chosen.quick else 30))
         elif not chosen.pages:
             asyncio.run(compare(servers, count, 1 if chosen.quick else chosen.rounds))
     return 0
