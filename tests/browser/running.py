@@ -139,7 +139,8 @@ def problems_of(page: Any) -> list[str]:
 
     def heard(message: Any) -> None:
         # A page of an error has a status of one; the browser notes that as an error, too.
-        if message.type == "error" and not re.search(r"status of (404|503|400|403|502)", message.text):
+        statuses = r"status of (400|401|403|404|429|502|503)"
+        if message.type == "error" and not re.search(statuses, message.text):
             found.append(message.text)
 
     def lost(url: str, reason: str) -> None:
@@ -167,6 +168,29 @@ def violations(page: Any, axe: str) -> Sequence[str]:
         f"{found['id']}: {found['help']}: " + " | ".join(node["html"][:160] for node in found["nodes"][:3])
         for found in result["violations"]
     ]
+
+
+NARROW: Final = {"width": 390, "height": 844}
+USUAL: Final = {"width": 1_280, "height": 900}
+WIDE: Final = {"width": 2_560, "height": 1_440}
+ZOOMED: Final = {"width": USUAL["width"] // 2, "height": USUAL["height"] // 2}
+"""A window of the usual size at 200 %: as many pixels of CSS as half of it has."""
+
+
+def flaws(page: Any, axe: str) -> list[str]:
+    """Return what keeps people from using an open page: light and dark, and at all widths."""
+    found = [f"light: {line}" for line in violations(page, axe)]
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    found += [f"dark: {line}" for line in violations(page, axe)]
+    for size in (NARROW, ZOOMED, WIDE):
+        page.set_viewport_size(size)
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        found += [f"{wider} pixels wider than {size['width']}"] if wider > 0 else []
+        found += [f"narrow: {line}" for line in violations(page, axe)] if size is NARROW else []
+    page.set_viewport_size(USUAL)
+    page.locator("#theme").click()
+    return found
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from browser.demo import HOSTILE_GROUP
-from browser.running import KINDS
+from browser.running import BOUND_MS, KINDS
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,24 @@ WITHOUT_A_PAGE: Final = frozenset(
     {"/health", "/metrics", "/c/{cluster}/points", "/c/{cluster}/registry/check", "/static"}
     | {"/c/{cluster}/searches/{search}/cancel", "/c/{cluster}/topics/{topic}/records/events"}
     | {"/c/{cluster}/topics/{topic}/records/export"}
-    | {"/login", "/login/oidc", "/login/oidc/callback", "/logout"}
+    | {"/login/oidc", "/logout"}
 )
-"""Routes that serve no page, or one only where people log in."""
+"""Routes that serve no page."""
+
+LOGIN_PAGES: Final = (
+    ShownPage("login", "/login?next=/alerts", ("Log in", "Name", "Password", "Log in with Example")),
+    ShownPage("logged out", "/login?left=1", ("You are logged out", "Password")),
+    ShownPage("foreign way back", "/login/oidc/callback?code=c&state=s", ("did not begin in this browser",)),
+)
+"""Pages of a console with logins, for strangers; `test_logins.py` shows them."""
+
+
+def opened(page: Any, shown: ShownPage) -> None:
+    """Open a page; return once all that it must show is there."""
+    page.goto(shown.path)
+    content = page.locator("#content")
+    for words in shown.sees:
+        content.get_by_text(words).filter(visible=True).first.wait_for(timeout=BOUND_MS)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +28,7 @@ from ottla.console.logins.files import ClaimedGrant, Provider
 from ottla.console.logins.oidc import OpenId, ProviderFailed
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
+from peers.oidc_provider import oidc_provider
 
 ISSUER = "https://id.example.com"
 BACK = "https://kafka.example.com/login/oidc/callback"
@@ -225,25 +224,12 @@ async def test_a_client_secret_that_cannot_be_read_is_named(fake: FakeProvider) 
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[str]:
-    """Start oidc-provider-mock with two people."""
-    port = free_port()
-    people = [
+    """A provider that knows two people."""
+    with oidc_provider(
         {"sub": "anna", "preferred_username": "anna", "groups": ["kafka-admins", "staff"]},
         {"sub": "eve", "preferred_username": "eve", "groups": ["staff"]},
-    ]
-    options = [part for person in people for part in ("--user-claims", json.dumps(person))]
-    running = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port), *options],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        assert running.stdout is not None
-        while "running on" not in (line := running.stdout.readline()):
-            assert line, "the provider ended"
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        running.terminate()
-        running.communicate(timeout=60)
+    ) as started:
+        yield started
 
 
 @pytest.fixture

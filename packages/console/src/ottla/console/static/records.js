@@ -69,7 +69,7 @@ const watchRecords = (body) => {
     if (isTail && source.readyState === EventSource.CONNECTING) {
       failed.textContent = "The console does not answer; the page tries again.";
       failed.hidden = false;
-    } else if (source.readyState !== EventSource.CLOSED || failed.hidden) {
+    } else {
       end("The console does not answer, or refused the search: load the page again.");
     }
   };
