@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -384,3 +386,33 @@ def test_only_urls_of_documents_are_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b" " * ((1 << 20) + 1))
     with pytest.raises(BadJwks, match="over 1048576 bytes"):
         fetch_jwks((tmp_path / "large").as_uri())
+
+
+def test_a_redirect_of_a_document_is_not_followed() -> None:
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            document = json.dumps({"keys": [jwk(RSA, "1")]}).encode()
+            self.send_response(302 if self.path == "/jwks" else 200)
+            self.send_header("location", "/elsewhere")
+            self.send_header("content-length", str(len(document)))
+            self.end_headers()
+            self.wfile.write(document)
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(JwksUnavailable, match="answers 302 and leads to /elsewhere: name the document"):
+            fetch_jwks(f"http://127.0.0.1:{server.server_port}/jwks")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+    assert asked == ["/jwks"]

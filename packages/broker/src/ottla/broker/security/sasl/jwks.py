@@ -8,9 +8,9 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from ottla.broker.security.sasl.broker_tokens import Backoff, retried
 from ottla.broker.security.sasl.oauthbearer import ALGORITHMS, SigningKey
@@ -43,8 +43,15 @@ class JwksUnavailable(BadJwks):
     """A server did not give a document; it may do so later."""
 
 
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows no redirect: its target, also one without TLS, would name the keys that are trusted."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Leave the answer as it is: an error."""
+
+
 def fetch_jwks(url: str, cafile: str | None = None) -> bytes:
-    """Read a document; it blocks. Raises `BadJwks`.
+    """Read a document; it blocks, and follows no redirect. Raises `BadJwks`.
 
     `cafile` has authorities to trust, beside those of the system.
     """
@@ -53,19 +60,30 @@ def fetch_jwks(url: str, cafile: str | None = None) -> bytes:
         raise BadJwks(f"the URL must begin with one of {', '.join(SCHEMES)}")
     request = Request(url, headers={"Accept": "application/json"})
     try:
-        context = None
+        handlers: list[BaseHandler] = [_NoRedirect()]
         if scheme == "https":
             context = ssl.create_default_context()
             if cafile is not None:
                 context.load_verify_locations(cafile)
-        with urlopen(request, timeout=FETCH_WITHIN_S, context=context) as answer:
+            handlers.append(HTTPSHandler(context=context))
+        with build_opener(*handlers).open(request, timeout=FETCH_WITHIN_S) as answer:
             document: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
+    except HTTPError as error:
+        with error:
+            raise JwksUnavailable(f"it cannot be read: {_refusal(error)}") from None
     except (OSError, URLError, ValueError) as error:
         kind = BadJwks if scheme == "file" else JwksUnavailable
         raise kind(f"it cannot be read: {error}") from None
     if len(document) > MAX_DOCUMENT_BYTES:
         raise BadJwks(f"it has over {MAX_DOCUMENT_BYTES} bytes")
     return document
+
+
+def _refusal(error: HTTPError) -> str:
+    if not 300 <= error.code < 400:
+        return str(error)
+    target = "".join(filter(str.isprintable, str(error.headers.get("Location"))))[:200]
+    return f"the server answers {error.code} and leads to {target}: name the document itself"
 
 
 def keys_in(document: bytes) -> dict[str | None, SigningKey]:
