@@ -120,6 +120,22 @@ async def test_a_value_that_cannot_be_kept_spoils_no_series() -> None:
         assert await history.read(LAG, 0) == [Point(NOW_S, 3, 3, 3)]
 
 
+async def test_a_history_takes_no_more_series_after_it_was_thinned_or_opened_again(tmp_path: Path) -> None:
+    series = [Series("local", "lag", str(number)) for number in range(6)]
+    async with History(tmp_path / "h.sqlite", most_series=2) as history:
+        await history.add(NOW_S, dict.fromkeys(series[:2], 1.0))
+        await history.thin(NOW_S)
+        await history.add(NOW_S + 60, dict.fromkeys(series[3::-1], 1.0))
+    async with History(tmp_path / "h.sqlite", most_series=2) as history:
+        await history.add(NOW_S + 120, dict.fromkeys(series[::-1], 1.0))
+        counts = [len(await history.read(name, 0)) for name in series]
+        await history.thin(NOW_S + 15 * 86_400)
+        await history.add(NOW_S + 15 * 86_400, {series[5]: 1.0})
+
+        assert counts == [3, 3, 0, 0, 0, 0]
+        assert len(await history.read(series[5], 0)) == 1
+
+
 def line(*values: float) -> list[Point]:
     first_s = NOW_S - 60 * len(values)
     return [Point(first_s + 60 * index, value, value, value) for index, value in enumerate(values)]

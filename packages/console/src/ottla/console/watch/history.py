@@ -61,12 +61,15 @@ class Point(NamedTuple):
 class History:
     """Points of many series in one file; its work is done on a thread, one statement at a time."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, most_series: int = MOST_SERIES) -> None:
         """`path` None keeps everything in memory, for as long as the console runs."""
         self._path = path
+        self._most_series = most_series
         self._turn = asyncio.Lock()
         self._database: sqlite3.Connection | None = None
         self._ids: dict[Series, int] = {}
+        self._series: int | None = None
+        """Series of the file, also those that no look has any more; None: to be counted."""
 
     async def __aenter__(self) -> History:
         await asyncio.to_thread(self._open)
@@ -127,7 +130,7 @@ class History:
         try:
             self._insert(minute_s, values)
         except sqlite3.Error:
-            self._ids.clear()  # those of new series were rolled back, and others will get them
+            self._forget()  # ids of new series were rolled back, and others will get them
             raise
 
     def _insert(self, minute_s: int, values: Mapping[Series, float]) -> None:
@@ -148,15 +151,26 @@ class History:
         with closing(self._opened.execute(find, series)) as found:
             row = found.fetchone()
         if row is None:
-            if len(self._ids) >= MOST_SERIES:
+            if self._count() >= self._most_series:
                 return None
             row = (
                 self._opened.execute(
                     "INSERT INTO series (cluster, kind, name) VALUES (?, ?, ?)", series
                 ).lastrowid,
             )
+            self._series = self._count() + 1
         self._ids[series] = int(row[0])
         return self._ids[series]
+
+    def _count(self) -> int:
+        if self._series is None:
+            with closing(self._opened.execute("SELECT count(*) FROM series")) as found:
+                self._series = int(found.fetchone()[0])
+        return self._series
+
+    def _forget(self) -> None:
+        self._ids.clear()
+        self._series = None
 
     def _read(self, series: Series, since_s: int) -> list[Point]:
         rows = self._opened.execute(
@@ -187,7 +201,7 @@ class History:
                 "DELETE FROM series WHERE NOT EXISTS (SELECT 1 FROM points WHERE series = series.id)"
             )
             database.execute(f"PRAGMA user_version = {fine_from_s // COARSE_S}")
-        self._ids.clear()
+        self._forget()
 
     @staticmethod
     def _merge(database: sqlite3.Connection, series: int, from_s: int, to_s: int) -> None:
