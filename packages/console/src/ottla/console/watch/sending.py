@@ -6,14 +6,12 @@ import asyncio
 import json
 import logging
 import ssl
-import urllib.error
-import urllib.request
 from collections import OrderedDict
 from dataclasses import replace
 from email.message import EmailMessage
-from http.client import HTTPException
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgpack
 
@@ -25,6 +23,9 @@ from ottla.console.watch.alerts import Event, moment
 from ottla.console.watch.rule_files import AlertTopic, Mail, Targets, secret_of
 from ottla.producer import Producer, ProducerConfig
 from ottla.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    import httpx2
 
 _log = logging.getLogger(__name__)
 
@@ -156,22 +157,52 @@ class Webhook:
     async def send(self, event: Event) -> None:
         """Post one event. Raises NotSent."""
         try:
-            await asyncio.to_thread(self._post, event)
+            url = await asyncio.to_thread(secret_of, self._url, self._folder)
+            transport = await asyncio.to_thread(_transport, url)
+            async with asyncio.timeout(_TIMEOUT_S), transport:
+                status = await _posted(transport, url, facts_of(event))
         except SettingError as error:
             raise NotSent(str(error)) from None
-        except (OSError, ValueError, HTTPException) as error:  # URLError and HTTPError are OSErrors
-            # The address may hold a secret in its path, and other errors its text: it stands in no log.
-            known = getattr(error, "reason", error)  # of a URLError, which wraps it
-            reason = str(known) if isinstance(error, OSError) else type(error).__name__
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            raise NotSent(reason) from None
+        except TimeoutError:
+            raise NotSent(f"no answer within {_TIMEOUT_S:g} s") from None
+        except Exception as error:
+            raise NotSent(_why_not_posted(error)) from None
+        if status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise NotSent(f"it answered {status}")
 
-    def _post(self, event: Event) -> None:
-        url, body = secret_of(self._url, self._folder), json.dumps(facts_of(event)).encode()
-        request = urllib.request.Request(url, body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
-            pass
+
+def _transport(url: str) -> httpx2.AsyncHTTPTransport:
+    """Return the connection to the host of an address, through the proxy that the environment names for it.
+
+    On a thread: the import and the authorities take longer than the loop may stand. A client above it would
+    write each address to its log.
+    """
+    from urllib.request import getproxies, proxy_bypass
+
+    import httpx2
+
+    at = httpx2.URL(url)
+    proxy = None if proxy_bypass(at.host) else getproxies().get(at.scheme)
+    return httpx2.AsyncHTTPTransport(verify=ssl.create_default_context(), proxy=proxy)
+
+
+async def _posted(transport: httpx2.AsyncHTTPTransport, url: str, facts: dict[str, Any]) -> int:
+    """Post facts, and return the status; the body of the answer is not read, and no redirect followed."""
+    import httpx2
+
+    request = httpx2.Request("POST", url, json=facts, headers={"user-agent": "ottla-console"})
+    answer = await transport.handle_async_request(request)
+    await answer.aclose()
+    return answer.status_code
+
+
+def _why_not_posted(error: Exception) -> str:
+    """Return the reason of a failure. The address may hold a secret, and most texts of errors the address."""
+    import httpx2
+
+    if isinstance(error, httpx2.ConnectError | OSError):
+        return " ".join(str(error).split()) or type(error).__name__
+    return type(error).__name__
 
 
 class MailTarget:
