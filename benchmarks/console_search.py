@@ -31,6 +31,7 @@ import psutil
 from contenders import ottla, show
 from ottla.admin import Admin
 from ottla.client.config import ClientConfig
+from ottla.console.logins.access import OWNER
 from ottla.console.records.filters import Filter
 from ottla.console.records.search_process import NICENESS, Job
 from ottla.console.records.searches import Searches
@@ -101,7 +102,7 @@ async def search(
     start = "newest" if newest else "beginning"
     wanted = Wanted(start=start, filter=chosen, counts_all=True)  # type: ignore[arg-type]
     job = Job("search", servers, ClientConfig(), TOPIC, tuple(range(PARTITIONS)), wanted)
-    async with CONSOLE.open(job, "", "") as running, aclosing(running.frames()) as frames:
+    async with CONSOLE.open(job, "", OWNER) as running, aclosing(running.frames()) as frames:
         async for frame in frames:
             yield frame
 

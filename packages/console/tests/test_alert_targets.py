@@ -415,8 +415,16 @@ async def test_an_alert_is_silenced_on_its_page_with_a_reason_and_an_end(
     assert "<h2>Silences</h2>" in page
     assert "<h2>Silences</h2>" not in ended
     assert "silence ended" in ended
-    changes = [json.loads(line)["change"] for line in audit.read_text().splitlines()]
-    assert changes == ["silence", "end-silence"]
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["change"], line["cluster"], line["outcome"].split(":")[0]) for line in lines] == [
+        ("silence", "local", "refused"),
+        ("silence", "local", "refused"),
+        ("silence", "local", "begins"),
+        ("silence", "local", "done"),
+        ("end-silence", "local", "begins"),
+        ("end-silence", "local", "done"),
+    ]
+    assert lines[3]["form"] == form
 
 
 async def test_a_console_that_only_reads_silences_nothing(address: str) -> None:

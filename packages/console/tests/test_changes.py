@@ -272,6 +272,64 @@ async def test_each_change_stands_in_the_audit_log_without_the_data_of_records(
     assert stat.S_IMODE(mode) == 0o600
 
 
+SECRET = "s3cret"
+FORMS: dict[str, dict[str, str]] = {
+    "create-topic": {"topic": "t", "partitions": "0", "replicas": "1", "settings": "retention.ms=7"},
+    "add-partitions": {"topic": "t", "total": "2"},
+    "set-topic-setting": {"topic": "t", "key": "retention.ms", "value": "7"},
+    "copy-settings": {"topic": "t", "other": "u"},
+    "delete-records": {"topic": "t", "partition": "0", "before": "1"},
+    "delete-topic": {"topic": "t"},
+    "produce": {"topic": "t", "partition": "0", "key": SECRET, "value": SECRET, "headers": f"a={SECRET}"},
+    "reset-group": {"group": "g", "topic": "t", "to": "the end"},
+    "delete-group": {"group": "g"},
+    "reassign": {"lines": "t:0=1"},
+    "cancel-reassignment": {"partition": "t:0"},
+    "elect-preferred": {"topic": "t"},
+    "abort-transaction": {"topic": "t", "partition": "0", "offset": "0"},
+    "register-schema": {"subject": "s", "kind": "AVRO", "schema": '"string"'},
+    "set-compatibility": {"subject": "s", "level": "NONE"},
+    "delete-subject": {"subject": "s", "version": "1"},
+    "create-connector": {"connect": "connect", "name": "c", "config": f"password={SECRET}"},
+    "set-connector-setting": {"connect": "connect", "name": "c", "key": "password", "value": SECRET},
+    "pause-connector": {"connect": "connect", "name": "c"},
+    "resume-connector": {"connect": "connect", "name": "c"},
+    "stop-connector": {"connect": "connect", "name": "c"},
+    "restart-connector": {"connect": "connect", "name": "c", "parts": "the connector"},
+    "restart-task": {"connect": "connect", "name": "c", "task": "0"},
+    "delete-connector": {"connect": "connect", "name": "c"},
+}
+
+
+async def test_the_audit_log_has_the_arguments_and_the_outcome_of_every_change_and_no_secrets(
+    console: httpx.AsyncClient, admin: Admin, audit: Path
+) -> None:
+    assert FORMS.keys() == CHANGES.keys()
+    for topic in ("t", "u"):
+        await admin.topics.create(topic)
+    shown = await preview(console, "create-topic", topic="t", partitions="1", replicas="1")
+    for change, form in FORMS.items():
+        await send(console, change, shown, **form)
+    forged = {"topic": "t", "token": "x", "n" * 5_000: "v" * 5_000}
+    await console.post("/c/local/change/delete-topic", content=urlencode(forged), headers={"origin": ORIGIN})
+
+    text = await asyncio.to_thread(audit.read_text)
+    *lines, refused = map(json.loads, text.splitlines())
+    outcomes = {line["change"]: line for line in lines}
+    assert [line["change"] for line in lines if line["outcome"] != "begins"] == list(FORMS)
+    for change, form in FORMS.items():
+        line = outcomes[change]
+        assert (line["cluster"], line["client"], line["user"]) == ("local", "127.0.0.1", "")
+        assert {name: line["form"][name] for name, value in form.items() if SECRET not in value} == {
+            name: value for name, value in form.items() if SECRET not in value
+        }, change
+        assert line["outcome"] not in ("", "begins"), line
+        assert "form" not in line["outcome"], line
+    assert SECRET not in text
+    assert refused["outcome"].startswith("refused: the form is not one of this console's")
+    assert len(text.splitlines()[-1]) < 1_000
+
+
 async def test_a_form_of_another_site_or_another_browser_changes_nothing(
     console: httpx.AsyncClient, admin: Admin
 ) -> None:

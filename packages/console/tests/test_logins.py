@@ -303,7 +303,8 @@ async def test_a_viewer_changes_nothing_and_the_audit_log_names_the_people(
 
     lines = (await asyncio.to_thread((tmp_path / "audit.jsonl").read_text)).splitlines()
     assert len(lines) == 3
-    assert '"user": "vera", "client": "127.0.0.1", "cluster": "local", "change": "produce"' in lines[0]
+    who = '"user": "vera", "identity": "user:vera", "client": "127.0.0.1"'
+    assert f'{who}, "cluster": "local", "change": "produce"' in lines[0]
     assert '"outcome": "refused: ' in lines[0]
     assert '"user": "oskar"' in lines[1]
 

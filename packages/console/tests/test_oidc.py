@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -23,9 +24,10 @@ from ottla.client.config import ClientConfig
 from ottla.client.environment import now_ms
 from ottla.client.profiles import SecretSource
 from ottla.console.logins.access import Grant, Role
-from ottla.console.logins.authenticator import LoginRefused
-from ottla.console.logins.files import ClaimedGrant, Provider
+from ottla.console.logins.authenticator import Authenticator, LoginRefused
+from ottla.console.logins.files import ClaimedGrant, Logins, Provider
 from ottla.console.logins.oidc import OpenId, ProviderFailed
+from ottla.console.logins.sessions import Person, Sessions
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import serving
 from peers.oidc_provider import oidc_provider
@@ -217,6 +219,95 @@ async def test_a_client_secret_that_cannot_be_read_is_named(fake: FakeProvider) 
 
     with pytest.raises(ProviderFailed, match=r"our client_secret: .*/nowhere"):
         await openid.finish(query, cookie, BACK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"preferred_username": 7, "email": None}, "4711"),
+        ({"preferred_username": None, "email": "anna@example.com"}, "anna@example.com"),
+    ],
+)
+async def test_a_person_without_a_name_that_is_text_has_the_name_of_their_subject(
+    openid: OpenId, fake: FakeProvider, changes: dict[str, Any], name: str
+) -> None:
+    fake.changes = changes
+    query, cookie = await begin(openid, fake)
+    person, _ = await openid.finish(query, cookie, BACK)
+
+    assert (person.name, person.identity) == (name, f"{ISSUER}#4711")
+
+
+@pytest.mark.parametrize("subject", [4711, "", "x" * 256, ["4711"]])
+async def test_a_token_without_a_subject_that_is_text_is_refused_in_words(
+    openid: OpenId, fake: FakeProvider, subject: object
+) -> None:
+    fake.changes = {"sub": subject, "preferred_username": 7}
+    query, cookie = await begin(openid, fake)
+
+    with pytest.raises(LoginRefused, match=r"names nobody|cannot be trusted"):
+        await openid.finish(query, cookie, BACK)
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/keys"])
+async def test_a_redirect_of_the_provider_is_not_followed(fake: FakeProvider, path: str) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == path:
+            return httpx2.Response(307, headers={"location": "http://evil.example/x"})
+        return fake(request)
+
+    openid = OpenId(PROVIDER, transport=httpx2.MockTransport(answer))
+    with pytest.raises(ProviderFailed):
+        query, cookie = await begin(openid, fake)
+        await openid.finish(query, cookie, BACK)
+
+    assert "/x" not in fake.asked
+
+
+async def test_visitors_ask_a_provider_that_is_away_once_and_wait_for_a_bounded_time() -> None:
+    asked = 0
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    openid = OpenId(PROVIDER, transport=httpx2.MockTransport(answer), answer_s=0.2)
+    async with asyncio.timeout(60):
+        visits = [openid.begin(BACK, "/") for _ in range(50)]
+        found = await asyncio.gather(*visits, return_exceptions=True)
+        with pytest.raises(ProviderFailed, match=r"no answer within 0\.2 s"):
+            await openid.begin(BACK, "/")
+
+    assert {type(failure) for failure in found} == {ProviderFailed}
+    assert asked == 1
+
+
+async def test_a_session_of_another_provider_ends_when_the_file_names_a_new_one(
+    tmp_path: Path, openid: OpenId, fake: FakeProvider
+) -> None:
+    query, cookie = await begin(openid, fake)
+    person, _ = await openid.finish(query, cookie, BACK)
+    before = Authenticator(tmp_path, Logins(provider=PROVIDER))
+    after = Authenticator(tmp_path, Logins(provider=replace(PROVIDER, issuer="https://new.example")))
+
+    assert before.admit(person, "127.0.0.1", None)
+    with pytest.raises(LoginRefused, match="no role"):
+        after.admit(person, "127.0.0.1", None)
+
+
+def test_people_of_one_name_are_distinct_and_share_no_bound_of_sessions() -> None:
+    people = [
+        Person("anna", "password"), Person("anna", "oidc", issuer=ISSUER, subject="1"),
+        Person("anna", "oidc", issuer=ISSUER, subject="2"), Person("user:anna", "oidc", subject="1"),
+    ]  # fmt: skip
+    sessions = Sessions(most_of_a_user=1)
+    for number, person in enumerate(people):
+        sessions.open(str(number), person, number)
+
+    assert len({person.identity for person in people}) == len(people)
+    assert len(sessions) == len(people)
 
 
 # --- a provider that runs

@@ -21,6 +21,9 @@ import pytest
 from ottla.admin import Admin
 from ottla.broker.testing import free_port
 from ottla.client.config import ClientConfig
+from ottla.console.clusters.connections import ShownClusters
+from ottla.console.logins.access import OWNER, Grant, Role, Viewer
+from ottla.console.pages.searches import may_cancel
 from ottla.console.records.search_process import Job, Limits
 from ottla.console.records.searches import Searches, SearchFailed, ended
 from ottla.console.records.wanted import Wanted
@@ -278,7 +281,7 @@ async def test_a_search_may_not_run_longer_than_its_bound(address: str, admin: A
     job = Job("tail", address, ClientConfig(), "orders", (0,), Wanted(is_tail=True), limits=limits)
 
     with pytest.raises(SearchFailed, match="it has run for 1 s"):
-        async with Searches(monotonic).open(job, "local", "") as search:
+        async with Searches(monotonic).open(job, "local", OWNER) as search:
             async for _ in search.frames():
                 pass
 
@@ -344,3 +347,19 @@ async def test_a_reader_that_takes_nothing_does_not_keep_a_stream() -> None:
         await StreamedResponse(parts(), "text/plain", most_send_s=0.01)({}, never, never)
 
     assert is_closed.is_set()
+
+
+async def test_a_person_of_a_provider_cancels_no_search_of_a_user_with_their_name() -> None:
+    job = Job("search", "127.0.0.1:1", ClientConfig(), "t", (0,), Wanted())
+    grants = (Grant(Role.VIEWER),)
+    anna = Viewer("anna", grants, identity="user:anna")
+    other = Viewer("anna", grants, identity="https://id.example.com#1")
+    settings = ClusterSettings("local", "127.0.0.1:1", ClientConfig)
+
+    async with (
+        ShownClusters([settings], monotonic) as clusters,
+        Searches(monotonic).open(job, "local", anna) as search,
+    ):
+        (cluster,) = clusters
+        assert may_cancel(cluster.seen_by(anna, ()), search)
+        assert not may_cancel(cluster.seen_by(other, ()), search)

@@ -146,7 +146,7 @@ async def restart_task(cluster: ShownCluster, form: Form) -> Plan:
     )  # fmt: skip
 
 
-@service_needs(Role.ADMINISTRATOR)
+@service_needs(Role.ADMINISTRATOR, hides=("value",))
 async def set_connector_setting(cluster: ShownCluster, form: Form) -> Plan:
     """Plan a change of one setting of a connector; an empty value takes it away."""
     client, name, found, fields = await _of(cluster, form)
@@ -181,7 +181,7 @@ async def set_connector_setting(cluster: ShownCluster, form: Form) -> Plan:
     )  # fmt: skip
 
 
-@service_needs(Role.ADMINISTRATOR)
+@service_needs(Role.ADMINISTRATOR, hides=("config",))
 async def create_connector(cluster: ShownCluster, form: Form) -> Plan:
     """Plan a connector, once its class has found its settings good."""
     client = client_of(cluster, form.get("connect", ""))

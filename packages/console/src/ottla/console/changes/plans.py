@@ -89,17 +89,20 @@ class Change:
     """A planner, and the right that its change needs: a role over the topic or group that its form names.
 
     Where it names a field for neither, the role must be over the whole cluster. `reads` is the field of a
-    topic that the plan reads, which its viewer must see.
+    topic that the plan reads, which its viewer must see. `hides` are the fields that may be secret: the audit
+    log has their length only.
     """
 
     def __init__(
-        self, planner: Planner, role: Role, topic: str = "", group: str = "", reads: str = ""
-    ) -> None:
+        self, planner: Planner, role: Role, topic: str = "", group: str = "", reads: str = "",
+        hides: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self._planner = planner
         self._role = role
         self._topic = topic
         self._group = group
         self._reads = reads
+        self.hides = frozenset(hides)
 
     async def __call__(self, admin: Admin, form: Form) -> Plan:
         """Return the plan of a form."""
@@ -119,11 +122,15 @@ class Change:
 
 
 class ServiceChange:
-    """A planner of a change that a service beside the brokers does, for a role over the whole cluster."""
+    """A planner of a change that a service beside the brokers does, for a role over the whole cluster.
 
-    def __init__(self, planner: ServicePlanner, role: Role) -> None:
+    `hides` are the fields that may be secret.
+    """
+
+    def __init__(self, planner: ServicePlanner, role: Role, hides: Collection[str] = ()) -> None:
         self._planner = planner
         self._role = role
+        self.hides = frozenset(hides)
 
     async def __call__(self, cluster: ShownCluster, form: Form) -> Plan:
         """Return the plan of a form."""
@@ -134,14 +141,16 @@ class ServiceChange:
         return Need(self._role, cluster, is_whole=True)
 
 
-def service_needs(role: Role) -> Callable[[ServicePlanner], ServiceChange]:
+def service_needs(role: Role, *, hides: Collection[str] = ()) -> Callable[[ServicePlanner], ServiceChange]:
     """Declare the role over the whole cluster that a change of a service needs."""
-    return lambda planner: ServiceChange(planner, role)
+    return lambda planner: ServiceChange(planner, role, hides)
 
 
-def needs(role: Role, *, topic: str = "", group: str = "", reads: str = "") -> Callable[[Planner], Change]:
+def needs(
+    role: Role, *, topic: str = "", group: str = "", reads: str = "", hides: Collection[str] = ()
+) -> Callable[[Planner], Change]:
     """Declare the right that a change needs, with the fields of the form that name its topic and group."""
-    return lambda planner: Change(planner, role, topic, group, reads)
+    return lambda planner: Change(planner, role, topic, group, reads, hides)
 
 
 def shown_offsets(form: Form, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int] | None:

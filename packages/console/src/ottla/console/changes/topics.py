@@ -242,7 +242,7 @@ async def delete_topic(admin: Admin, form: Form) -> Plan:
     return Plan(f"Delete {name}", "Delete", fields, summary, typed=name, perform=perform, back="/topics")
 
 
-@needs(Role.OPERATOR, topic="topic")
+@needs(Role.OPERATOR, topic="topic", hides=("key", "value", "headers"))
 async def produce(admin: Admin, form: Form) -> Plan:
     """Plan one record: a new one, or an edited copy of another."""
     name = named(form, "topic", "the topic")

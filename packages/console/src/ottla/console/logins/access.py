@@ -73,11 +73,15 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A person at a browser, or a program with a token: the name, and the grants."""
+    """A person at a browser, or a program with a token: the name, and the grants.
+
+    `identity` is one for each of them: people of a provider choose names that others may have here.
+    """
 
     name: str
     grants: tuple[Grant, ...] = ()
     is_logged_in: bool = True
+    identity: str = ""
 
     def may(self, need: Need) -> bool:
         """Whether a right is granted."""

@@ -113,17 +113,21 @@ class Authenticator:
         shown = hashlib.sha256(authorization.partition(" ")[2].strip().encode()).hexdigest()
         for token in self.logins.tokens:
             if hmac.compare_digest(token.sha256, shown):
-                return Viewer(token.name, token.grants)
+                return Viewer(token.name, token.grants, identity=f"token:{token.name}")
         return None
 
     def _viewer(self, person: Person) -> Viewer | None:
         """Return a person with the grants that they have now; None for one without any."""
         if person.way == "oidc":
             provider = self.logins.provider
-            grants = () if provider is None else provider.grants_of(person.claimed)
-            return Viewer(person.name, grants) if grants else None
+            if provider is None or provider.issuer != person.issuer:
+                return None
+            grants = provider.grants_of(person.claimed)
+            return Viewer(person.name, grants, identity=person.identity) if grants else None
         user = self.logins.users.get(person.name)
-        return None if user is None or user.password != person.proof else Viewer(user.name, user.grants)
+        if user is None or user.password != person.proof:
+            return None
+        return Viewer(user.name, user.grants, identity=person.identity)
 
     # --- logins
 
@@ -157,7 +161,8 @@ class Authenticator:
             self._sessions.end(before.key)
         secret = nonce()
         self._sessions.open(secret, person, self._now_ms())
-        _log.info("a person logged in", extra={"user": person.name, "client": address, "way": person.way})
+        facts = {"user": person.name, "identity": person.identity, "client": address, "way": person.way}
+        _log.info("a person logged in", extra=facts)
         return secret
 
     def log_out(self, session: Session) -> None:

@@ -25,6 +25,11 @@ from ottla.console.logins.sessions import Person
 LASTING_MS: Final = 10 * 60_000
 """How long a person may take at the provider."""
 ANSWER_S: Final = 10.0
+"""How long the provider may take for one answer, however slowly it sends."""
+FAILED_S: Final = 5.0
+"""How long after a failure the provider's addresses are not asked for again, by however many visitors."""
+FINISHING: Final = 8
+"""Logins that are finished at once: each asks the provider two or three times."""
 KNOWN_S: Final = 600.0
 """How long the provider's addresses are used before they are asked for again."""
 ALGORITHMS: Final = (
@@ -33,6 +38,8 @@ ALGORITHMS: Final = (
 """Signatures by a key of the provider only: with HS256 or none, others could sign."""
 _LEEWAY_S: Final = 60
 _MOST_NAME: Final = 128
+_MOST_SUBJECT: Final = 255
+_ADDRESSES: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
 class ProviderFailed(Exception):
@@ -53,19 +60,23 @@ class Begun:
 class OpenId:
     """Logs people in through a provider."""
 
-    def __init__(self, provider: Provider, *, transport: Any = None) -> None:
+    def __init__(self, provider: Provider, *, transport: Any = None, answer_s: float = ANSWER_S) -> None:
         """`transport` is that of httpx: tests put a provider there."""
         self.provider = provider
         self._transport = transport
+        self._answer_s = answer_s
         self._key = random_bytes(32)
         self._addresses: Mapping[str, Any] = {}
         self._asked_s = 0.0
+        self._asking = asyncio.Lock()
+        self._finishing = asyncio.Semaphore(FINISHING)
+        self._failure: tuple[str, float] | None = None
 
     async def begin(self, redirect_uri: str, then: str) -> tuple[str, str]:
         """Return the address at the provider, and the cookie for the way back. Raises ProviderFailed."""
         begun = Begun(nonce(), nonce(), nonce() + nonce(), then, time_of_day_ms() + LASTING_MS)
-        async with self._client(redirect_uri) as client:
-            addresses = await self._discovered(client)
+        addresses = await self._discovered()
+        async with await self._client(redirect_uri) as client:
             url, _ = client.create_authorization_url(
                 addresses["authorization_endpoint"], state=begun.state, nonce=begun.nonce,
                 code_verifier=begun.verifier,
@@ -85,7 +96,7 @@ class OpenId:
         if not (code := query.get("code", "")):
             raise LoginRefused(f"The provider refused the login ({query.get('error', 'no reason')[:80]}).")
         try:
-            async with asyncio.timeout(3 * ANSWER_S):
+            async with asyncio.timeout(4 * self._answer_s), self._finishing:
                 claims = await self._claims(code, begun, redirect_uri)
         except TimeoutError:
             raise ProviderFailed("the provider did not answer in time") from None
@@ -94,8 +105,8 @@ class OpenId:
     async def _claims(self, code: str, begun: Begun, redirect_uri: str) -> Mapping[str, Any]:
         from authlib.common.errors import AuthlibBaseError
 
-        async with self._client(redirect_uri, await self._secret()) as client:
-            addresses = await self._discovered(client)
+        addresses = await self._discovered()
+        async with await self._client(redirect_uri, await self._secret()) as client:
             try:
                 answer = await client.fetch_token(
                     addresses["token_endpoint"], grant_type="authorization_code", code=code,
@@ -103,7 +114,7 @@ class OpenId:
                 )  # fmt: skip
             except AuthlibBaseError as error:
                 raise LoginRefused(f"The provider refused the login ({error.error}).") from None
-            except (self._failures(), ValueError, KeyError) as error:
+            except (self._failures(), ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ProviderFailed(_reason(error)) from None
             keys = await self._json(client, addresses["jwks_uri"])
             claims = self._checked(answer.get("id_token"), keys, begun.nonce, addresses["issuer"])
@@ -138,30 +149,44 @@ class OpenId:
                 params={"nonce": expected_nonce, "client_id": self.provider.client_id},
             )  # fmt: skip
             claims.validate(now=time_of_day_ms() // 1_000, leeway=_LEEWAY_S)
-        except (JoseError, ValueError, KeyError, TypeError) as error:
+        except (JoseError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LoginRefused(f"The provider's answer cannot be trusted ({_reason(error)}).") from None
         return dict(claims)
 
     def _person(self, claims: Mapping[str, Any]) -> Person:
-        names = (claims.get(name) for name in (self.provider.name_claim, "email", "sub"))
-        name = next(name for name in names if isinstance(name, str) and name)
+        """Return the person of claims; the subject is a text of at most 255 letters. Raises LoginRefused."""
+        subject = claims["sub"]
+        if not isinstance(subject, str) or not 0 < len(subject) <= _MOST_SUBJECT:
+            raise LoginRefused(
+                "The provider's answer names nobody: its `sub` is no text of 1 to 255 letters."
+            )
+        names = (claims.get(name) for name in (self.provider.name_claim, "email"))
+        name = next((name for name in names if isinstance(name, str) and name), subject)
         values = _at(claims, self.provider.role_claim)
         listed = values if isinstance(values, list) else [values]
         claimed = tuple(value for value in listed if isinstance(value, str))
         # Only roles that are mapped here are kept: a person may be in thousands of groups.
         known = {role.value for role in self.provider.roles}
-        return Person(name[:_MOST_NAME], "oidc", claimed=tuple(value for value in claimed if value in known))
+        return Person(
+            name[:_MOST_NAME], "oidc", claimed=tuple(value for value in claimed if value in known),
+            issuer=self.provider.issuer, subject=subject,
+        )  # fmt: skip
 
     # --- the provider
 
-    def _client(self, redirect_uri: str, secret: str | None = None) -> Any:
-        from authlib.integrations.httpx_client import AsyncOAuth2Client
+    async def _client(self, redirect_uri: str, secret: str | None = None) -> Any:
+        """Return a client that follows no redirect; made on a thread, as the imports take their time."""
 
-        return AsyncOAuth2Client(
-            self.provider.client_id, secret, scope=self.provider.scope, redirect_uri=redirect_uri,
-            code_challenge_method="S256", timeout=ANSWER_S, transport=self._transport,
-            token_endpoint_auth_method="client_secret_basic" if secret else "none",
-        )  # fmt: skip
+        def made() -> Any:
+            from authlib.integrations.httpx_client import AsyncOAuth2Client
+
+            return AsyncOAuth2Client(
+                self.provider.client_id, secret, scope=self.provider.scope, redirect_uri=redirect_uri,
+                code_challenge_method="S256", timeout=self._answer_s, transport=self._transport,
+                token_endpoint_auth_method="client_secret_basic" if secret else "none",
+            )  # fmt: skip
+
+        return await asyncio.to_thread(made)
 
     async def _secret(self) -> str | None:
         if self.provider.client_secret is None:
@@ -171,19 +196,32 @@ class OpenId:
         except ProfileError as error:
             raise ProviderFailed(f"our client_secret: {error}") from None
 
-    async def _discovered(self, client: Any) -> Mapping[str, Any]:
-        """Return the addresses that the provider names for itself."""
-        if self._addresses and monotonic_s() - self._asked_s < KNOWN_S:
+    async def _discovered(self) -> Mapping[str, Any]:
+        """Return the addresses that the provider names for itself; all visitors that wait ask once."""
+        async with self._asking:
+            now_s = monotonic_s()
+            if self._addresses and now_s - self._asked_s < KNOWN_S:
+                return self._addresses
+            if self._failure is not None and now_s - self._failure[1] < FAILED_S:
+                raise ProviderFailed(self._failure[0])
+            try:
+                async with asyncio.timeout(self._answer_s), await self._client("") as client:
+                    self._addresses, self._asked_s = await self._described(client), now_s
+            except (ProviderFailed, TimeoutError) as error:
+                reason = str(error) or f"{self.provider.issuer} gave no answer within {self._answer_s:g} s"
+                self._failure = reason, monotonic_s()
+                raise ProviderFailed(reason) from None
             return self._addresses
+
+    async def _described(self, client: Any) -> Mapping[str, Any]:
         url = f"{self.provider.issuer}/.well-known/openid-configuration"
         found = await self._json(client, url)
         if str(found.get("issuer", "")).rstrip("/") != self.provider.issuer:
             raise ProviderFailed(f"{url} is of another issuer, {found.get('issuer')!r}")
-        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-            scheme = self.provider.issuer.partition(":")[0]
+        scheme = self.provider.issuer.partition(":")[0]
+        for name in (*_ADDRESSES, *({"userinfo_endpoint"} & found.keys())):
             if not str(found.get(name, "")).startswith((f"{scheme}://", "https://")):
                 raise ProviderFailed(f"{url} names no {name}")
-        self._addresses, self._asked_s = found, monotonic_s()
         return found
 
     async def _json(self, client: Any, url: str, auth: Any = None) -> dict[str, Any]:

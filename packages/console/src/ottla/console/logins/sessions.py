@@ -20,13 +20,21 @@ MOST_OF_A_USER: Final = 20
 class Person:
     """A person as they logged in: by a password, or through a provider with the values of their role claim.
 
-    `proof` is the hash of the password: a new password ends the sessions of the old one.
+    `proof` is the hash of the password: a new password ends the sessions of the old one. A provider knows its
+    people by their `subject`; their names may change, and be those of others.
     """
 
     name: str
     way: Literal["password", "oidc"]
     proof: str = ""
     claimed: tuple[str, ...] = ()
+    issuer: str = ""
+    subject: str = ""
+
+    @property
+    def identity(self) -> str:
+        """The text that is this person's alone: `user:NAME`, or `ISSUER#SUBJECT` (an issuer has no `#`)."""
+        return f"user:{self.name}" if self.way == "password" else f"{self.issuer}#{self.subject}"
 
 
 @dataclass(slots=True)
@@ -57,11 +65,7 @@ class Sessions:
 
     def open(self, secret: str, person: Person, now_ms: int) -> None:
         """Begin a session with a secret that nothing else knows."""
-        of_user = [
-            session
-            for session in self._open.values()
-            if (session.person.name, session.person.way) == (person.name, person.way)
-        ]
+        of_user = [session for session in self._open.values() if session.person.identity == person.identity]
         if len(of_user) >= self._most_of_a_user:
             self.end(of_user[0].key)
         if len(self._open) >= self._most:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -13,15 +14,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from ottla.client.environment import now_ms
-from ottla.console.changes.audit import AuditLog
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.logins.access import Need, Role, Viewer
 from ottla.console.pages import check_form, clusters_of, respond, respond_with_form, viewer_of
-from ottla.console.pages.changes import read_form
+from ottla.console.pages.changes import check_allowed, read_form, write_audit
 from ottla.console.watch.alert_store import MOST_SILENCES, StoredAlerts
 from ottla.console.watch.alerts import Alert, Event, Silence, moment
 from ottla.console.watch.rule_files import GROUP_KINDS
-from ottla.console.web.fields import Unclear, named, time_ms, whole
+from ottla.console.web.fields import Unclear, named, time_ms
 
 SHOWN_EVENTS: Final = 200
 MOST_DAYS: Final = 366
@@ -125,8 +125,7 @@ def _until_s(form: Mapping[str, str], now_s: int) -> int:
 
 async def silence(request: Request) -> Response:
     """Show the form of a silence with what it would silence; with POST, begin it, or end one."""
-    if not request.app.state.allows_changes:
-        raise HTTPException(403, "the console only reads: `ottla console --allow-changes` allows changes")
+    await check_allowed(request, "", "silence")
     if request.method == "POST":
         return await _do(request)
     return _show(request, _wanted(dict(request.query_params), _author(request), now_ms() // 1_000))
@@ -162,37 +161,59 @@ def _show(request: Request, wanted: _Wanted, *, failure: str = "") -> Response:
 
 async def _do(request: Request) -> Response:
     form = await read_form(request)
-    check_form(request, form.pop("token", ""))
-    stored, author, now_s = alerts_of(request), _author(request), now_ms() // 1_000
-    if "end" in form:
-        await _end(request, stored, form, author, now_s)
-        return RedirectResponse("../alerts", 303)
-    wanted = _wanted(form, author, now_s)
-    if wanted.silence is None:
-        return _show(request, wanted, failure=wanted.unclear)
-    _check_may(request, wanted.silence.cluster)
-    if len(stored.alerts.silences) >= MOST_SILENCES:
-        return _show(request, wanted, failure=f"there are {MOST_SILENCES} silences already: end some first")
-    await _audit(request, "silence", wanted.silence.cluster, form, "begins")
+    token, stored = form.pop("token", ""), alerts_of(request)
+    name, cluster = ("end-silence" if "end" in form else "silence"), form.get("cluster", "")
+    if (ended := _ended(stored, form)) is not None:
+        cluster = ended.cluster
+    audit = partial(write_audit, request, cluster, name, form)
     try:
-        await stored.silence(wanted.silence)
-    except sqlite3.Error as error:
-        return _show(request, wanted, failure=f"the silence cannot be kept: {error}")
+        check_form(request, token)
+        if "end" not in form:
+            return await _begin(request, stored, form, audit)
+        await _end(request, stored, ended, audit)
+    except HTTPException as error:
+        await audit(f"refused: {error.detail}")
+        raise
     return RedirectResponse("../alerts", 303)
 
 
-async def _end(
-    request: Request, stored: StoredAlerts, form: Mapping[str, str], author: str, now_s: int
-) -> None:
+_Audit = Callable[[str], Awaitable[None]]
+
+
+async def _begin(request: Request, stored: StoredAlerts, form: Mapping[str, str], audit: _Audit) -> Response:
+    wanted = _wanted(form, _author(request), now_ms() // 1_000)
+    failure = wanted.unclear
+    if wanted.silence is not None:
+        _check_may(request, wanted.silence.cluster)
+        if len(stored.alerts.silences) >= MOST_SILENCES:
+            failure = f"there are {MOST_SILENCES} silences already: end some first"
+    if wanted.silence is None or failure:
+        await audit(f"refused: {failure}")
+        return _show(request, wanted, failure=failure)
+    await audit("begins")
     try:
-        number = whole(form["end"], "the silence")
-    except Unclear as error:
-        raise HTTPException(400, str(error)) from None
-    found = next((silence for silence in stored.alerts.silences if silence.id == number), None)
-    if found is not None:
-        _check_may(request, found.cluster)
-        await _audit(request, "end-silence", found.cluster, form, "done")
-        await stored.end_silence(number, now_s, author)
+        await stored.silence(wanted.silence)
+    except sqlite3.Error as error:
+        await audit(f"failed: {error}")
+        return _show(request, wanted, failure=f"the silence cannot be kept: {error}")
+    await audit(f"done: until {moment(wanted.silence.until_s)}")
+    return RedirectResponse("../alerts", 303)
+
+
+def _ended(stored: StoredAlerts, form: Mapping[str, str]) -> Silence | None:
+    """Return the silence that a form ends; None for one that is over already."""
+    number = form.get("end", "")
+    return next((silence for silence in stored.alerts.silences if str(silence.id) == number), None)
+
+
+async def _end(request: Request, stored: StoredAlerts, ended: Silence | None, audit: _Audit) -> None:
+    if ended is None:
+        await audit("refused: there is no such silence any more")
+        return
+    _check_may(request, ended.cluster)
+    await audit("begins")
+    await stored.end_silence(ended.id, now_ms() // 1_000, _author(request))
+    await audit(f"done: {ended.rule}, about {ended.subject}")
 
 
 def may_silence(viewer: Viewer, cluster: str, known: Iterable[str]) -> bool:
@@ -208,9 +229,3 @@ def _check_may(request: Request, cluster: str) -> None:
     clusters: ShownClusters = request.state.clusters
     if not may_silence(viewer_of(request), cluster, [shown.name for shown in clusters]):
         raise HTTPException(403, f"alerts of cluster {cluster!r} may be silenced by its operators only")
-
-
-async def _audit(request: Request, change: str, cluster: str, form: Mapping[str, str], outcome: str) -> None:
-    audit: AuditLog = request.app.state.audit
-    name = viewer_of(request).name
-    await audit.write(now_ms(), name, _client(request), cluster, change, form, outcome)

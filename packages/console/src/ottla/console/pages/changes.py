@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -39,8 +40,9 @@ from ottla.console.changes.topics import (
 )
 from ottla.console.changes.transactions import abort_transaction
 from ottla.console.clusters.connections import ShownCluster
+from ottla.console.clusters.samples import NoSample
 from ottla.console.logins.gate import check
-from ottla.console.pages import check_form, of_cluster, respond_with_form
+from ottla.console.pages import check_form, of_cluster, respond_with_form, viewer_of
 from ottla.console.web.fields import Unclear
 from ottla.protocol.errors import KafkaError
 
@@ -81,15 +83,15 @@ async def change(request: Request, cluster: ShownCluster) -> Response:
     name = request.path_params["change"]
     if (planner := CHANGES.get(name)) is None:
         raise HTTPException(404, f"there is no change {name!r}")
-    if not request.app.state.allows_changes:
-        raise HTTPException(403, "the console only reads: `ottla console --allow-changes` allows changes")
+    await check_allowed(request, cluster.name, name)
     if request.method != "POST":
         return await _show(request, cluster, name, planner, dict(request.query_params))
     form = await read_form(request)
-    check_form(request, form.pop("token", ""))
+    token = form.pop("token", "")
     if form.pop("preview", ""):
+        check_form(request, token)
         return await _show(request, cluster, name, planner, form)
-    return await _do(request, cluster, name, planner, form)
+    return await _do(request, cluster, name, planner, form, token)
 
 
 async def _show(
@@ -121,23 +123,33 @@ async def _planned(cluster: ShownCluster, planner: Change | ServiceChange, form:
 
 
 async def _do(
-    request: Request, cluster: ShownCluster, name: str, planner: Change | ServiceChange, form: dict[str, str]
-) -> Response:
+    request: Request, cluster: ShownCluster, name: str, planner: Change | ServiceChange, form: dict[str, str],
+    token: str,
+) -> Response:  # fmt: skip
     typed = form.pop("typed", "").strip()
+    audit = partial(write_audit, request, cluster.name, name, form, hides=planner.hides)
     try:
+        check_form(request, token)
         plan = await _planned(cluster, planner, form)
         if (why := _why_not(plan, form, typed)) is not None:
+            await audit(f"refused: {why}")
             return await _show(request, cluster, name, planner, form, failure=why)
-        await _audit(request, cluster, name, form, "begins")
+        await audit("begins")
         done = await _perform(plan, cluster)
     except (Unclear, ClientError, KafkaError) as error:
         reason = " ".join(str(error).split())
-        await _audit(request, cluster, name, form, f"failed: {reason}")
+        await audit(f"failed: {reason}")
         return await _show(request, cluster, name, planner, form, failure=reason)
     except HTTPException as error:
-        await _audit(request, cluster, name, form, f"refused: {error.detail}")
+        await audit(f"refused: {error.detail}")
         raise
-    await _audit(request, cluster, name, form, done)
+    except NoSample as error:
+        await audit(f"failed: {error}")
+        raise
+    except Exception as error:
+        await audit(f"failed: the console failed ({type(error).__name__}); its log says why")
+        raise
+    await audit(done)
     cluster.forget()
     return await _show(request, cluster, name, planner, {"back": plan.back}, done=done)
 
@@ -159,12 +171,23 @@ def _why_not(plan: Plan, form: Mapping[str, str], typed: str) -> str | None:
     return None
 
 
-async def _audit(
-    request: Request, cluster: ShownCluster, name: str, form: Mapping[str, str], outcome: str
-) -> None:
+async def check_allowed(request: Request, cluster: str, name: str) -> None:
+    """Return at a console that may change something. Raises HTTPException."""
+    if not request.app.state.allows_changes:
+        why = "the console only reads: `ottla console --allow-changes` allows changes"
+        if request.method == "POST":
+            await write_audit(request, cluster, name, {}, f"refused: {why}")
+        raise HTTPException(403, why)
+
+
+async def write_audit(
+    request: Request, cluster: str, name: str, form: Mapping[str, str], outcome: str,
+    *, hides: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Write a change of the viewer of a request to the audit log. Raises OSError."""
     audit: AuditLog = request.app.state.audit
     client = request.client.host if request.client else "unknown"
-    await audit.write(now_ms(), cluster.viewer.name, client, cluster.name, name, form, outcome)
+    await audit.write(now_ms(), viewer_of(request), client, cluster, name, form, outcome, hides)
 
 
 async def read_form(

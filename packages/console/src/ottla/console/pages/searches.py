@@ -16,7 +16,7 @@ from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.logins.access import Role
 from ottla.console.pages import check_form, of_cluster, respond_with_form, viewer_of
-from ottla.console.pages.changes import read_form
+from ottla.console.pages.changes import read_form, write_audit
 from ottla.console.records.exporting import FORMATS, MOST_EXPORTED
 from ottla.console.records.search_process import Job, JobKind, uncut
 from ottla.console.records.searches import (
@@ -59,7 +59,7 @@ def searching(
     request: Request, cluster: ShownCluster, job: Job
 ) -> AbstractAsyncContextManager[RunningSearch]:
     """Keep a search for the request."""
-    return searches_of(request).open(job, cluster.name, viewer_of(request).name)
+    return searches_of(request).open(job, cluster.name, viewer_of(request))
 
 
 def searches_of(request: Request) -> Searches:
@@ -240,7 +240,7 @@ async def searches(request: Request, cluster: ShownCluster) -> Response:
     """Show the searches that run or wait, each with its progress."""
     known = searches_of(request)
     rows = [
-        (search, known.age_s(search), _may_cancel(request, cluster, search))
+        (search, known.age_s(search), may_cancel(cluster, search))
         for search in known.of_cluster(cluster.name)
         if cluster.may(topic=search.job.topic)
     ]
@@ -248,17 +248,24 @@ async def searches(request: Request, cluster: ShownCluster) -> Response:
     return respond_with_form(request, "searches", title=title, cluster=cluster, rows=rows)
 
 
-def _may_cancel(request: Request, cluster: ShownCluster, search: RunningSearch) -> bool:
-    is_own = search.viewer == viewer_of(request).name
+def may_cancel(cluster: ShownCluster, search: RunningSearch) -> bool:
+    """Whether the viewer of a cluster may end a search: it is their own, or they operate its topic."""
+    is_own = search.viewer.identity == cluster.viewer.identity
     return is_own or cluster.may(Role.OPERATOR, topic=search.job.topic)
 
 
 @of_cluster
 async def cancel_search(request: Request, cluster: ShownCluster) -> Response:
     """End a search; its page says that it was cancelled."""
-    form = await read_form(request)
+    form, number = await read_form(request), request.path_params["search"]
     check_form(request, form.get("token", ""))
-    search = searches_of(request).get(request.path_params["search"])
-    if search is not None and search.cluster == cluster.name and _may_cancel(request, cluster, search):
+    search = searches_of(request).get(number)
+    if search is None or search.cluster != cluster.name or not cluster.may(topic=search.job.topic):
+        return RedirectResponse("../../searches", status_code=303)
+    is_allowed = may_cancel(cluster, search)
+    if is_allowed:
         search.cancel()
+    facts = {"search": number, "topic": search.job.topic, "of": search.viewer.identity}
+    outcome = "done" if is_allowed else "refused: it is another person's, and this needs an operator"
+    await write_audit(request, cluster.name, "cancel-search", facts, outcome)
     return RedirectResponse("../../searches", status_code=303)

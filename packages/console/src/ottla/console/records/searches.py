@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgpack
 
 from ottla.client.environment import unique_suffix
+from ottla.console.logins.access import Viewer
 from ottla.console.records.search_process import LENGTH, Job
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class RunningSearch:
 
     job: Job
     cluster: str
-    viewer: str
+    viewer: Viewer
     since_s: float
     places: Places = field(repr=False)
     id: str = field(default_factory=unique_suffix)
@@ -211,7 +212,7 @@ class Searches:
         return self._running.get(search_id)
 
     @asynccontextmanager
-    async def open(self, job: Job, cluster: str, viewer: str) -> AsyncIterator[RunningSearch]:
+    async def open(self, job: Job, cluster: str, viewer: Viewer) -> AsyncIterator[RunningSearch]:
         """Keep a search; it is ended with the block. Raises TooManySearches."""
         places = self._tail_places if job.kind == "tail" else self._places
         if places.waiting >= MOST_WAITING:

@@ -193,7 +193,7 @@ async def _posted(transport: httpx2.AsyncHTTPTransport, url: str, facts: dict[st
     request = httpx2.Request("POST", url, json=facts, headers={"user-agent": "ottla-console"})
     answer = await transport.handle_async_request(request)
     await answer.aclose()
-    return answer.status_code
+    return int(answer.status_code)
 
 
 def _why_not_posted(error: Exception) -> str:
