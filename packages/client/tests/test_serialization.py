@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.errors import ClientError
-from ottla.client.serialization import SerializationFailed, deserializer, serializer
+from ottla.client.serialization import (
+    DeserializationContext,
+    SerializationContext,
+    SerializationFailed,
+    check_deserializer,
+    check_serializer,
+    context_deserializer,
+    context_serializer,
+    deserializer,
+    serializer,
+)
 
 VALUES: dict[str, Any] = {
     "bytes": b"\x00\xff",
@@ -132,3 +142,70 @@ def test_a_failure_says_of_what_and_for_which_topic() -> None:
 
     assert isinstance(error, ClientError)
     assert str(error) == "the key of a record for 'orders' cannot be serialized: no int"
+
+
+class Both:
+    """Serializes and deserializes in context."""
+
+    def serialize(self, value: str, context: SerializationContext) -> bytes:
+        return f"{context.topic} {value}".encode()
+
+    def deserialize(self, data: bytes, context: DeserializationContext) -> str:
+        return f"{context.topic} {data.decode()}"
+
+
+def test_an_object_with_serialize_and_deserialize_is_both_also_by_its_import_path() -> None:
+    given = Both()
+    path = f"{__name__}:Both"
+
+    assert context_serializer(given) == given.serialize
+    assert context_deserializer(given) == given.deserialize
+    for spec in (path, given):
+        check_serializer(spec)
+        check_deserializer(spec)
+    write = context_serializer(path)
+    assert write is not None
+    assert write("x", SerializationContext("t", "value", [])) == b"t x"
+
+
+def test_a_callable_is_no_serializer_in_context_even_with_such_a_method() -> None:
+    class Called(Both):
+        def __call__(self, value: str) -> bytes:
+            return value.encode()
+
+    given = Called()
+
+    assert context_serializer(given) is None
+    assert serializer(given) is given
+
+
+class Waiting:
+    async def serialize(self, value: str, context: SerializationContext) -> bytes:
+        return b""
+
+
+class OfOneArgument:
+    def serialize(self, value: str) -> bytes:
+        return b""
+
+    def deserialize(self, data: bytes) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("check", "spec", "words"),
+    [
+        (check_serializer, Waiting(), "Waiting.serialize must not be async: raise PreparationNeeded to wait"),
+        (check_serializer, OfOneArgument(), r"OfOneArgument.serialize must take \(value, context\)"),
+        (check_deserializer, OfOneArgument(), r"OfOneArgument.deserialize must take \(data, context\)"),
+        (
+            check_deserializer,
+            Waiting(),
+            r"an object with deserialize\(data, context\), or a name",
+        ),
+        (check_serializer, 7, r"is a callable, an object with serialize\(value, context\), or a name"),
+    ],
+)
+def test_objects_that_cannot_serialize_are_refused_in_words(check: Any, spec: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check(spec)

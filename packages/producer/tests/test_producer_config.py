@@ -77,7 +77,7 @@ def test_a_config_and_single_settings_do_not_mix_but_brokers_may_be_named_beside
         ({"transactional_id": "a", "acks": 1}, "transactional_id needs acks=-1"),
         ({"value_serializer": "jsn"}, "'jsn' is not known; give one of bytes"),
         ({"partitioner": "modulo"}, "'modulo' is not known; give one of default, murmur2"),
-        ({"value_serializer": 5}, "a serializer is a callable or a name such as 'json', not 5"),
+        ({"value_serializer": 5}, r"a serializer is a callable, .* or a name such as 'json', not 5"),
         ({"bootstrap_servers": 9092}, "bootstrap_servers must be host:port or a list of such, not 9092"),
         ({"interceptors": [3]}, "an interceptor has methods such as on_send or on_consume; 3 has none"),
         ({"interceptors": [ProducerInterceptor]}, r"an object, not a class: give ProducerInterceptor\(\)"),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla.client.serialization import SerializationFailed
+from ottla.client.serialization import PreparationNeeded, SerializationContext, SerializationFailed
 from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerConfig, RecordTooLarge
 from ottla.protocol.topics import TopicPartition
@@ -115,6 +115,33 @@ async def test_outputs_are_serialized_when_they_are_sent() -> None:
     assert opened is not None
     (output,) = opened.works[0].outputs
     assert (output.key, output.value, output.headers) == (b"k", b'{"a":1}', (("trace", b"1"),))
+
+
+class Registered:
+    """Adds the id of a schema as a header, which it must look up first."""
+
+    schema: bytes | None = None
+
+    def serialize(self, value: str, context: SerializationContext) -> bytes:
+        if self.schema is None:
+            raise PreparationNeeded(self._find)
+        context.headers.append((f"__{context.field}_schema_id", self.schema))
+        return value.encode()
+
+    async def _find(self) -> None:
+        await asyncio.sleep(0)
+        self.schema = b"17"
+
+
+async def test_serializers_of_outputs_see_headers_and_may_wait() -> None:
+    finished, outputs = made(value_serializer=Registered())
+    await outputs.send(work := HandlerCall(0), Sent("out", "a", "k", headers={"trace": "1"}))
+    outputs.settle(work)
+
+    opened = finished.next_transaction({P0: Everything()})
+    assert opened is not None
+    (output,) = opened.works[0].outputs
+    assert (output.value, output.headers) == (b"a", (("trace", b"1"), ("__value_schema_id", b"17")))
 
 
 async def test_what_cannot_be_sent_fails_in_the_handler() -> None:

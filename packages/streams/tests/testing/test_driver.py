@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.serialization import PreparationNeeded, SerializationContext
 from ottla.consumer import ConsumerRecord
 from ottla.streams import App, Context, Processor
 from ottla.streams.dedupe import Dedupe, MemoryStore, SqliteStore, TopicStore, by_key
@@ -404,3 +405,31 @@ def test_mistakes_are_one_line() -> None:
             test.kill_member(7)
     with pytest.raises(DriverMisused, match="inside its with block"):
         test.settle()
+
+
+class Registered:
+    """Writes text with the id of a schema, which it must look up first."""
+
+    schema: int | None = None
+
+    def serialize(self, value: str, context: SerializationContext) -> bytes:
+        if self.schema is None:
+            raise PreparationNeeded(self._find)
+        return f"{self.schema} {value} for {context.topic}".encode()
+
+    async def _find(self) -> None:
+        await asyncio.sleep(3)
+        self.schema = 17
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_serializers_of_an_app_may_wait(guarantee: str) -> None:
+    async def shout(value: str, context: Context) -> None:
+        await context.send("loud", value.upper())
+
+    app = app_of(shout, processing_guarantee=guarantee, value_serializer=Registered())
+    with StreamsTest(app) as test:
+        test.send("orders", b"x", key="anna")
+        test.advance(seconds=10)
+
+        assert test.received("loud", of=bytes) == [b"17 X for loud"]

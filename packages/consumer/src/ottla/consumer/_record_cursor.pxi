@@ -11,8 +11,9 @@ cdef class RecordCursor:
     cdef readonly bint at_end
     cdef readonly bint is_unreadable         # a batch could not be read; reading again raises again
     cdef object _data, _key_deserializer, _value_deserializer
+    cdef object _unprepared                  # the RecordUnprepared of the next record; None: there is none
     cdef dict _decompressed_ahead            # by start of the batch in the data; None: nothing is
-    cdef bint _check_crcs, _deserializes
+    cdef bint _check_crcs, _deserializes, _key_sees_record, _value_sees_record
     cdef Py_ssize_t _max_decompressed
     cdef PinnedBuffer _fetched               # the whole data
     cdef const unsigned char* _next_entry    # a batch, or a message of magic 0 or 1
@@ -43,6 +44,8 @@ cdef class RecordCursor:
         bint check_crcs=True,
         key_deserializer=None,
         value_deserializer=None,
+        bint key_sees_record=False,
+        bint value_sees_record=False,
         Py_ssize_t max_decompressed_bytes=268435456,
     ):
         self.topic_partition = topic_partition
@@ -57,6 +60,8 @@ cdef class RecordCursor:
         self._check_crcs = check_crcs
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
+        self._key_sees_record = key_sees_record
+        self._value_sees_record = value_sees_record
         self._deserializes = key_deserializer is not None or value_deserializer is not None
         self._max_decompressed = max_decompressed_bytes
         self._aborted = sorted(aborted, reverse=True) if aborted else []
@@ -64,7 +69,15 @@ cdef class RecordCursor:
 
     def read(self):
         """Return the next record; None at the end."""
-        return self._read()
+        record = self._read()
+        if self._unprepared is not None:
+            raise self.take_unprepared()
+        return record
+
+    def take_unprepared(self):
+        """Return the RecordUnprepared that ended the last read; None if there was none."""
+        unprepared, self._unprepared = self._unprepared, None
+        return unprepared
 
     def take(self, Py_ssize_t limit):
         """Return up to `limit` records; fewer at the end, and before a record that fails."""
@@ -74,6 +87,10 @@ cdef class RecordCursor:
         except _DECODING_ERRORS:
             if not records:
                 raise
+        if self._unprepared is not None:
+            unprepared = self.take_unprepared()
+            if not records:
+                raise unprepared
         return records
 
     cdef int _read_into(self, list records, Py_ssize_t limit) except -1:
@@ -143,7 +160,7 @@ cdef class RecordCursor:
                 continue
             if self._legacy is not None:
                 record = self._read_legacy()
-                if record is None:
+                if record is None and self._unprepared is None:
                     continue
                 return record
             following = read_record(
@@ -165,8 +182,8 @@ cdef class RecordCursor:
                 record.timestamp_ms += r.timestamp_delta
             if self._deserializes:
                 self._deserialize(record)
-                if self.at_end:  # closed by a seek meanwhile: another cursor continues
-                    return None
+                if self.at_end or self._unprepared is not None:
+                    return None              # closed by a seek meanwhile: another cursor continues
             self._next_record = following
             self._remaining -= 1
             self._delta_before = r.offset_delta
@@ -180,15 +197,25 @@ cdef class RecordCursor:
 
     cdef int _deserialize(self, ConsumerRecord record) except -1:
         what = "key"
+        self._unprepared = None
         self._is_busy = True
         try:
             if self._key_deserializer is not None and record.serialized_key_size >= 0:
-                record._key = self._key_deserializer(record._get_key())
+                if self._key_sees_record:
+                    record._key = self._key_deserializer(record._get_key(), record)
+                else:
+                    record._key = self._key_deserializer(record._get_key())
                 record._has_key = True
             what = "value"
             if self._value_deserializer is not None and record.serialized_value_size >= 0:
-                record._value = self._value_deserializer(record._get_value())
+                if self._value_sees_record:
+                    record._value = self._value_deserializer(record._get_value(), record)
+                else:
+                    record._value = self._value_deserializer(record._get_value())
                 record._has_value = True
+        except PreparationNeeded as needed:
+            # Not raised: an exception that `__anext__` must catch would cost each record of each consumer.
+            self._unprepared = RecordUnprepared(what, self.topic_partition, record.offset, needed)
         except Exception as error:
             raise RecordDeserializationFailed(what, self.topic_partition, record.offset, error) from error
         finally:
@@ -439,7 +466,7 @@ cdef class RecordCursor:
         record.serialized_value_size = _size(found.value, None)
         if self._deserializes:
             self._deserialize(record)
-            if self.at_end:
+            if self.at_end or self._unprepared is not None:
                 return None
         self._legacy.pop()
         self._remaining -= 1
@@ -465,32 +492,3 @@ cdef class RecordCursor:
         self.is_unreadable = True
         cause = why if isinstance(why, KafkaError) else CorruptRecords(why)
         raise unreadable_batch(cause, self.topic_partition, offset, max(offset_behind, offset + 1)) from cause
-
-
-def end_of(data, int64_t position):
-    """Return the offset after the last whole batch in `data`, or `position`; its epoch; the record count.
-
-    Only the headers of batches are read.
-    """
-    cdef PinnedBuffer buffer = PinnedBuffer(data)
-    cdef const unsigned char* p = <const unsigned char*>buffer.view.buf
-    cdef Py_ssize_t left = buffer.view.len, size
-    cdef int64_t offset_after_entry, count = 0
-    cdef int32_t epoch = -1
-    while left > MAGIC_AT:
-        size = entry_size(p)
-        if size < MIN_LEGACY_ENTRY or size > left or p[MAGIC_AT] > 2:
-            break
-        offset_after_entry = get64(p) + 1
-        if p[MAGIC_AT] == 2:
-            if size < HEADER_SIZE:
-                break
-            offset_after_entry += get32(p + LAST_OFFSET_DELTA_AT)
-            epoch = get32(p + LEADER_EPOCH_AT)
-            count += get32(p + RECORD_COUNT_AT) - 1
-        count += 1
-        if offset_after_entry > position:
-            position = offset_after_entry
-        p += size
-        left -= size
-    return position, epoch, count

@@ -46,7 +46,10 @@ cdef class RecordIterator:
             await _sleep(0)
 
     def _next_buffered(self):
-        """Return the next record of the current cursor, or None; on any thread, one at a time."""
+        """Return the next record of the current cursor, or None where `__anext__` may wait.
+
+        On any thread, one at a time.
+        """
         cdef ConsumerRecord record
         cdef RecordCursor current            # keeps it alive, as in `__anext__`
         while self._current_cursor is not None:

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, final
 
+from ottla.consumer.errors import RecordUnprepared
 from ottla.protocol.records import Buffer, TimestampType
 from ottla.protocol.topics import TopicPartition
 
@@ -65,7 +66,10 @@ class RecordCursor:
 
     Skips control records, an entry that is cut off at the end, and, with `aborted` (pairs of first offset and
     producer id), records of aborted transactions. After an error the cursor stays at its position, and raises
-    the error again. Raises UnreadableBatch and RecordDeserializationFailed.
+    the error again. Raises UnreadableBatch and RecordDeserializationFailed, and RecordUnprepared for a record
+    whose deserializer must wait first.
+
+    Deserializers are given the bytes; with `key_sees_record` or `value_sees_record` the record too.
     """
 
     def __init__(
@@ -76,8 +80,10 @@ class RecordCursor:
         aborted: Sequence[tuple[int, int]] | None = None,
         *,
         check_crcs: bool = True,
-        key_deserializer: Callable[[bytes], Any] | None = None,
-        value_deserializer: Callable[[bytes], Any] | None = None,
+        key_deserializer: Callable[..., Any] | None = None,
+        value_deserializer: Callable[..., Any] | None = None,
+        key_sees_record: bool = False,
+        value_sees_record: bool = False,
         max_decompressed_bytes: int = ...,
     ) -> None: ...
     @property
@@ -106,6 +112,8 @@ class RecordCursor:
         """Return the next record; None at the end."""
     def take(self, limit: int) -> list[ConsumerRecord]:
         """Return up to `limit` records; fewer at the end, and before a record that fails."""
+    def take_unprepared(self) -> RecordUnprepared | None:
+        """Return the RecordUnprepared that ended the last read of an iteration; None if there was none."""
     def close(self) -> None:
         """End the cursor: no record is returned any more."""
     def move(self, data: Buffer) -> bool:
@@ -132,10 +140,13 @@ class RecordIterator:
     def __aiter__(self) -> Self: ...
     async def __anext__(self) -> ConsumerRecord: ...
     def _next_buffered(self) -> ConsumerRecord | None:
-        """Return the next record of the current cursor, or None; on any thread, one at a time."""
+        """Return the next record of the current cursor, or None where `__anext__` may wait.
+
+        On any thread, one at a time.
+        """
     async def _yield_if_due(self) -> None:
         """Yield to the event loop if it last ran too long ago."""
     async def _wait_for_next_cursor(self) -> None:
-        """Wait for records and set `_current_cursor`; subclasses implement it."""
+        """Wait for records and set `_current_cursor`, or for a deserializer; subclasses implement it."""
     def _intercept(self, record: ConsumerRecord) -> ConsumerRecord | None:
         """Pass a record through interceptors; subclasses implement it."""

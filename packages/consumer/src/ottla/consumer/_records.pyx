@@ -39,7 +39,13 @@ from ottla.protocol.records._record cimport RawRecord, parse_record, read_record
 
 from asyncio import sleep as _sleep
 
-from ottla.consumer.errors import RecordDeserializationFailed, UnreadableBatch, unreadable_batch
+from ottla.client.serialization import PreparationNeeded
+from ottla.consumer.errors import (
+    RecordDeserializationFailed,
+    RecordUnprepared,
+    UnreadableBatch,
+    unreadable_batch,
+)
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import CorruptRecords, TimestampType
 from ottla.protocol.records.compression import decompress_as_readers_do as _decompress
@@ -61,3 +67,33 @@ cdef tuple _NO_HEADERS = ()
 include "_record.pxi"
 include "_record_cursor.pxi"
 include "_record_iterator.pxi"
+
+
+
+def end_of(data, int64_t position):
+    """Return the offset after the last whole batch in `data`, or `position`; its epoch; the record count.
+
+    Only the headers of batches are read.
+    """
+    cdef PinnedBuffer buffer = PinnedBuffer(data)
+    cdef const unsigned char* p = <const unsigned char*>buffer.view.buf
+    cdef Py_ssize_t left = buffer.view.len, size
+    cdef int64_t offset_after_entry, count = 0
+    cdef int32_t epoch = -1
+    while left > MAGIC_AT:
+        size = entry_size(p)
+        if size < MIN_LEGACY_ENTRY or size > left or p[MAGIC_AT] > 2:
+            break
+        offset_after_entry = get64(p) + 1
+        if p[MAGIC_AT] == 2:
+            if size < HEADER_SIZE:
+                break
+            offset_after_entry += get32(p + LAST_OFFSET_DELTA_AT)
+            epoch = get32(p + LEADER_EPOCH_AT)
+            count += get32(p + RECORD_COUNT_AT) - 1
+        count += 1
+        if offset_after_entry > position:
+            position = offset_after_entry
+        p += size
+        left -= size
+    return position, epoch, count

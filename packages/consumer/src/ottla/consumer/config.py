@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 
 from ottla.client.config import ClientConfig, ClientSettings
 from ottla.client.interceptors import load
-from ottla.client.serialization import DeserializerSpec, deserializer
+from ottla.client.serialization import DeserializerSpec, check_deserializer
 from ottla.client.setting_aliases import renamed, without_effect
 from ottla.client.settings import (
     Alias,
@@ -181,8 +181,8 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         validate(self)
         object.__setattr__(self, "interceptors", load(self.interceptors))
-        deserializer(self.key_deserializer)
-        deserializer(self.value_deserializer)
+        check_deserializer(self.key_deserializer)
+        check_deserializer(self.value_deserializer)
         self._check_group()
 
     def _check_group(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from ottla.client.errors import ClientError, Need, error_about
+from ottla.client.serialization import PreparationNeeded, RecordField, one_line
 from ottla.protocol import errors
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.records import CorruptRecords, DecompressedTooLarge
@@ -83,13 +83,28 @@ class RecordDeserializationFailed(ClientError):
     """A deserializer failed for a record's key or value. Seek past its offset to skip the record."""
 
     def __init__(
-        self, what: Literal["key", "value"], partition: TopicPartition, offset: int, cause: BaseException
+        self, what: RecordField, partition: TopicPartition, offset: int, cause: BaseException
     ) -> None:
-        super().__init__(f"the {what} of {partition} at offset {offset} cannot be deserialized: {cause}")
+        super().__init__(
+            f"the {what} of {partition} at offset {offset} cannot be deserialized: {one_line(cause)}"
+        )
         self.what = what
         self.partition = partition
         self.offset = offset
         self.cause = cause
+
+
+class RecordUnprepared(Exception):
+    """The deserializer of a record's key or value must wait first; inside of the consumer."""
+
+    def __init__(
+        self, what: RecordField, partition: TopicPartition, offset: int, needed: PreparationNeeded
+    ) -> None:
+        super().__init__(f"the deserializer of the {what} of {partition} at {offset} must wait first")
+        self.what = what
+        self.partition = partition
+        self.offset = offset
+        self.prepare = needed.prepare
 
 
 class UnreadableBatch(ClientError):

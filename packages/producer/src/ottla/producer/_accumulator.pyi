@@ -421,5 +421,6 @@ class SendMethods:
     ) -> Acknowledgement:
         """Append a record without waiting; return its Acknowledgement.
 
-        Records of an unknown topic wait for its metadata. Raises BufferFull where `send` waits.
+        Records of an unknown topic wait for its metadata. Where `send` waits, this raises BufferFull and
+        SerializerUnprepared.
         """

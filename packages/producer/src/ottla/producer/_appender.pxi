@@ -331,7 +331,7 @@ cdef class SendMethods:
     def send_nowait(self, str topic, value=None, key=None, partition=None, timestamp_ms=None, headers=None):
         """Append a record without waiting; return its Acknowledgement.
 
-        Records of an unknown topic wait for its metadata. Raises BufferFull where `send` waits.
+        Records of an unknown topic wait for its metadata. Raises BufferFull and SerializerUnprepared where `send` waits.
         """
         cdef Appender appender = self._appender
         cdef TopicInfo info

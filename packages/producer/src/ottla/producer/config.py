@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 
 from ottla.client.config import ClientConfig, ClientSettings
 from ottla.client.interceptors import load
-from ottla.client.serialization import SerializerSpec, serializer
+from ottla.client.serialization import SerializerSpec, check_serializer
 from ottla.client.setting_aliases import refresh_interval, renamed, without_effect
 from ottla.client.settings import (
     Alias,
@@ -205,8 +205,8 @@ class ProducerConfig:
         if isinstance(self.compressed_topics, str):
             object.__setattr__(self, "compressed_topics", tuple(self.compressed_topics.split(",")))
         self._check_promises()
-        serializer(self.key_serializer, is_key=True)
-        serializer(self.value_serializer)
+        check_serializer(self.key_serializer, is_key=True)
+        check_serializer(self.value_serializer)
         partitioner(self.partitioner)
 
     def _check_promises(self) -> None:

@@ -91,7 +91,7 @@ class Producer(SendMethods):
         self._buffer_space = BufferSpace(self._accumulator, config.max_block_ms, self.metrics)
         self._pending = PendingMetadata(self._pending_failed)
         interceptors = Interceptors(config.interceptors)
-        self._shows_records = any(interceptors.methods(name) for name in RECORD_METHODS)
+        self._has_interceptors = any(interceptors.methods(name) for name in RECORD_METHODS)
         custom_partitioner = partitioner(config.partitioner)
         self._has_partitioner = custom_partitioner is not None
         appender = Appender(self._accumulator)
@@ -99,6 +99,7 @@ class Producer(SendMethods):
         records = RecordAppender(appender, custom_partitioner, interceptors)
         self._metadata = self._producer_metadata(appender, records)
         serializer = RecordSerializer(interceptors, config)
+        self._shows_records = self._has_interceptors or serializer.sees_context
         self._general_path = self._make_general_path(appender, serializer, records)
         super().__init__(appender, self._general_path)
         self._bulk = BulkSends(
@@ -226,8 +227,8 @@ class Producer(SendMethods):
         `keys` and `timestamps_ms` are as long as `values`; every record gets the `headers`. Waits whenever
         the buffer is full. If it raises, the records before the one at fault may be in batches already.
 
-        Interceptors that see records, and a custom partitioner if `partition` is None, are called for each
-        record, as in `send`; then this is no faster than a loop of `send`.
+        Interceptors that see records, serializers that see headers, and a custom partitioner if `partition`
+        is None, are called for each record, as in `send`; then this is no faster than a loop of `send`.
         """
         if isinstance(values, str | bytes | bytearray):
             raise TypeError(
@@ -363,7 +364,7 @@ class Producer(SendMethods):
         config = self.config
         has_serializer = config.key_serializer is not None or config.value_serializer is not None
         waits = config.metadata_refresh_at_each_send
-        return not (self._shows_records or self._has_partitioner or has_serializer or waits)
+        return not (self._has_interceptors or self._has_partitioner or has_serializer or waits)
 
     def _coordinator_client(self) -> TransactionCoordinatorClient | None:
         config = self.config
@@ -471,5 +472,5 @@ class Producer(SendMethods):
             self._coordinator.failed(error)
 
     def _refuse_interceptors(self, call: str, instead: str) -> None:
-        if self._shows_records:
+        if self._has_interceptors:
             raise ClientError(f"{call} takes no interceptors, which it has no records to show: {instead}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ottla.client.environment import monotonic_s
 from ottla.client.errors import ClientError
+from ottla.client.serialization import SerializerUnprepared
 from ottla.producer.errors import BufferFull, ProducerClosed
 from ottla.producer.sync_acknowledgement import SyncAcknowledgement
 
@@ -151,13 +152,13 @@ class SyncSendQueue:
                 self._space.notify_all()
 
     def _send(self, record: SyncAcknowledgement) -> bool:
-        """Return whether the producer took or rejected a record; False while its buffer is full."""
+        """Return whether the producer took or rejected a record; False where `send` must wait."""
         assert self._producer is not None
         try:
             inner = self._producer.send_nowait(
                 record.topic, record.value, record.key, record.partition, record.timestamp_ms, record.headers
             )
-        except BufferFull as error:
+        except (BufferFull, SerializerUnprepared) as error:
             if self._max_block_ms != 0:
                 return False
             self._uncount(record)
@@ -182,7 +183,7 @@ class SyncSendQueue:
         return True
 
     async def _send_blocked(self, record: SyncAcknowledgement) -> None:
-        """Wait for buffer space with one record; all others wait behind it."""
+        """Wait with one record, for buffer space or its serializer; all others wait behind it."""
         assert self._producer is not None
         try:
             inner = await self._producer.send(

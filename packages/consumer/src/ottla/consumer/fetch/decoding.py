@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
-from ottla.client.serialization import deserializer
+from ottla.client.serialization import (
+    DeserializationContext,
+    DeserializerSpec,
+    RecordField,
+    context_deserializer,
+    deserializer,
+)
 from ottla.consumer._records import RecordCursor, end_of
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import UnreadableBatch, unreadable_batch
@@ -37,8 +43,8 @@ class RecordDecoder:
     def __init__(self, config: ConsumerConfig) -> None:
         self._check_crcs = config.check_crcs
         self._max_decompressed_bytes = config.max_decompressed_batch_bytes
-        self._key_deserializer = deserializer(config.key_deserializer)
-        self._value_deserializer = deserializer(config.value_deserializer)
+        self._key_deserializer, self._key_sees_record = _deserializer(config.key_deserializer, "key")
+        self._value_deserializer, self._value_sees_record = _deserializer(config.value_deserializer, "value")
 
     def cursor(
         self,
@@ -57,7 +63,22 @@ class RecordDecoder:
             max_decompressed_bytes=self._max_decompressed_bytes,
             key_deserializer=self._key_deserializer,
             value_deserializer=self._value_deserializer,
+            key_sees_record=self._key_sees_record,
+            value_sees_record=self._value_sees_record,
         )
+
+
+def _deserializer(spec: DeserializerSpec, field: RecordField) -> tuple[Callable[..., Any] | None, bool]:
+    """Return a deserializer as cursors call it, and whether it is given the record beside the bytes."""
+    in_context = context_deserializer(spec)
+    if in_context is None:
+        return deserializer(spec), False
+
+    def deserialize(data: bytes, record: ConsumerRecord) -> Any:
+        context = DeserializationContext(record.topic, record.partition, record.offset, field, record.headers)
+        return in_context(data, context)
+
+    return deserialize, True
 
 
 def decode(

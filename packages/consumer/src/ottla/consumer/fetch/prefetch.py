@@ -83,6 +83,7 @@ class Prefetch:
             float(config.consumer_timeout_ms),
             check_open=owner.check_open,
             check_group=owner.check_group,
+            preparation_timeout_s=config.client.default_api_timeout_ms / 1_000,
         )
         self.position_operations = PositionOperations(
             positions,

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.client.interceptors import Interceptors
+from ottla.client.serialization import MOST_PREPARATIONS
 from ottla.consumer._records import ConsumerRecord, RecordCursor, RecordIterator
-from ottla.consumer.errors import ConsumerStopped, OffsetOutOfRange, UnreadableBatch
+from ottla.consumer.errors import (
+    ConsumerStopped,
+    OffsetOutOfRange,
+    RecordDeserializationFailed,
+    RecordUnprepared,
+    UnreadableBatch,
+)
 from ottla.consumer.fetch.decoding import RecordDecoder
 from ottla.consumer.fetch.fetcher import Fetcher
 from ottla.consumer.fetch.positions import FetchedData, PartitionState, Positions
@@ -46,6 +53,7 @@ class RecordDelivery(RecordIterator):
         *,
         check_open: Callable[[], None],
         check_group: Callable[[], None],
+        preparation_timeout_s: float,
     ) -> None:
         self.timeout_ms = timeout_ms
         """The iteration ends after so long without a record; negative: never."""
@@ -57,6 +65,10 @@ class RecordDelivery(RecordIterator):
         self._check_open = check_open
         self._check_group = check_group
         self._unfinished: dict[TopicPartition, int] = {}
+        self._preparation_timeout_s = preparation_timeout_s
+        self._preparations = 0
+        self._prepared_for: tuple[TopicPartition, int] | None = None
+        """The record for whose deserializer so many preparations were awaited."""
         self._on_consume = interceptors.methods("on_consume")
         self._intercepts = bool(self._on_consume)
 
@@ -79,7 +91,11 @@ class RecordDelivery(RecordIterator):
                 break
             record_bytes = state.buffered[0].record_bytes
             most = _default_count(record_bytes, size) if limit is None else limit - count
-            taken = self._take(state, most, found)
+            try:
+                taken = self._take(state, most, found)
+            except RecordUnprepared as unprepared:
+                await self._prepare(unprepared)
+                continue
             if taken is None:
                 break
             count += taken
@@ -98,7 +114,11 @@ class RecordDelivery(RecordIterator):
             if state is None:
                 return None
             fetched = state.buffered[0]
-            self._take(state, limit or _default_count(fetched.record_bytes), found)
+            try:
+                self._take(state, limit or _default_count(fetched.record_bytes), found)
+            except RecordUnprepared as unprepared:
+                await self._prepare(unprepared)
+                continue
             found = self._intercepted(found) if self._intercepts else found
         self._fetcher.wake()
         ((partition, records),) = found.items()
@@ -134,13 +154,36 @@ class RecordDelivery(RecordIterator):
         if partition in self._unfinished and (state := self._positions.get(partition)) is not None:
             self._fetcher.refetch(state)
 
+    async def _prepare(self, unprepared: RecordUnprepared) -> None:
+        """Await what the deserializer of a record needs before it is read again.
+
+        Raises RecordDeserializationFailed if that fails or takes too long: asking again tries again.
+        """
+        self._polled = True
+        self._preparations += 1
+        where = (unprepared.partition, unprepared.offset)
+        if where != self._prepared_for:
+            self._preparations, self._prepared_for = 1, where
+        try:
+            if self._preparations > MOST_PREPARATIONS:
+                raise RuntimeError(f"{MOST_PREPARATIONS} preparations did not suffice")
+            async with asyncio.timeout(self._preparation_timeout_s):
+                await unprepared.prepare()
+        except Exception as error:
+            self._prepared_for = None
+            raise RecordDeserializationFailed(unprepared.what, *where, error) from error
+
     # --- the next partition
 
     async def _wait_for_next_cursor(self) -> None:
-        """Wait for a partition with records and iterate over it.
+        """Wait for a partition with records and iterate over it, or for the deserializer of the next record.
 
         Raises StopAsyncIteration on a timeout, and when the consumer was stopped by another task.
         """
+        current = self._current_cursor
+        if current is not None and (unprepared := current.take_unprepared()) is not None:
+            await self._prepare(unprepared)
+            return
         deadline_s = self._deadline(self.timeout_ms) if self.timeout_ms >= 0 else None
         try:
             self._begin()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from ottla.client.interceptors import Interceptors
-from ottla.client.serialization import SerializationFailed, passes_bytes, serializer
+from ottla.client.serialization import RecordSerializers, when_prepared
 from ottla.producer.accumulator import (
     Acknowledgement,
     Appender,
@@ -17,7 +16,7 @@ from ottla.producer.accumulator import (
     packed_headers,
     whole_ms,
 )
-from ottla.producer.config import ProducerConfig
+from ottla.producer.config import FOREVER, ProducerConfig
 from ottla.producer.errors import RecordTooLarge
 from ottla.producer.partitioner import Partitioner
 from ottla.producer.record import RECORD_OVERHEAD_BYTES, Headers, ProducerRecord
@@ -120,28 +119,43 @@ class RecordSerializer:
     def __init__(self, interceptors: Interceptors, config: ProducerConfig) -> None:
         self._interceptors = interceptors
         self._on_send = interceptors.methods("on_send")
-        self._serialize_key = serializer(config.key_serializer, is_key=True)
-        self._serialize_value = serializer(config.value_serializer)
+        self._serializers = serializers = RecordSerializers(config.key_serializer, config.value_serializer)
+        self._key, self._value = serializers.key, serializers.value
+        self.sees_context = serializers.see_context
+        """Whether a serializer sees the headers of each record, and may add some."""
         self._max_record_size = config.max_request_size
+        self._timeout_s = None if config.max_block_ms == FOREVER else config.max_block_ms / 1_000
+
+    def shown(self, record: ProducerRecord) -> ProducerRecord:
+        """Return the record as `on_send` changed it, with headers that can be read more than once."""
+        record = _with_lasting_headers(record)
+        if not self._on_send:
+            return record
+        return _with_lasting_headers(self._interceptors.transform(self._on_send, record, ProducerRecord))
 
     def serialize(self, record: ProducerRecord) -> ProducerRecord:
-        """Return the record as `on_send` changed it, with key and value as bytes.
+        """Return a shown record with key and value as bytes.
 
-        Raises SerializationFailed, RecordTooLarge, and TypeError or ValueError for a timestamp.
+        Raises SerializationFailed, RecordTooLarge, TypeError or ValueError for a timestamp, and
+        UnpreparedField where `serialize_when_prepared` waits.
         """
-        record = _with_lasting_headers(record)
-        if self._on_send:
-            record = _with_lasting_headers(
-                self._interceptors.transform(self._on_send, record, ProducerRecord)
-            )
-        key, value = self.key(record.topic, record.key), self.value(record.topic, record.value)
-        headers = packed_headers(record.headers)
+        given = record.headers
+        if self.sees_context:
+            pairs = given.items() if isinstance(given, Mapping) else given
+            key, value, given = self._serializers.serialize(record.topic, record.key, record.value, pairs)
+        else:
+            key, value = self._key(record.topic, record.key), self._value(record.topic, record.value)
+        headers = packed_headers(given)
         size = len(key or b"") + len(value or b"") + len(headers or b"") + RECORD_OVERHEAD_BYTES
         if size > self._max_record_size:
             raise RecordTooLarge(size, self._max_record_size)
         if record.timestamp_ms is not None:
             whole_ms(record.timestamp_ms)  # now: a pending record is appended when the call has returned
-        return record._replace(key=key, value=value)
+        return record._replace(key=key, value=value, headers=given)
+
+    async def serialize_when_prepared(self, record: ProducerRecord) -> ProducerRecord:
+        """Serialize a shown record once its serializers are prepared, within `max_block_ms`."""
+        return await when_prepared(partial(self.serialize, record), self._timeout_s)
 
     def columns(
         self,
@@ -152,32 +166,18 @@ class RecordSerializer:
         partition: int | None,
         headers: Headers | None,
     ) -> RecordColumns:
-        """Return the records of one `send_many`, which are serialized as they are appended."""
+        """Return the records of one `send_many`, serialized without context as they are appended."""
         return RecordColumns(
             values,
             keys,
             timestamps_ms,
             partition,
             packed_headers(headers),
-            serialize_key=partial(self.key, topic),
-            serialize_value=partial(self.value, topic),
-            takes_bytes_keys=passes_bytes(self._serialize_key),
-            takes_bytes_values=passes_bytes(self._serialize_value),
+            serialize_key=partial(self._key, topic),
+            serialize_value=partial(self._value, topic),
+            takes_bytes_keys=self._serializers.pass_bytes_keys,
+            takes_bytes_values=self._serializers.pass_bytes_values,
         )
-
-    def key(self, topic: str, key: Any) -> bytes | None:
-        """Serialize a key. Raises SerializationFailed."""
-        try:
-            return None if key is None else _bytes(self._serialize_key(key))
-        except Exception as error:
-            raise SerializationFailed("key", topic, error) from error
-
-    def value(self, topic: str, value: Any) -> bytes | None:
-        """Serialize a value. Raises SerializationFailed."""
-        try:
-            return None if value is None else _bytes(self._serialize_value(value))
-        except Exception as error:
-            raise SerializationFailed("value", topic, error) from error
 
 
 def lasting(headers: Headers) -> Headers:
@@ -188,12 +188,3 @@ def lasting(headers: Headers) -> Headers:
 def _with_lasting_headers(record: ProducerRecord) -> ProducerRecord:
     headers = lasting(record.headers)
     return record if headers is record.headers else record._replace(headers=headers)
-
-
-def _bytes(serialized: object) -> bytes | None:
-    """Convert what an application's serializer returned: native code takes nothing but bytes."""
-    if serialized is None or type(serialized) is bytes:
-        return serialized
-    if isinstance(serialized, bytes | bytearray | memoryview):
-        return bytes(serialized)
-    raise TypeError(f"the serializer returned {type(serialized).__name__}, not bytes")

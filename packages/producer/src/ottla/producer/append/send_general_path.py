@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from ottla.client.serialization import SerializerUnprepared, UnpreparedField
 from ottla.producer.accumulator import (
     Acknowledgement,
     Acknowledgements,
@@ -76,9 +77,13 @@ class SendGeneralPath:
     ) -> Acknowledgement:
         """Append a record once its topic and partition are known and there is buffer space."""
         self._admission.check()
-        record = self._serializer.serialize(
+        record = self._serializer.shown(
             ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
         )
+        try:
+            record = self._serializer.serialize(record)
+        except UnpreparedField:
+            record = await self._serializer.serialize_when_prepared(record)
         info = await self._metadata.topic(record.topic, record.partition)
         await self._buffer_space.wait()
         await self._pause()
@@ -94,11 +99,15 @@ class SendGeneralPath:
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> Acknowledgement:
-        """Append a record, or have it wait for metadata. Raises BufferFull."""
+        """Append a record, or have it wait for metadata. Raises BufferFull and SerializerUnprepared."""
         self._admission.check()
-        record = self._serializer.serialize(
+        record = self._serializer.shown(
             ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
         )
+        try:
+            record = self._serializer.serialize(record)
+        except UnpreparedField as unprepared:
+            raise SerializerUnprepared(unprepared.field, unprepared.topic) from None
         self._check_space()
         info = self._metadata.known(record.topic)
         if info is not None and (record.partition is None or record.partition < info.count):

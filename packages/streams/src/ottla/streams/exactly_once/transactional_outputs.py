@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final, Protocol
 
-from ottla.client.serialization import SerializationFailed, Serialize, serializer
+from ottla.client.serialization import RecordSerializers, SentHeader, UnpreparedField, when_prepared
 from ottla.producer import ProducerConfig, ProducerRecord, RecordTooLarge
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import StreamsError
@@ -23,6 +24,7 @@ from ottla.streams.exactly_once.buffered_outputs import BufferedOutputs, Headers
 from ottla.streams.seams import FailurePolicy, Handler, Verdict, Work, WorkState, state_of
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+_AS_BYTES: Final = RecordSerializers("bytes", "bytes")
 _CURRENT: Final[ContextVar[Work]] = ContextVar("work")
 
 
@@ -88,8 +90,8 @@ class TransactionalOutputs:
         self, finished: BufferedOutputs, config: ProducerConfig, *, max_bytes: int, turn_ms: int = 1_000
     ) -> None:
         self._finished = finished
-        self._serialize_key = serializer(config.key_serializer, is_key=True)
-        self._serialize_value = serializer(config.value_serializer)
+        self._serializers = RecordSerializers(config.key_serializer, config.value_serializer)
+        self._preparation_timeout_s = None if config.max_block_ms < 0 else config.max_block_ms / 1_000
         self._max_record_bytes = config.max_request_size
         self._max_bytes = max_bytes
         self._turn_s = turn_ms / 1_000
@@ -109,11 +111,16 @@ class TransactionalOutputs:
 
         Raises SerializationFailed, RecordTooLarge and OutputsTooLarge.
         """
-        await self._keep(work, self._serialized(record, self._serialize_key, self._serialize_value))
+        serialize = partial(self._serialized, record, self._serializers)
+        try:
+            output = serialize()
+        except UnpreparedField:
+            output = await when_prepared(serialize, self._preparation_timeout_s)
+        await self._keep(work, output)
 
     async def send_bytes(self, work: Work, record: SentRecord) -> None:
         """Keep a record of bytes, as `send` does one that is serialized: a dead letter, for instance."""
-        await self._keep(work, self._serialized(record, bytes, bytes))
+        await self._keep(work, self._serialized(record, _AS_BYTES))
 
     async def _keep(self, work: Work, output: Output) -> None:
         if self._finished.size_bytes >= self._max_bytes:
@@ -191,26 +198,17 @@ class TransactionalOutputs:
         except TimeoutError:
             return False
 
-    def _serialized(self, record: SentRecord, serialize_key: Serialize, serialize_value: Serialize) -> Output:
-        key = _bytes("key", serialize_key, record.key, record.topic)
-        value = _bytes("value", serialize_value, record.value, record.topic)
-        headers = _headers(record.headers)
-        output = Output(record.topic, value, key, record.partition, record.timestamp_ms, headers)
+    def _serialized(self, record: SentRecord, serializers: RecordSerializers) -> Output:
+        given = record.headers
+        pairs = given.items() if isinstance(given, Mapping) else given
+        key, value, headers = serializers.serialize(record.topic, record.key, record.value, pairs)
+        output = Output(record.topic, value, key, record.partition, record.timestamp_ms, _headers(headers))
         if output.size_bytes > self._max_record_bytes:
             raise RecordTooLarge(output.size_bytes, self._max_record_bytes)
         return output
 
 
-def _bytes(what: Any, serialize: Serialize, given: object, topic: str) -> bytes | None:
-    try:
-        found = None if given is None else serialize(given)
-        return found if found is None or isinstance(found, bytes) else bytes(found)
-    except Exception as error:
-        raise SerializationFailed(what, topic, error) from error
-
-
-def _headers(given: GivenHeaders) -> Headers:
-    pairs = given.items() if isinstance(given, Mapping) else given
+def _headers(pairs: Iterable[SentHeader]) -> Headers:
     return tuple((name, data.encode() if isinstance(data, str) else data) for name, data in pairs)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
-from ottla.client.serialization import SerializationFailed, Serialize, serializer
+from ottla.client.serialization import RecordSerializers, SentHeader, when_prepared
 from ottla.producer import (
     ProducerConfig,
     ProducerFenced,
@@ -71,8 +72,7 @@ class MemoryProducer:
         self._cluster = cluster
         self._life = life
         self._now_ms = now_ms
-        self._serialize_key = serializer(config.key_serializer, is_key=True)
-        self._serialize_value = serializer(config.value_serializer)
+        self._serializers = RecordSerializers(config.key_serializer, config.value_serializer)
         self._interceptors = Interceptors(config.interceptors)
         self._partitioner: Partitioner | None = partitioner(config.partitioner)
         self._turns: dict[str, int] = {}
@@ -116,7 +116,8 @@ class MemoryProducer:
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
         for on_send in self._interceptors.methods("on_send"):
             record = on_send(record) or record
-        return MemoryAcknowledgement(self.write(record))
+        timeout_s = None if self.config.max_block_ms < 0 else self.config.max_block_ms / 1_000
+        return MemoryAcknowledgement(await when_prepared(partial(self.write, record), timeout_s))
 
     async def send_and_wait(
         self,
@@ -141,9 +142,9 @@ class MemoryProducer:
 
     def write(self, given: ProducerRecord) -> RecordMetadata:
         """Write a record now, or keep it for the commit."""
-        key = _serialized("key", self._serialize_key, given.key, given.topic)
-        value = _serialized("value", self._serialize_value, given.value, given.topic)
-        headers = _headers(given.headers)
+        pairs = given.headers.items() if isinstance(given.headers, Mapping) else given.headers
+        key, value, sent = self._serializers.serialize(given.topic, given.key, given.value, pairs)
+        headers = _headers(sent)
         size_bytes = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         if size_bytes > self.config.max_request_size:
             raise RecordTooLarge(size_bytes, self.config.max_request_size)
@@ -233,14 +234,5 @@ class _Transaction:
         self.offsets: list[tuple[str, dict[TopicPartition, OffsetAndMetadata]]] = []
 
 
-def _serialized(what: Literal["key", "value"], serialize: Serialize, given: Any, topic: str) -> bytes | None:
-    try:
-        found = None if given is None else serialize(given)
-        return found if found is None or isinstance(found, bytes) else bytes(found)
-    except Exception as error:
-        raise SerializationFailed(what, topic, error) from error
-
-
-def _headers(given: GivenHeaders) -> Headers:
-    pairs = given.items() if isinstance(given, Mapping) else given
+def _headers(pairs: Iterable[SentHeader]) -> Headers:
     return tuple((name, data.encode() if isinstance(data, str) else data) for name, data in pairs)
