@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ottla.console.clusters.samples import PATIENCE_S, NoSample, Sampled
-from ottla.console.settings import clusters_of_profiles
+from ottla.client.config import ClientConfig
+from ottla.client.errors import ClientError, ConnectFailed
+from ottla.console.clusters.connections import Connection, ShownCluster
+from ottla.console.clusters.samples import PATIENCE_S, NoSample, Sampled, about_bytes
+from ottla.console.logins.access import Grant, Role, Viewer
+from ottla.console.registry.processes import DecodingProcess
+from ottla.console.settings import ClusterSettings, clusters_of_profiles
 from ottla.console.testing import serving
 from ottla.protocol.errors import InvalidRequest
+from ottla.protocol.topics import TopicPartition
 
 
 class Clock:
@@ -178,3 +186,88 @@ async def test_pages_of_a_profile_without_its_password_file_say_which_file_is_mi
 
     assert [answer.status_code for answer in answers] == [503] * 4
     assert all(f"{tmp_path}/none" in answer.text for answer in answers)
+
+
+# --- viewers and memory
+
+SOME = Viewer("oskar", (Grant(Role.VIEWER, topics=("orders*",), groups=()),))
+SETTINGS = ClusterSettings("local", "127.0.0.1:1", ClientConfig)
+
+
+@pytest.fixture
+async def connection(tasks: asyncio.TaskGroup) -> AsyncIterator[Connection]:
+    async with AsyncExitStack() as stack:
+        yield Connection(SETTINGS, tasks, stack, Clock(), DecodingProcess(), most_bytes=100_000)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [
+        (InvalidRequest("topic payments has no leader"), False), (ValueError("group audit"), False),
+        (ClientError("payments-0 is away"), False), (NoSample("payments"), False),
+        (ConnectFailed("b1", 9092, "refused"), True), (TimeoutError(), True),
+    ],
+)  # fmt: skip
+async def test_reasons_name_no_topics_to_those_who_see_a_part_of_a_cluster(
+    connection: Connection, error: Exception, *, is_shown: bool
+) -> None:
+    is_down = False
+
+    async def ask() -> str:
+        if is_down:
+            raise error
+        return "state"
+
+    whole, part = ShownCluster(connection), ShownCluster(connection, SOME)
+    await whole.ask_service(("a",), ask)
+    is_down = True
+    connection.forget()
+    shown, hidden = await whole.ask_service(("a",), ask), await part.ask_service(("a",), ask)
+    with pytest.raises(NoSample) as caught:
+        await part.ask_service(("never",), ask)
+
+    assert shown.failure
+    assert (hidden.failure == shown.failure) == is_shown
+    assert hidden.failure == str(caught.value)
+    assert is_shown or hidden.failure.startswith("the cluster did not answer as asked")
+
+
+async def test_answers_take_bounded_memory_and_the_oldest_goes_first(connection: Connection) -> None:
+    asked: list[int] = []
+
+    async def read(number: int, size: int) -> None:
+        async def ask() -> list[str]:
+            asked.append(number)
+            return ["x" * size]
+
+        connection._now_s.s += 0.01  # type: ignore[attr-defined]
+        await connection.sample_of((str(number),), ask)
+
+    for number in (1, 2, 3, 1, 4, 1, 3, 2):
+        await read(number, 30_000)
+    await read(5, 10_000_000)
+    await read(5, 10_000_000)
+
+    assert asked == [1, 2, 3, 4, 2, 5]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    where: TopicPartition
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        ([Held(TopicPartition("t", number), "x" * 1_000) for number in range(10_000)], 10 << 20, 20 << 20),
+        ({f"topic {number}": ["y" * 500] * 3 for number in range(1_000)}, 500 * 3_000, 3 << 20),
+        (["z" * 10, "z" * 5_000_000, *["z"] * 98], 5_000_000, 6_000_000),
+        (None, 0, 100),
+        ([], 0, 200),
+    ],
+)
+def test_the_memory_of_an_answer_is_reckoned_from_some_of_its_items(
+    value: object, least: int, most: int
+) -> None:
+    assert least <= about_bytes(value) <= most

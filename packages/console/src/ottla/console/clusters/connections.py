@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 MOST_SAMPLES: Final = 2_000
 """Questions whose answers one cluster keeps; the one that was not read for longest goes first."""
+MOST_SAMPLE_BYTES: Final = 64 << 20
+"""Memory that they take; the answer that was read last stays in any case."""
 
 
 class Connection:
@@ -35,9 +37,10 @@ class Connection:
 
     def __init__(
         self, settings: ClusterSettings, tasks: asyncio.TaskGroup, stack: AsyncExitStack,
-        now_s: Callable[[], float], decoding: DecodingProcess,
+        now_s: Callable[[], float], decoding: DecodingProcess, *, most_bytes: int = MOST_SAMPLE_BYTES,
     ) -> None:  # fmt: skip
         self.name = settings.name
+        self._most_bytes = most_bytes
         self.registry = (
             None if settings.registry is None
             else Registry(RestClient(settings.registry), decoding, now_s)
@@ -140,7 +143,20 @@ class Connection:
                 self._samples.pop(oldest).cancel()
             sampled = self._samples[key] = Sampled(ask, self._tasks, self._now_s, fresh_s=fresh_s)
         found: Sample[T] = await sampled.get()
+        self._drop_oldest()
         return found
+
+    def _drop_oldest(self) -> None:
+        """Drop the answers that were not read for longest, until the others fit into memory."""
+        total = sum(sampled.size_bytes for sampled in self._samples.values())
+        if total <= self._most_bytes:
+            return
+        *others, _ = sorted(self._samples, key=lambda key: self._samples[key].used_s)
+        for key in others:
+            total -= self._samples[key].size_bytes
+            self._samples.pop(key).cancel()
+            if total <= self._most_bytes:
+                return
 
 
 class ShownCluster:
@@ -218,7 +234,7 @@ class ShownCluster:
         self, key: tuple[str, ...], question: Callable[[KazooSession], Awaitable[T]]
     ) -> Sample[T]:
         """Return the answer of ZooKeeper to a question of a page, which `key` names."""
-        return await self._connection.sample_znodes(key, question)
+        return await self._seen(self._connection.sample_znodes(key, question))
 
     async def zookeeper_groups(self) -> Sample[list[str]]:
         """Return the names of the groups in ZooKeeper."""
@@ -247,7 +263,7 @@ class ShownCluster:
         self, key: tuple[str, ...], question: Callable[[], Awaitable[T]], *, fresh_s: float = FRESH_S
     ) -> Sample[T]:
         """Return the answer to a question to a service beside the brokers: these may be away."""
-        return await self._connection.sample_of(("service", *key), question, fresh_s=fresh_s)
+        return await self._seen(self._connection.sample_of(("service", *key), question, fresh_s=fresh_s))
 
     def forget(self) -> None:
         """Ask everything again at the next look."""
@@ -256,7 +272,17 @@ class ShownCluster:
     async def _sample(
         self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
     ) -> Sample[T]:
-        return await self._connection.sample(key, question, fresh_s=fresh_s)
+        return await self._seen(self._connection.sample(key, question, fresh_s=fresh_s))
+
+    async def _seen(self, asked: Awaitable[Sample[T]]) -> Sample[T]:
+        """Return an answer whose failure names nothing that the viewer may not see. Raises NoSample."""
+        if self.may():
+            return await asked
+        try:
+            found = await asked
+        except NoSample as error:
+            raise NoSample(error.nameless) from None
+        return replace(found, failure=found.nameless)
 
 
 class ShownClusters:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
 
-from ottla.client.errors import ClientError
+from ottla.client.errors import (
+    AuthenticationFailed,
+    BadResponse,
+    ClientError,
+    ConnectFailed,
+    ConnectionClosed,
+    NoBrokerAvailable,
+    RequestTimeout,
+    UnsupportedByBroker,
+)
 from ottla.protocol.errors import KafkaError
 
 _log = logging.getLogger(__name__)
@@ -23,19 +34,33 @@ CHANGED_S: Final = 5.0
 """How long it waits after a change from here: the older answer lacks that."""
 ANSWER_S: Final = 15.0
 """How long a question may take."""
+HIDDEN_REASON: Final = "the cluster did not answer as asked; whoever may see all of it sees why"
+_NAMELESS: Final = (
+    ConnectFailed, ConnectionClosed, NoBrokerAvailable, RequestTimeout, AuthenticationFailed, BadResponse,
+    UnsupportedByBroker,
+)  # fmt: skip
+"""Errors whose words name brokers and requests, and never a topic or a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Generic[T]):
-    """An answer, how old it is, and the reason why there is no newer one ("" where there is none)."""
+    """An answer, how old it is, and the reason why there is no newer one ("" where there is none).
+
+    `nameless` is that reason without names of topics and groups: the same answer is for all viewers.
+    """
 
     value: T
     age_s: float
     failure: str = ""
+    nameless: str = ""
 
 
 class NoSample(Exception):
-    """A question has no answer yet; the message says why."""
+    """A question has no answer yet; the message says why, and `nameless` does without names."""
+
+    def __init__(self, why: str, nameless: str = "") -> None:
+        super().__init__(why)
+        self.nameless = nameless or why
 
 
 class Sampled(Generic[T]):
@@ -55,12 +80,14 @@ class Sampled(Generic[T]):
         self._now_s = now_s
         self._fresh_s = fresh_s
         self._answer: tuple[T, float] | None = None
-        self._failure = ""
+        self._failure = self._nameless = ""
         self._is_forgotten = False
         self._patience_s = PATIENCE_S
         self._asking: asyncio.Task[None] | None = None
         self.used_s = now_s()
         """When it was last read."""
+        self.size_bytes = 0
+        """About how much memory the answer takes."""
 
     async def get(self) -> Sample[T]:
         """Return the newest answer that is there soon. Raises NoSample while there is none at all."""
@@ -85,22 +112,68 @@ class Sampled(Generic[T]):
 
     def _sample(self) -> Sample[T]:
         if self._answer is None:
-            raise NoSample(self._failure or "there is no answer yet")
+            raise NoSample(self._failure or "there is no answer yet", self._nameless)
         value, at_s = self._answer
-        return Sample(value, self._now_s() - at_s, self._failure)
+        return Sample(value, self._now_s() - at_s, self._failure, self._nameless)
 
     async def _renew(self) -> None:
         try:
             self._is_forgotten = False
             async with asyncio.timeout(ANSWER_S):
                 self._answer = await self._ask(), self._now_s()
-            self._failure, self._patience_s = "", PATIENCE_S
+            self._failure = self._nameless = ""
+            self._patience_s = PATIENCE_S
+            self.size_bytes = about_bytes(self._answer[0])
         except TimeoutError:
-            self._failure = f"no answer within {ANSWER_S:g} s"
+            self._failure = self._nameless = f"no answer within {ANSWER_S:g} s"
         except (NoSample, ClientError, KafkaError, OSError, ValueError) as error:
             self._failure = " ".join(str(error).split()) or type(error).__name__
+            self._nameless = self._failure if isinstance(error, _NAMELESS) else HIDDEN_REASON
         except Exception as error:  # of one question: the others of the group go on
             _log.exception("a question failed")
-            self._failure = f"the console failed ({type(error).__name__}); its log says why"
+            self._failure = self._nameless = f"the console failed ({type(error).__name__}); its log says why"
         finally:
             self._asking = None
+
+
+# --- memory
+
+_LOOKED_AT: Final = 12
+"""Items of a collection that are measured; of the others as much is reckoned."""
+_DEEPEST: Final = 8
+
+
+def about_bytes(value: object) -> int:
+    """Return about how much memory an answer takes, in a time that does not grow with it.
+
+    Items of one collection are mostly alike, so some of them stand for all; texts are measured each.
+    """
+    return _about(value, _DEEPEST)
+
+
+def _about(value: object, deep: int) -> int:
+    own = sys.getsizeof(value, 0)
+    if deep == 0 or value is None or isinstance(value, str | bytes | bytearray | int | float):
+        return own
+    if isinstance(value, Mapping):
+        return own + _of_items(value.keys(), len(value), deep) + _of_items(value.values(), len(value), deep)
+    if isinstance(value, Sequence | Set):
+        return own + _of_items(value, len(value), deep)
+    return own + sum(_about(part, deep - 1) for part in _parts(value))
+
+
+def _of_items(items: Iterable[object], count: int, deep: int) -> int:
+    first = next(iter(items), None)
+    if isinstance(first, str | bytes):
+        return sum(sys.getsizeof(item, 0) for item in items)
+    looked_at = list(islice(items, 0, None, max(1, count // _LOOKED_AT)))
+    total = sum(_about(item, deep - 1) for item in looked_at)
+    return total * count // max(1, len(looked_at))
+
+
+def _parts(value: Any) -> Iterator[object]:
+    """Return the attributes of an object: of a dataclass, a structure of msgspec, or any other."""
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        yield from (getattr(value, name, None) for name in ((names,) if isinstance(names, str) else names))
+    yield from getattr(value, "__dict__", {}).values()
