@@ -6,6 +6,9 @@ import asyncio
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -18,7 +21,11 @@ from ottla.console.records.filters import CompiledFilter, Filter
 from ottla.console.records.masking import HIDDEN, Mask
 from ottla.console.records.reading import ShownRecord
 from ottla.console.records.scanning import (
+    FAR_BYTES,
+    MOST_PAUSE_S,
+    NEAR_BYTES,
     Batches,
+    Pace,
     Scan,
     ScanPlan,
     Span,
@@ -115,6 +122,65 @@ async def test_a_search_reads_no_more_than_it_must() -> None:
     assert min(reads) >= 500
 
 
+def test_a_search_asks_a_near_broker_for_little_at_once_and_a_far_one_for_more() -> None:
+    near, far, farthest = Pace(), Pace(), Pace()
+    assert near.fetch_bytes == NEAR_BYTES
+    for pace, took_s in ((near, 0.001), (far, 0.02), (farthest, 0.3)):
+        assert pace.pause_s(took_s) == 0
+
+    assert [pace.fetch_bytes for pace in (near, far, farthest)] == [NEAR_BYTES, 4 * NEAR_BYTES, FAR_BYTES]
+
+
+def test_a_search_waits_while_answers_take_several_times_the_best() -> None:
+    pace = Pace()
+
+    pauses = [pace.pause_s(took_s) for took_s in (0.002, 0.006, 0.018, 0.002, 9.0)]
+
+    assert pauses == pytest.approx([0, 0, 0.01, 0, MOST_PAUSE_S])
+
+
+async def test_each_answer_of_a_search_sets_its_pace() -> None:
+    asked = []
+
+    class Counting(Logs):
+        async def read(self, partition: int, offset: int, most_bytes: int) -> Batches | None:
+            asked.append(most_bytes)
+            return await super().read(partition, offset, most_bytes)
+
+    class Counted(Pace):
+        answers = 0
+
+        def pause_s(self, took_s: float) -> float:
+            assert took_s >= 0
+            self.answers += 1
+            return super().pause_s(0.001)
+
+    plan = ScanPlan({0: 0}, {0: 3_000}, newest_first=False)
+    plan.pace = pace = Counted()
+
+    async def goes_on(_: Window) -> bool:
+        return True
+
+    await Scan(Counting({0: log(list(range(3_000)), per_batch=500)}), plan, goes_on, newest_first=False).run()
+    assert pace.answers == len(asked) == 6
+    assert set(asked) == {NEAR_BYTES}
+
+
+def test_a_long_search_takes_only_the_time_that_no_other_process_wants() -> None:
+    program = (
+        "import os, threading\n"
+        "from ottla.console.records.search_process import yield_to_all\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "yield_to_all()\n"
+        "print(*(os.sched_getscheduler(int(name)) for name in os.listdir('/proc/self/task')), flush=True)\n"
+        "os._exit(0)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert set(found.stdout.split()) == {str(os.SCHED_IDLE)}
+    assert len(found.stdout.split()) >= 2
+
+
 async def test_a_search_back_from_the_newest_reads_little_twice() -> None:
     count = 10_000
     every = log(list(range(count)), per_batch=50, pad=b" " * 1_000)
@@ -136,7 +202,7 @@ async def test_a_search_back_from_the_newest_reads_little_twice() -> None:
 
     await Scan(Generous(), plan, look, newest_first=True).run()
     assert sum(seen) == count
-    assert len(read_bytes) < 20
+    assert len(read_bytes) < 60
     assert sum(read_bytes) < 1.5 * sum(map(len, every))
 
 

@@ -9,6 +9,8 @@ import json
 import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,9 +25,17 @@ from ottla.broker.testing import free_port
 from ottla.client.config import ClientConfig
 from ottla.console.clusters.connections import ShownClusters
 from ottla.console.logins.access import OWNER, Grant, Role, Viewer
+from ottla.console.pages.records import READ_S
 from ottla.console.pages.searches import may_cancel
 from ottla.console.records.search_process import Job, Limits
-from ottla.console.records.searches import Searches, SearchFailed, ended
+from ottla.console.records.searches import (
+    MOST_OF_A_PERSON,
+    Places,
+    Searches,
+    SearchFailed,
+    TooManySearches,
+    ended,
+)
 from ottla.console.records.wanted import Wanted
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import listening, serving
@@ -175,8 +185,86 @@ async def test_a_search_that_makes_no_sense_says_so(
     assert events(answer.text)[-1][0] == "failed"
 
 
-async def test_events_are_refused_to_pages_of_other_sites(console: httpx.AsyncClient) -> None:
-    assert (await console.get(path(find="x"), headers={"sec-fetch-site": "cross-site"})).status_code == 403
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_no_search_begins_for_a_page_of_another_site(console: httpx.AsyncClient, site: str) -> None:
+    headers = {"sec-fetch-site": site}
+    answers = [await console.get(path(kind, find="u3"), headers=headers) for kind in ("/events", "/export")]
+    page = (await console.get(path("", find="u3", plain="1"), headers=headers)).text
+    own = (await console.get(path("", find="u3", plain="1"), headers={"sec-fetch-site": "none"})).text
+
+    assert [answer.status_code for answer in answers] == [403, 403]
+    assert "open the topic&#39;s records" in answers[1].text
+    assert ('<tr id="r' in page, "Search without a script" in page) == (False, True)
+    assert ('<tr id="r' in own, "Search without a script" in own) == (True, False)
+
+
+async def test_a_search_without_a_script_ends_when_its_browser_goes_away(server: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(server.get(path("", find="u3", plain="1")))
+        await until(some_run)
+        (child,) = children()
+        child.suspend()  # it would run for as long as a page may take
+        left_s = monotonic()
+        waiting.cancel()
+        await until(none_left)
+
+    assert monotonic() - left_s < READ_S - 10
+
+
+async def some_run() -> bool:
+    return bool(children())
+
+
+def test_the_first_wish_of_each_person_comes_before_the_second_of_anybody() -> None:
+    places = Places(2)
+    eager = [places.enter("eager") for _ in range(4)]
+    late, later = places.enter("late"), places.enter("later")
+
+    assert [places.ahead(ticket) for ticket in (*eager, late, later)] == [0, 0, 3, 4, 1, 2]
+    places.leave(eager[0])
+    assert [places.ahead(ticket) for ticket in (*eager[1:], late, later)] == [0, 2, 3, 0, 1]
+    places.leave(later)
+    places.leave(late)
+    assert [places.ahead(ticket) for ticket in eager[1:]] == [0, 0, 1]
+    assert places.waiting == 1
+
+
+async def test_a_person_has_a_bounded_number_of_searches_and_clusters_do_not_wait_for_each_other() -> None:
+    searches = Searches(monotonic)
+    anna, bob = (Viewer("anna", identity=identity) for identity in ("user:anna", "https://id.example.com#1"))
+    search_job = Job("search", "127.0.0.1:1", ClientConfig(), "orders", (0,), Wanted())
+    tail_job = replace(search_job, kind="tail")
+    async with AsyncExitStack() as stack:
+        for number in range(MOST_OF_A_PERSON):
+            await stack.enter_async_context(searches.open(search_job, f"cluster-{number % 2}", anna))
+        with pytest.raises(TooManySearches, match=f"you have {MOST_OF_A_PERSON} searches and exports open"):
+            await stack.enter_async_context(searches.open(replace(search_job, kind="export"), "local", anna))
+        await stack.enter_async_context(searches.open(tail_job, "cluster-0", anna))
+        await stack.enter_async_context(searches.open(search_job, "cluster-0", bob))
+        by_cluster = {searches.of_cluster(name)[0].places for name in ("cluster-0", "cluster-1")}
+        assert len(by_cluster) == 2
+    async with searches.open(search_job, "local", anna):
+        pass
+
+
+async def test_a_refusal_of_a_search_is_answered_in_one_line_with_its_status() -> None:
+    async def parts(*, is_refused: bool = True) -> AsyncGenerator[bytes, None]:
+        if is_refused:
+            raise TooManySearches("you have 20 searches and exports open")
+        yield b""
+
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await StreamedResponse(parts(), "text/plain", None, (TooManySearches,))({"type": "http"}, receive, send)
+
+    assert sent[0]["status"] == 429
+    assert sent[1]["body"] == b"you have 20 searches and exports open\n"
 
 
 async def test_found_records_are_exported_as_they_are(console: httpx.AsyncClient) -> None:
@@ -256,7 +344,7 @@ async def test_more_searches_than_places_wait_in_sight_and_can_be_cancelled(
             return text.count("<td>tail</td>") == 9 and text.count("<td>runs</td>") == 8
 
         await until(all_are_there)
-        assert text.count("waits for 1") == 1
+        assert text.count("waits for 1 other<") == 1
         token = text.split('name="token" value="')[1].split('"')[0]
         for link in [
             part.split('"')[0] for part in text.split('action="') if "/cancel" in part.split('"')[0]

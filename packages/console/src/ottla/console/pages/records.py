@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
@@ -16,6 +17,7 @@ from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.pages import of_cluster, respond, respond_with_form
 from ottla.console.pages.searches import (
+    is_of_another_site,
     job_of,
     next_link,
     partitions_of,
@@ -31,6 +33,7 @@ from ottla.console.records.wanted import COUNTS, Wanted, wanted_records
 from ottla.console.registry.records import ShownRow, shown_records
 from ottla.console.web.fields import Unclear, is_whole, settings, whole
 from ottla.console.web.formats import printable
+from ottla.console.web.streams import while_there
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -45,18 +48,19 @@ async def records(request: Request, cluster: ShownCluster) -> Response:
     """Show records of a topic; a search and a tail go on as events, which a script asks for (`searches`)."""
     topic, query = request.path_params["topic"], request.query_params
     shown: dict[str, Any] = {"wanted": Wanted(), "partitions": [], "failure": "", "rows": [], "further": {}}
+    is_plain, status = query.get("plain") == "1" and not is_of_another_site(request), HTTPStatus.OK
     try:
         shown["partitions"] = await partitions_of(cluster, topic)
         shown["wanted"] = wanted = wanted_records(query)
         chosen = wanted.partitions(shown["partitions"], topic)
         if not (wanted.is_search or wanted.is_tail):
-            async with asyncio.timeout(READ_S):
+            async with while_there(request.receive, READ_S):
                 found = await _read(cluster, topic, chosen, wanted)
             shown["rows"] = await shown_records(
                 cluster.registry, cluster.mask(topic), found, wanted.form, PART_BYTES
             )
             shown["further"] = _further(wanted, found)
-        elif query.get("plain") == "1":
+        elif is_plain:
             shown |= await _searched(request, cluster, topic, wanted)
     except NoSuchTopic:
         raise HTTPException(404, f"there is no topic {topic!r} in cluster {cluster.name}") from None
@@ -64,9 +68,11 @@ async def records(request: Request, cluster: ShownCluster) -> Response:
         shown["failure"] = f"the records were not there within {READ_S:g} s: choose one partition"
     except (Unclear, ClientError, KafkaError, SearchFailed, TooManySearches) as error:
         shown["failure"] = " ".join(str(error).split())
+        status = error.status_code if isinstance(error, TooManySearches) else status
     return respond(
         request, "records", title=f"Records of {topic} · {cluster.name}", cluster=cluster, is_live=False,
-        topic=topic, counts=COUNTS, forms=FORMS, is_plain=query.get("plain") == "1", **{"state": {}, **shown},
+        topic=topic, counts=COUNTS, forms=FORMS, is_plain=is_plain, status=status,
+        **{"state": {}, **shown},
     )  # fmt: skip
 
 
@@ -77,7 +83,7 @@ async def _searched(request: Request, cluster: ShownCluster, topic: str, wanted:
     job = await job_of(cluster, topic, wanted, "search")
     try:
         async with (
-            asyncio.timeout(READ_S),
+            while_there(request.receive, READ_S),
             searching(request, cluster, job) as search,
             aclosing(search.frames()) as frames,
         ):

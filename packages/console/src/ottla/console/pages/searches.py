@@ -101,11 +101,23 @@ def next_link(wanted: Wanted, rows: int, last_ms: int) -> str:
 # --- events
 
 
+def is_of_another_site(request: Request) -> bool:
+    """Whether a page of another site asks, or leads here."""
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+
+
+def refuse_other_sites(request: Request) -> None:
+    """Raise HTTPException where another site asks for a search: each costs its brokers much."""
+    if is_of_another_site(request):
+        raise HTTPException(
+            403, "searches and exports are for this console's pages: open the topic's records"
+        )
+
+
 @of_cluster
 async def events(request: Request, cluster: ShownCluster) -> Response:
     """Send what a search finds, or what a tail sees, as events, until the browser goes away."""
-    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        raise HTTPException(403, "events are for pages of this console")
+    refuse_other_sites(request)
     topic = request.path_params["topic"]
     parts = _Events(request, cluster, topic).parts()
     return StreamedResponse(parts, "text/event-stream", {"cache-control": "no-store"})
@@ -202,6 +214,7 @@ def read_positions(text: str) -> dict[int, int]:
 @of_cluster
 async def export(request: Request, cluster: ShownCluster) -> Response:
     """Send a file with all records that an address asks for."""
+    refuse_other_sites(request)
     topic, query = request.path_params["topic"], request.query_params
     file_format = query.get("format", "csv")
     if file_format not in FORMATS:

@@ -29,8 +29,14 @@ from ottla.protocol.messages.fetch import AbortedTransaction
 from ottla.protocol.records import Record, decode_records, magic_at, read_header, split_batches
 from ottla.protocol.topics import TopicPartition
 
-SCAN_BYTES: Final = 2 << 20
-"""Bytes of one fetch."""
+WINDOW_BYTES: Final = 2 << 20
+NEAR_BYTES: Final = 256 << 10
+"""Bytes of one fetch from a broker that is near: its other clients wait while it answers one."""
+FAR_BYTES: Final = 2 << 20
+"""Bytes of one fetch from a broker that is far: each costs the time of the way."""
+MOST_PAUSE_S: Final = 0.25
+_NEAR_S: Final = 0.005
+_TIMES_THE_BEST: Final = 4.0
 _FIRST_DEPTH: Final = 500
 _DEEPEST: Final = 100_000
 _UNKNOWN_DENSITY: Final = 200.0
@@ -84,10 +90,33 @@ class Source(Protocol):
 # --- pure
 
 
+class Pace:
+    """How much a search asks for at once, and how long it waits after an answer.
+
+    The best answer says how far the broker is. One that takes several times as long comes from a broker with
+    much to do, or to a machine with much to do: the search waits, so that the others come first.
+    """
+
+    def __init__(self) -> None:
+        self._best_s: float | None = None
+
+    @property
+    def fetch_bytes(self) -> int:
+        """The bytes of the next fetch."""
+        way = 1.0 if self._best_s is None else self._best_s / _NEAR_S
+        return min(FAR_BYTES, max(NEAR_BYTES, int(NEAR_BYTES * way)))
+
+    def pause_s(self, took_s: float) -> float:
+        """Return how long to wait after an answer that took a time."""
+        self._best_s = best_s = took_s if self._best_s is None else min(took_s, self._best_s)
+        return min(MOST_PAUSE_S, max(0.0, took_s - _TIMES_THE_BEST * best_s))
+
+
 class ScanPlan:
     """Which offsets are read next: those of the partition whose times are furthest behind the others."""
 
     def __init__(self, starts: Mapping[int, int], ends: Mapping[int, int], *, newest_first: bool) -> None:
+        self.pace = Pace()
         self._newest_first = newest_first
         self._left = {index: (starts[index], ends[index]) for index in starts if starts[index] < ends[index]}
         self._edges: dict[int, int] = {}
@@ -117,23 +146,23 @@ class ScanPlan:
     def was_read(self, partition: int, offsets: int, size_bytes: int, edge_ms: int | None) -> None:
         """Take the size of the offsets that were read, and the time that was reached.
 
-        The next window is about as large as a fetch. Batches behind the end of a window count, too: otherwise
+        The next window has about `WINDOW_BYTES`. Batches behind the end of a window count, too: otherwise
         each window would be smaller than the one before.
         """
         if edge_ms is not None:
             self._edges[partition] = edge_ms
         if offsets:
             self._densities[partition] = size_bytes / offsets
-            wanted = int(SCAN_BYTES * 4 / 5 * offsets / max(size_bytes, 1))
+            wanted = int(WINDOW_BYTES * 4 / 5 * offsets / max(size_bytes, 1))
             deepest = min(8 * self._depths.get(partition, _FIRST_DEPTH), _DEEPEST)
             self._depths[partition] = max(1, min(wanted, deepest))
 
     def size_bytes(self, span: Span) -> int:
         """Return the bytes to ask for at once: those of the window, if it ends where another one was read."""
         if not self._newest_first:
-            return SCAN_BYTES
+            return self.pace.fetch_bytes
         density = self._densities.get(span.partition, _UNKNOWN_DENSITY)
-        return min(SCAN_BYTES, _SPARE_BYTES + int(density * (span.end - span.start)))
+        return min(self.pace.fetch_bytes, _SPARE_BYTES + int(density * (span.end - span.start)))
 
     def read_beyond(self, span: Span, after: int) -> Span:
         """Return a window that ends with its last batch, where records are read forwards."""
@@ -328,13 +357,21 @@ class Scan:
         window, at = Window(span), span.start
         while at < window.span.end:
             wanted_bytes = self._plan.size_bytes(Span(span.partition, at, window.span.end))
-            part = await self._source.read(span.partition, at, wanted_bytes)
+            part = await self._read(span.partition, at, wanted_bytes)
             if part is None or part.after <= at:
                 break
             window.parts.append(part)
             at = part.after
             window.span = self._plan.read_beyond(window.span, at)
         return self._with_edge(window, at - span.start)
+
+    async def _read(self, partition: int, offset: int, most_bytes: int) -> Batches | None:
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
+        part = await self._source.read(partition, offset, most_bytes)
+        if pause_s := self._plan.pace.pause_s(now_s() - begun_s):
+            await asyncio.sleep(pause_s)
+        return part
 
     def _with_edge(self, window: Window, offsets: int) -> Window:
         pick = min if self._newest_first else max

@@ -43,8 +43,10 @@ _MOST_KEY_BYTES: Final = 4 << 10
 _MOST_HEADERS: Final = 50
 _PROGRESS_S: Final = 0.25
 _TAIL_PROGRESS_S: Final = 2.0
-NICENESS: Final = 15
-"""How far a search stands behind the other processes of its machine."""
+NICENESS: Final = 19
+"""A search, a tail or an export stands behind the other processes of its machine."""
+_SHORT_BYTES: Final = 16 << 20
+"""A search that reads more is a long one, and takes only the time that no other process wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class Search:
         self._send = send
         self._merge = TimeMerge((), 0, newest_first=True)
         self._told_s = 0.0
+        self._short_bytes_left = _SHORT_BYTES
 
     async def run(self, admin: Admin) -> None:
         """Search all offsets that are wanted."""
@@ -151,6 +154,7 @@ class Search:
         await self._send(self.counts.frame(self._passes.undecided))
 
     async def _look(self, window: Window) -> bool:
+        self._yield_if_long(sum(len(part.data) for part in window.parts))
         looked = await asyncio.to_thread(look_through, window, self._passes, self._job.mask)
         self.counts.offsets_read += window.span.end - window.span.start
         self.counts.records += looked.records
@@ -158,6 +162,11 @@ class Search:
         goes_on = await self._take(window, looked.found)
         await self._tell(_PROGRESS_S)
         return goes_on
+
+    def _yield_if_long(self, read_bytes: int) -> None:
+        is_short, self._short_bytes_left = self._short_bytes_left > 0, self._short_bytes_left - read_bytes
+        if is_short and self._short_bytes_left <= 0:
+            yield_to_all()
 
     async def _take(self, window: Window, found: list[ShownRecord]) -> bool:
         self._merge.add(found)
@@ -274,6 +283,18 @@ def bound_process(limits: Limits) -> None:
     signal.setitimer(signal.ITIMER_REAL, limits.wall_s)
     with suppress(OSError):
         os.nice(NICENESS)
+
+
+def yield_to_all() -> None:
+    """Take only the time of the processors that no other process wants, where the system can (Linux).
+
+    A process with a low priority alone keeps its processor for a few milliseconds when another one wants it.
+    """
+    if sys.platform != "linux":
+        return
+    for thread in os.listdir("/proc/self/task"):  # each has a priority of its own
+        with suppress(OSError):
+            os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
 
 
 def read_job(descriptor: int) -> Job:

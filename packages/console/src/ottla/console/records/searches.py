@@ -1,4 +1,4 @@
-"""The searches of a console: each in a process of its own, few at once, the others waiting in sight.
+"""The searches of a console: each in a process of its own, few of a cluster at once, the others in sight.
 
 A search belongs to one request. It ends with it, whatever the reason: the process is killed and its place
 given to the next.
@@ -12,9 +12,11 @@ import os
 import pickle
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgpack
@@ -26,8 +28,10 @@ from ottla.console.records.search_process import LENGTH, Job
 _log = logging.getLogger(__name__)
 
 SEARCHES_AT_ONCE: Final = 2
-"""Each reads as fast as its broker answers: more would make the broker's other clients wait."""
+"""Of one cluster: each takes a share of its brokers' time, and of the processors of this machine."""
 TAILS_AT_ONCE: Final = 8
+MOST_OF_A_PERSON: Final = 20
+"""Searches and exports, and as many tails, that one person may have open."""
 MOST_WAITING: Final = 100
 _FRAME_BYTES: Final = 64 << 20
 _READ_BYTES: Final = 256 << 10
@@ -44,41 +48,67 @@ Frame = Mapping[str, Any]
 
 
 class TooManySearches(Exception):
-    """Too many searches wait already."""
+    """A person has too many searches open, or too many wait already; it is answered with `status_code`."""
+
+    status_code: Final = HTTPStatus.TOO_MANY_REQUESTS
 
 
 class SearchFailed(Exception):
     """A search has ended without its result; the message says why."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """A place of a person, or the wish for one."""
+
+    person: str
+
+
 class Places:
-    """A number of places, given in the order in which they were asked for."""
+    """A number of places. The first wish of each person goes before the second of anybody, and so on."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._tickets: list[object] = []
+        self._taken: list[Ticket] = []
+        self._waiting: list[Ticket] = []
         self._moved = asyncio.Event()
 
     @property
     def waiting(self) -> int:
         """How many wait for a place."""
-        return max(0, len(self._tickets) - self._count)
+        return len(self._waiting)
 
-    def enter(self) -> object:
+    def enter(self, person: str) -> Ticket:
         """Return a ticket for the next place."""
-        ticket = object()
-        self._tickets.append(ticket)
+        ticket = Ticket(person)
+        self._waiting.append(ticket)
+        self._fill()
         return ticket
 
-    def ahead(self, ticket: object) -> int:
+    def ahead(self, ticket: Ticket) -> int:
         """Return how many others must leave before this ticket has a place; 0 when it has one."""
-        return max(0, self._tickets.index(ticket) - self._count + 1)
+        return 0 if ticket in self._taken else self._in_order().index(ticket) + 1
 
-    def leave(self, ticket: object) -> None:
+    def leave(self, ticket: Ticket) -> None:
         """Give back a place, or stop waiting."""
-        self._tickets.remove(ticket)
+        (self._taken if ticket in self._taken else self._waiting).remove(ticket)
+        self._fill()
         self._moved.set()
         self._moved = asyncio.Event()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._taken) < self._count:
+            first = self._in_order()[0]
+            self._waiting.remove(first)
+            self._taken.append(first)
+
+    def _in_order(self) -> list[Ticket]:
+        before = Counter(ticket.person for ticket in self._taken)
+        ranks = list[int]()
+        for ticket in self._waiting:
+            ranks.append(before[ticket.person])
+            before[ticket.person] += 1
+        return [self._waiting[at] for at in sorted(range(len(ranks)), key=ranks.__getitem__)]
 
     async def moved(self) -> None:
         """Wait until somebody leaves, for a second at most."""
@@ -99,13 +129,13 @@ class RunningSearch:
     id: str = field(default_factory=unique_suffix)
     ahead: int = 0
     progress: dict[str, Any] = field(default_factory=dict)
-    _ticket: object = None
+    _ticket: Ticket | None = None
     _process: asyncio.subprocess.Process | None = None
     _is_cancelled: bool = False
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
         """Wait for a place, run, and return the frames up to `done`. Raises SearchFailed."""
-        self._ticket = self.places.enter()
+        self._ticket = self.places.enter(self.viewer.identity)
         while self.ahead_now():
             yield {"kind": "queued", "ahead": self.ahead}
             await self.places.moved()
@@ -129,6 +159,7 @@ class RunningSearch:
         """Return how many others run first. Raises SearchFailed for one that was cancelled."""
         if self._is_cancelled:
             raise SearchFailed("it was cancelled")
+        assert self._ticket is not None
         self.ahead = self.places.ahead(self._ticket)
         return self.ahead
 
@@ -195,7 +226,7 @@ class Searches:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._places = Places(SEARCHES_AT_ONCE)
+        self._places: dict[str, Places] = {}
         self._tail_places = Places(TAILS_AT_ONCE)
         self._running: dict[str, RunningSearch] = {}
 
@@ -214,7 +245,10 @@ class Searches:
     @asynccontextmanager
     async def open(self, job: Job, cluster: str, viewer: Viewer) -> AsyncIterator[RunningSearch]:
         """Keep a search; it is ended with the block. Raises TooManySearches."""
-        places = self._tail_places if job.kind == "tail" else self._places
+        self._check(viewer, is_tail=job.kind == "tail")
+        places = self._tail_places
+        if job.kind != "tail":
+            places = self._places.setdefault(cluster, Places(SEARCHES_AT_ONCE))
         if places.waiting >= MOST_WAITING:
             raise TooManySearches(f"{places.waiting} searches wait already: try again later")
         search = RunningSearch(job, cluster, viewer, self._now_s(), places)
@@ -224,3 +258,10 @@ class Searches:
         finally:
             del self._running[search.id]
             await search.close()
+
+    def _check(self, viewer: Viewer, *, is_tail: bool) -> None:
+        own = [search for search in self._running.values() if search.viewer.identity == viewer.identity]
+        alike = sum((search.job.kind == "tail") is is_tail for search in own)
+        if alike >= MOST_OF_A_PERSON:
+            kind = "live tails" if is_tail else "searches and exports"
+            raise TooManySearches(f"you have {alike} {kind} open, and no more are possible: end one first")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.responses import PlainTextResponse, Response
@@ -26,8 +27,8 @@ class StreamedResponse(Response):
     """Sends parts as the browser takes them; when it goes away, the source of the parts is closed at once.
 
     A source that fails after its first part breaks the connection, so that a part of a file is not taken for
-    the whole; before it, `refusals` are answered with their reason. So does a browser that takes no part for
-    `most_send_s`.
+    the whole; before it, `refusals` are answered with their reason and their `status_code`. A browser that
+    takes no part for `most_send_s` breaks it, too.
     """
 
     def __init__(
@@ -77,13 +78,36 @@ class StreamedResponse(Response):
         try:
             first = await anext(parts, b"")
         except self._refusals as error:
-            await PlainTextResponse(f"{error}\n", status_code=503)(scope, receive, send)
+            status = getattr(error, "status_code", HTTPStatus.SERVICE_UNAVAILABLE)
+            await PlainTextResponse(f"{error}\n", status_code=status)(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": first, "more_body": True})
         async for part in parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@asynccontextmanager
+async def while_there(receive: Receive, most_s: float) -> AsyncIterator[None]:
+    """Bound a block by time and by the browser: its time is over when that goes. Raises TimeoutError."""
+    failure: Exception | None = None
+    async with asyncio.TaskGroup() as tasks:
+        bound = asyncio.timeout(most_s)
+        leaving = tasks.create_task(_end_when_left(receive, bound))
+        try:
+            async with bound:
+                yield
+        except Exception as error:  # the group would wrap it
+            failure = error
+        leaving.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _end_when_left(receive: Receive, bound: asyncio.Timeout) -> None:
+    await _left(receive)
+    bound.reschedule(asyncio.get_running_loop().time())
 
 
 async def _left(receive: Receive) -> None:
