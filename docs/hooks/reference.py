@@ -73,11 +73,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Write a Markdown table."""
+    """Write a Markdown table, whose rows are cards on a phone."""
+    yield '<div class="rows-as-cards" markdown>'
+    yield ""
     yield "| " + " | ".join(columns) + " |"
     yield "|" + "---|" * len(columns)
     for row in rows:
         yield "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+    yield ""
+    yield "</div>"
     yield ""
 
 
@@ -88,6 +92,11 @@ def code(text: str | None) -> str:
     plain = re.sub(r"[_*]", lambda found: f"&#{ord(found[0])};", html.escape(text))
     breaking = re.sub("([.,])", r"\1<wbr>", plain)
     return f"<code>{breaking}</code>"
+
+
+def linked(key: str) -> str:
+    """Format a key as code that a link can lead to: `configuration/#log.retention.hours`."""
+    return f'<a class="key" id="{html.escape(key)}" href="#{html.escape(key)}">{code(key)}</a>'
 
 
 def broker_configuration() -> Iterator[str]:
@@ -142,7 +151,7 @@ def topic_configuration() -> Iterator[str]:
     yield ""
     rows = (
         (
-            code(key.name),
+            linked(key.name),
             key.type,
             code(key.show(key.default)),
             ", ".join(map(code, TOPIC_SYNONYMS.get(key.name, ()))) or code(None),
@@ -155,7 +164,7 @@ def topic_configuration() -> Iterator[str]:
 
 def key_table(keys: Iterable[Setting]) -> Iterator[str]:
     """Write a table of keys."""
-    rows = ((code(key.name), key.type, code(key.show(key.default)), key.update, key.doc) for key in keys)
+    rows = ((linked(key.name), key.type, code(key.show(key.default)), key.update, key.doc) for key in keys)
     yield from table(("Key", "Type", "Default", "Change", "What it does"), rows)
 
 
@@ -236,7 +245,7 @@ def setting_rows(config: type[Any]) -> Iterator[tuple[str, ...]]:
         if isinstance(default, tuple):
             shown = ",".join(default)
         kind = kind_of(known[name].annotation, config.__annotations__[name])
-        yield code(name), kind, code(shown), doc
+        yield linked(name), kind, code(shown), doc
 
 
 def kind_of(kind: Any, otherwise: str) -> str:
