@@ -332,6 +332,14 @@ def screenshots(session: nox.Session) -> None:
 
 
 @nox.session
+def recording(session: nox.Session) -> None:
+    """Record the terminal session of the first page of the docs again, as docs/images/first-minute.svg."""
+    _install(session, "termtosvg==1.1.0")
+    _need_debian(session, kcat="kcat")
+    session.run("python", "docs/recordings/record.py")
+
+
+@nox.session
 def web_scan(session: nox.Session) -> None:
     """Attack the console with Wapiti: a finding above low fails (`-- --module NAME`)."""
     _install(session, *TESTING)
