@@ -213,3 +213,26 @@ def test_differences_leave_out_that_which_both_have_and_are_bounded() -> None:
     ]  # fmt: skip
     assert differences("x\n" * 3_000, "x") is None
     assert schema_text("AVRO", '{"a":1}') == '{\n  "a": 1\n}'
+
+
+async def test_a_search_reads_values_by_the_schemas_of_the_registry(
+    small: SmallRegistry, admin: Admin, address: str
+) -> None:
+    await admin.topics.create("searched-orders")
+    async with Producer(bootstrap_servers=address) as producer:
+        for number in range(5):
+            await producer.send_and_wait("searched-orders", b"\0\0\0\0\1\4o%d" % number, partition=0)
+        await producer.send_and_wait("searched-orders", b"\0\0\0\x0f\xff?", partition=0)
+    path = "/c/local/topics/searched-orders/records"
+    query = urlencode({"where": 'value.id == "o3"'})
+    async with json_service(small) as service, serving(cluster(service.url, address)) as console:
+        page = (await console.get(f"{path}?{query}&plain=1")).text
+        events = (await console.get(f"{path}/events?{query}&in=path&name=$.id&how=is&find=o3")).text
+        lines = (await console.get(f"{path}/export?{query}&format=jsonl")).text
+
+    assert 'id="r0-3"' in page
+    assert page.count('<tr id="r') == 1
+    assert "&#34;id&#34;: &#34;o3&#34;" in page
+    assert "Of 1 the filter makes no sense" in page
+    assert "r0-3" in events
+    assert [json.loads(line)["offset"] for line in lines.splitlines()] == [3]

@@ -21,12 +21,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.console.clusters.services import Service
-from ottla.console.records.masking import NO_MASK, Mask
+from ottla.console.records.filters import CompiledFilter, Filter
+from ottla.console.records.masking import HIDDEN, NO_MASK, Mask
 from ottla.console.records.reading import ShownRecord
+from ottla.console.records.scanning import Span, Window, batches, look_through
+from ottla.console.records.search_process import LENGTH, packed_answer, read_answer
 from ottla.console.registry.decoding import Decoded, Undecodable, _file_set, decode, decoder, json_text
 from ottla.console.registry.processes import DecodingProcess, Encoded
 from ottla.console.registry.records import shown_records
+from ottla.console.registry.searching import MOST_SCHEMAS, BySchema, SentSchema
 from ottla.console.registry.values import Registry
+from ottla.protocol.records import BatchBuilder
 from ottla.registry.framing import Framed, NotFramed, framed, message_place
 from ottla.registry.rest import RestClient
 from ottla.registry.schemas import SchemaText
@@ -299,6 +304,94 @@ async def rows(
             return [value for _, _, value in await shown_records(registry, mask, records, form, 4_096)]
         finally:
             await registry.close()
+
+
+# --- searches
+
+
+STATED = {
+    "type": "record", "name": "S",
+    "fields": [{"name": "n", "type": "long"}, {"name": "card", "type": "string"},
+               {"name": "state", "type": {"type": "enum", "name": "E", "symbols": ["NEW", "PAID"]}}],
+}  # fmt: skip
+
+
+def schemas_of(asked: list[int | str], *kinds: tuple[str, str]) -> BySchema:
+    """Return a reader by the schemas 1, 2, …, and keep in `asked` which it asks for."""
+
+    def ask(schema: int | str) -> SentSchema | None:
+        asked.append(schema)
+        at = int(schema) - 1
+        return (*kinds[at], ()) if at < len(kinds) else None
+
+    return BySchema(ask)
+
+
+def framed_by(schema: int, data: bytes) -> bytes:
+    return bytes([0, 0, 0, 0, schema]) + data
+
+
+def test_expressions_and_paths_see_the_fields_of_values_by_their_schemas() -> None:
+    asked: list[int | str] = []
+    line = 'syntax = "proto3"; message Line { string text = 1; int32 n = 2; }'
+    reader = schemas_of(asked, ("AVRO", json.dumps(STATED)), ("PROTOBUF", line), ("JSON", "{}"))
+    values = [
+        framed_by(1, avro(STATED, {"n": 7, "card": "4111", "state": "PAID"})),
+        framed_by(2, b"\0\x0a\x02hi\x10\x07"), framed_by(3, b'{"n": 7}'), b'{"n": 7}',
+        framed_by(3, b'{"n": 8}'), framed_by(9, b"?"), framed_by(1, b"broken"),
+    ]  # fmt: skip
+
+    def found(**wanted: Any) -> tuple[list[int], int]:
+        passes = CompiledFilter(Filter(**wanted), reader.text)
+        return [at for at, value in enumerate(values) if passes(record(value))], passes.undecided
+
+    assert found(expression="value.n == 7") == ([0, 1, 2, 3], 2)
+    assert found(expression='value.state == "PAID"')[0] == [0]
+    assert found(place="path", name="$.text", how="is", text="hi")[0] == [1]
+    assert found(place="value", text="PAID")[0] == []  # a text is searched in the bytes as they were written
+    assert asked == [1, 2, 3, 9]
+
+
+def test_a_key_by_a_schema_is_read_too() -> None:
+    reader = schemas_of([], ("AVRO", '"string"'))
+    passes = CompiledFilter(Filter(expression='key == "k1"'), reader.text)
+
+    assert passes(ShownRecord(0, 0, 0, framed_by(1, avro("string", "k1")), None))
+    assert passes(ShownRecord(0, 0, 0, b"k1", None))
+
+
+def test_a_search_of_masked_values_sees_all_but_the_masked_fields_of_a_schema() -> None:
+    reader, builder = schemas_of([], ("AVRO", json.dumps(STATED))), BatchBuilder(1 << 20)
+    for n in range(3):
+        builder.append(None, framed_by(1, avro(STATED, {"n": n, "card": "4111", "state": "NEW"})), 1)
+    part = batches(builder.build(base_offset=0))
+    assert part is not None
+
+    def found(expression: str) -> list[ShownRecord]:
+        passes = CompiledFilter(Filter(expression=expression), reader.text)
+        return look_through(Window(Span(0, 0, 3), [part]), passes, Mask(("card",)), reader.readable).found
+
+    (shown,) = found("value.n == 1")
+    assert json.loads(shown.value or b"") == {"n": 1, "card": HIDDEN, "state": "NEW"}
+    assert found('value.card == "4111"') == []
+
+
+def test_a_search_asks_for_a_bounded_number_of_schemas() -> None:
+    asked: list[int | str] = []
+    reader = schemas_of(asked)
+
+    for schema in range(1, 2 * MOST_SCHEMAS):
+        assert reader.text(b"\0" + schema.to_bytes(4) + b"x", "value", ()) is None
+    assert reader.text(bytes(9), "value", ()) is None
+
+    assert asked == list(range(1, MOST_SCHEMAS + 1))
+
+
+def test_an_answer_of_the_console_is_read_as_it_was_packed() -> None:
+    sent = ("AVRO", "{}", (("a", "{}"), ("b", "{}")))
+
+    assert read_answer(packed_answer(7, sent)[LENGTH.size :]) == (7, sent)
+    assert read_answer(packed_answer("guid", None)[LENGTH.size :]) == ("guid", None)
 
 
 async def test_records_are_shown_by_their_schemas_each_asked_for_once() -> None:

@@ -6,15 +6,17 @@ import asyncio
 import csv
 import io
 import json
+import re
 import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import httpx
 import psutil
@@ -27,6 +29,8 @@ from ottla.console.clusters.connections import ShownClusters
 from ottla.console.logins.access import OWNER, Grant, Role, Viewer
 from ottla.console.pages.records import READ_S
 from ottla.console.pages.searches import may_cancel
+from ottla.console.records.filters import Filter
+from ottla.console.records.reading import ShownRecord
 from ottla.console.records.search_process import Job, Limits
 from ottla.console.records.searches import (
     MOST_OF_A_PERSON,
@@ -36,7 +40,7 @@ from ottla.console.records.searches import (
     TooManySearches,
     ended,
 )
-from ottla.console.records.wanted import Wanted
+from ottla.console.records.wanted import Shown, Wanted, wanted_records
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import listening, serving
 from ottla.console.web.streams import StreamedResponse
@@ -131,6 +135,38 @@ async def test_a_search_counts_all_and_says_how_far_it_is(console: httpx.AsyncCl
 
     assert f"{COUNT} of {COUNT} offsets" in state
     assert f"{len(range(3, COUNT, 7))} match, the first 50 are shown" in state
+
+
+@pytest.mark.parametrize("start", ["newest", "beginning", "offset"])
+async def test_a_search_that_goes_on_shows_each_record_once_even_of_one_millisecond(
+    console: httpx.AsyncClient, admin: Admin, address: str, start: str
+) -> None:
+    if "crowded" not in {topic.name for topic in await admin.topics.list()}:
+        await admin.topics.create("crowded", partitions=3)
+        async with Producer(bootstrap_servers=address) as producer:
+            for number in range(180):
+                value, stamp_ms = b"x%d" % number, BEGIN_MS + number // 120
+                await producer.send("crowded", value, partition=number % 3, timestamp_ms=stamp_ms)
+    rows, link = list[str](), "?" + urlencode({"find": "x", "count": "50", "from": start})
+    for _ in range(4):
+        text = (await console.get(f"/c/local/topics/crowded/records{link}&plain=1")).text
+        rows += [part.split('"')[0] for part in text.split('<tr id="r')[1:]]
+        more = re.search(r'<a href="([^"]+)">Search on behind', text)
+        link = "" if more is None else unescape(more[1])
+        if not link:
+            break
+
+    assert len(rows) == len(set(rows)) == 180
+    assert not link
+
+
+def test_a_search_over_many_partitions_goes_on_by_a_link_that_browsers_take() -> None:
+    wanted = Wanted(count=500, filter=Filter(text="x"))
+    shown = Shown(wanted)
+    shown.add(ShownRecord(index, 1_000_000_000, 2_000 - index, None, b"x") for index in range(500))
+    on = wanted_records(dict(parse_qsl(shown.next_link()[1:])))
+
+    assert (on.behind, on.until_ms) == (((499, 1_000_000_000),), 1_502)
 
 
 async def test_a_filter_of_which_a_record_makes_no_sense_is_counted(console: httpx.AsyncClient) -> None:

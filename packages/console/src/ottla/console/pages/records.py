@@ -19,7 +19,6 @@ from ottla.console.pages import of_cluster, respond, respond_with_form
 from ottla.console.pages.searches import (
     is_of_another_site,
     job_of,
-    next_link,
     partitions_of,
     rows_of,
     searching,
@@ -29,7 +28,7 @@ from ottla.console.records.masking import masked
 from ottla.console.records.reading import ShownRecord, from_offsets, from_time, newest, read_window
 from ottla.console.records.searches import SearchFailed, TooManySearches
 from ottla.console.records.values import ALL_BYTES, FORMS, PART_BYTES, Form, shown_value
-from ottla.console.records.wanted import COUNTS, Wanted, wanted_records
+from ottla.console.records.wanted import COUNTS, Shown, Wanted, wanted_records
 from ottla.console.registry.records import ShownRow, shown_records
 from ottla.console.web.fields import Unclear, is_whole, settings, whole
 from ottla.console.web.formats import printable
@@ -93,8 +92,9 @@ async def _searched(request: Request, cluster: ShownCluster, topic: str, wanted:
         state["is_over"] = True
     except TimeoutError:
         pass
-    last_ms = found[-1][0].timestamp_ms if found else 0
-    state |= {**search.progress, "is_queued": False, "next": next_link(wanted, len(found), last_ms)}
+    goes_on = Shown(wanted)
+    goes_on.add(record for record, _, _ in found)
+    state |= {**search.progress, "is_queued": False, "next": goes_on.next_link()}
     return {"rows": found, "state": state}
 
 

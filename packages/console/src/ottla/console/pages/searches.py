@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,15 +27,19 @@ from ottla.console.records.searches import (
     TooManySearches,
 )
 from ottla.console.records.values import PART_BYTES, Form, shown_value
-from ottla.console.records.wanted import Wanted, wanted_records
+from ottla.console.records.wanted import (
+    MOST_POSITIONS,
+    Shown,
+    Wanted,
+    positions_text,
+    read_positions,
+    wanted_records,
+)
 from ottla.console.registry.records import ShownRow, shown_records
 from ottla.console.web.fields import Unclear, is_whole
 from ottla.console.web.rendering import Renderer
 from ottla.console.web.streams import StreamedResponse, event
 from ottla.protocol.errors import KafkaError
-
-_MOST_IDENTITY: Final = 4_000
-"""Letters of the place at which a tail goes on; a browser sends it back in a header."""
 
 
 async def partitions_of(cluster: ShownCluster, topic: str) -> list[int]:
@@ -50,7 +54,7 @@ async def job_of(cluster: ShownCluster, topic: str, wanted: Wanted, kind: JobKin
     chosen = wanted.partitions(await partitions_of(cluster, topic), topic)
     job = Job(
         kind, ",".join(map(str, admin.cluster.bootstrap)), admin.cluster.config, topic, tuple(chosen), wanted,
-        cluster.mask(topic), wanted.count,
+        cluster.mask(topic), cluster.registry is not None, wanted.count,
     )  # fmt: skip
     return replace(job, **more)
 
@@ -59,7 +63,8 @@ def searching(
     request: Request, cluster: ShownCluster, job: Job
 ) -> AbstractAsyncContextManager[RunningSearch]:
     """Keep a search for the request."""
-    return searches_of(request).open(job, cluster.name, viewer_of(request))
+    schemas = None if cluster.registry is None else cluster.registry.schema
+    return searches_of(request).open(job, cluster.name, viewer_of(request), schemas)
 
 
 def searches_of(request: Request) -> Searches:
@@ -87,15 +92,6 @@ def _with_lengths(row: ShownRow, form: Form, key_bytes: int, value_bytes: int) -
     if record.value is not None and len(record.value) < value_bytes:
         value = shown_value(record.value, form, PART_BYTES, value_bytes)
     return record, key, value
-
-
-def next_link(wanted: Wanted, rows: int, last_ms: int) -> str:
-    """Return the query that goes on behind the last row; an empty text where all was found."""
-    if rows < wanted.count:
-        return ""
-    if wanted.newest_first:  # those of the same millisecond come again: better twice than never
-        return wanted.link(until=str(last_ms + 1))
-    return wanted.link(start="time", at=str(last_ms))
 
 
 # --- events
@@ -130,8 +126,8 @@ class _Events:
         self._request = request
         self._cluster = cluster
         self._topic = topic
-        self._rows = self._last_ms = 0
         self._wanted = Wanted()
+        self._shown = Shown(self._wanted)
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """Return the events; the last one is `done` or `failed`."""
@@ -151,6 +147,7 @@ class _Events:
 
     async def _job(self) -> Job:
         self._wanted = wanted = wanted_records(self._request.query_params)
+        self._shown = Shown(wanted)
         if not wanted.is_tail:
             return await job_of(self._cluster, self._topic, wanted, "search")
         positions = read_positions(self._request.headers.get("last-event-id", ""))
@@ -165,7 +162,7 @@ class _Events:
                     **search.progress,
                     "is_queued": False,
                     "is_over": True,
-                    "next": next_link(self._wanted, self._rows, self._last_ms),
+                    "next": self._shown.next_link(),
                 }
                 return [
                     event("state", {"html": self._fragment("search_state", state=state)}),
@@ -174,15 +171,15 @@ class _Events:
             case kind:
                 state = {**frame, "is_queued": kind == "queued", "is_over": False, "next": ""}
                 html = self._fragment("search_state", state=state)
-                return [event("state", {"html": html}, positions_text(frame.get("resume", {})))]
+                return [event("state", {"html": html}, _identity(frame))]
 
     async def _found(self, frame: Frame) -> list[bytes]:
         rows = await rows_of(self._cluster, self._topic, frame["records"], self._wanted.form)
-        identity = positions_text(frame.get("resume", {}))
+        identity = _identity(frame)
         if self._wanted.is_tail:
             rows.reverse()  # a tail grows at its top
-        elif rows:
-            self._rows, self._last_ms = self._rows + len(rows), rows[-1][0].timestamp_ms
+        else:
+            self._shown.add(record for record, _, _ in rows)
         parts = [event("rows", {"html": self._fragment("record_rows", rows=rows)}, identity)] if rows else []
         if missed := frame.get("missed"):
             html = self._fragment("missed", missed=missed)
@@ -196,16 +193,10 @@ class _Events:
         )
 
 
-def positions_text(positions: dict[int, int]) -> str:
-    """Return positions as `partition:offset` with commas; "" for more than a browser sends back."""
-    text = ",".join(f"{partition}:{offset}" for partition, offset in positions.items())
-    return text if len(text) <= _MOST_IDENTITY else ""
-
-
-def read_positions(text: str) -> dict[int, int]:
-    """Return the positions of `positions_text`; that which makes no sense counts as not given."""
-    pairs = (part.partition(":") for part in text[:_MOST_IDENTITY].split(","))
-    return {int(index): int(at) for index, _, at in pairs if is_whole(index) and is_whole(at)}
+def _identity(frame: Frame) -> str:
+    """Return the place at which a tail goes on; "" for more than a browser sends back."""
+    text = positions_text(frame.get("resume", {}))
+    return text if len(text) <= MOST_POSITIONS else ""
 
 
 # --- files

@@ -7,7 +7,7 @@ the length of the record alone; JSONPath is RFC 9535; expressions stand in `expr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, cast, get_args
@@ -92,6 +92,11 @@ def key_bytes(text: str) -> bytes:
         raise Unclear(f"{text!r} must be hexadecimal digits behind 0x") from None
 
 
+Headers = Sequence[tuple[str, bytes | None]]
+ReadBySchema = Callable[[bytes | None, Literal["key", "value"], Headers], bytes | None]
+"""Returns a key or a value as JSON by the schema that it names; None where it names none."""
+
+
 class CompiledFilter:
     """A filter that tests records.
 
@@ -99,8 +104,9 @@ class CompiledFilter:
     it as escapes (`may_hold`). `undecided` counts records of which the filter makes no sense.
     """
 
-    def __init__(self, wanted: Filter) -> None:
+    def __init__(self, wanted: Filter, by_schema: ReadBySchema | None = None) -> None:
         """Raises Unclear for a pattern, a path or an expression that cannot be read."""
+        self._by_schema = by_schema
         self.needles: tuple[bytes, ...] = ()
         self.needs_bytes_alone = not wanted.expression
         """Whether it looks at keys, values and headers alone: then it tests records as they are decoded."""
@@ -133,15 +139,17 @@ class CompiledFilter:
             yield self._text(wanted)
         if wanted.expression:
             found = _read(wanted.expression)
-            self.needles += tuple(needle.encode() for needle in found.needles)
-            self._has_escapes = bool(found.needles)
-            if found.needles:  # it is much faster to look for a text than to read JSON
-                yield partial(_holds, self.may_hold)
-            yield partial(_is_true, found)
+            needles = tuple(needle.encode() for needle in found.needles)
+            if needles:  # it is much faster to look for a text than to read JSON
+                yield partial(self._holds, needles)
+            if self._by_schema is None:  # a schema can have texts of its own: no batch may be left out
+                self.needles += needles
+                self._has_escapes = bool(needles)
+            yield self._is_true(found)
 
     def _text(self, wanted: Filter) -> RecordTest:
         if wanted.place == "path":
-            return _by_path(wanted)
+            return self._by_path(wanted)
         test = _bytes_test(wanted.how, wanted.text)
         if wanted.how in ("contains", "is"):
             self.needles += (wanted.text.encode(),)
@@ -153,6 +161,40 @@ class CompiledFilter:
             case "header":
                 return partial(_in_headers, wanted.name, test)
         return lambda record: _anywhere(record, test)
+
+    def _holds(self, needles: tuple[bytes, ...], record: Tested) -> bool:
+        """Whether an expression can be true of a record, by a look at its bytes alone."""
+        if (read := self._by_schema) is not None and (
+            read(record.value, "value", record.headers) is not None
+            or read(record.key, "key", record.headers) is not None
+        ):
+            return True
+        parts = [record.key or b"", record.value or b"", *(part or b"" for _, part in record.headers)]
+        data = b"\n".join(parts)
+        return all(needle in data for needle in needles) or b"\\u" in data
+
+    def _by_path(self, wanted: Filter) -> RecordTest:
+        """Return a test of the nodes that a JSONPath selects in values; one that passes is enough."""
+        selected, test = compiled_path(wanted.name), _bytes_test(wanted.how, wanted.text)
+
+        def passes(record: Tested) -> bool:
+            if record.value is None:
+                return False
+            return any(test(node_text(node).encode()) for node in selected(self._value(record)))
+
+        return passes
+
+    def _is_true(self, found: Expression) -> RecordTest:
+        fields = {**_FIELDS, "key": self._key, "value": self._value}
+        return lambda record: found.matches({name: fields[name](record) for name in found.names})
+
+    def _value(self, record: Tested) -> Any:
+        text = None if self._by_schema is None else self._by_schema(record.value, "value", record.headers)
+        return decoded(record.value if text is None else text)
+
+    def _key(self, record: Tested) -> Any:
+        text = None if self._by_schema is None else self._by_schema(record.key, "key", record.headers)
+        return decoded_key(record.key) if text is None else decoded(text)
 
 
 def _bytes_test(how: How, text: str) -> BytesTest:
@@ -182,18 +224,6 @@ def _in_headers(wanted: str, test: BytesTest, record: ShownRecord) -> bool:
 # --- JSONPath
 
 
-def _by_path(wanted: Filter) -> RecordTest:
-    """Return a test of the nodes that a JSONPath selects in values; one that passes is enough."""
-    selected, test = compiled_path(wanted.name), _bytes_test(wanted.how, wanted.text)
-
-    def passes(record: Tested) -> bool:
-        if record.value is None:
-            return False
-        return any(test(node_text(node).encode()) for node in selected(decoded(record.value)))
-
-    return passes
-
-
 def node_text(node: object) -> str:
     """Return a value within JSON as text: strings as they are, numbers with all their digits."""
     return node if isinstance(node, str) else json.dumps(node, ensure_ascii=False, default=str)
@@ -211,16 +241,6 @@ def _read(text: str) -> Expression:
         return expression(text, matcher)
     except BadExpression as error:
         raise Unclear(f"the expression cannot be read: {error}") from None
-
-
-def _holds(may_hold: Callable[[bytes], bool], record: Tested) -> bool:
-    parts = [record.key or b"", record.value or b""]
-    parts += (part or b"" for _, part in record.headers)
-    return may_hold(b"\n".join(parts))
-
-
-def _is_true(found: Expression, record: ShownRecord) -> bool:
-    return found.matches({name: _FIELDS[name](record) for name in found.names})
 
 
 def decoded(data: bytes | None) -> Any:
@@ -267,7 +287,6 @@ def _headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str | byt
 
 
 _FIELDS: Final[Mapping[str, Callable[[ShownRecord], Any]]] = {
-    "key": lambda record: decoded_key(record.key), "value": lambda record: decoded(record.value),
     "headers": lambda record: _headers(record.headers),
     "partition": lambda record: record.partition, "offset": lambda record: record.offset,
     "time_ms": lambda record: record.timestamp_ms, "kind": lambda record: record.fate,

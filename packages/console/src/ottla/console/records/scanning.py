@@ -18,7 +18,6 @@ from ottla.console.records.filters import CompiledFilter
 from ottla.console.records.masking import NO_MASK, Mask, masked
 from ottla.console.records.reading import (
     MOST_UNFOLDED_BYTES,
-    Fate,
     Fates,
     ShownRecord,
     fetched,
@@ -26,7 +25,7 @@ from ottla.console.records.reading import (
 )
 from ottla.protocol.errors import OffsetOutOfRange
 from ottla.protocol.messages.fetch import AbortedTransaction
-from ottla.protocol.records import Record, decode_records, magic_at, read_header, split_batches
+from ottla.protocol.records import decode_records, magic_at, read_header, split_batches
 from ottla.protocol.topics import TopicPartition
 
 WINDOW_BYTES: Final = 2 << 20
@@ -236,6 +235,9 @@ class TimeMerge:
         return all(edge is not None and order <= self._sign * edge for edge in self._edges.values())
 
 
+Readable = Callable[[ShownRecord], ShownRecord]
+
+
 @dataclass(slots=True)
 class Looked:
     """The records of a window that pass, and how many it has."""
@@ -245,11 +247,13 @@ class Looked:
     unreadable: int = 0
 
 
-def look_through(window: Window, passes: CompiledFilter, mask: Mask = NO_MASK) -> Looked:
+def look_through(
+    window: Window, passes: CompiledFilter, mask: Mask = NO_MASK, readable: Readable | None = None
+) -> Looked:
     """Return the records of a window that pass a filter, as their viewer may see them.
 
-    Batches whose bytes cannot hold one are not unfolded. With a mask all are: a filter sees only that which
-    its viewer may see.
+    `readable` reads a record by its schemas, without which its fields cannot be masked. Batches whose bytes
+    cannot hold one are not unfolded. With a mask all are: a filter sees only that which its viewer may see.
     """
     looked = Looked()
     for part in window.parts:
@@ -268,21 +272,16 @@ def look_through(window: Window, passes: CompiledFilter, mask: Mask = NO_MASK) -
                 if not window.span.start <= record.offset < window.span.end:
                     continue
                 looked.records += 1
-                shown = _look_at(record, window.span.partition, fate, producer, passes, mask)
-                if shown is not None:
+                own = mask.of(record.headers)
+                if own.is_empty and passes.needs_bytes_alone and not passes(record):
+                    continue
+                shown = shown_record(window.span.partition, record, fate, producer)
+                if own.fields and readable is not None:
+                    shown = readable(shown)
+                shown = masked(shown, own)
+                if (own.is_empty and passes.needs_bytes_alone) or passes(shown):
                     looked.found.append(shown)
     return looked
-
-
-def _look_at(
-    record: Record, partition: int, fate: Fate, producer: int, passes: CompiledFilter, mask: Mask
-) -> ShownRecord | None:
-    """Return a record as its viewer may see it; None where it does not pass."""
-    own = mask.of(record.headers)
-    if own.is_empty and passes.needs_bytes_alone:
-        return shown_record(partition, record, fate, producer) if passes(record) else None
-    shown = masked(shown_record(partition, record, fate, producer), own)
-    return shown if passes(shown) else None
 
 
 def _is_plain(batch: memoryview) -> bool:

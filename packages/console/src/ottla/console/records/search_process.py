@@ -15,9 +15,10 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, NoReturn
 
 import msgpack
@@ -29,9 +30,18 @@ from ottla.console.records.exporting import record_writer
 from ottla.console.records.filters import CompiledFilter
 from ottla.console.records.masking import Mask
 from ottla.console.records.reading import Bounds, ShownRecord, bounds
-from ottla.console.records.scanning import ClusterSource, Scan, ScanPlan, TimeMerge, Window, look_through
+from ottla.console.records.scanning import (
+    ClusterSource,
+    Readable,
+    Scan,
+    ScanPlan,
+    TimeMerge,
+    Window,
+    look_through,
+)
 from ottla.console.records.tailing import LeftOut, Tail, pass_on
 from ottla.console.records.wanted import Wanted
+from ottla.console.registry.searching import AskSchema, BySchema, SentSchema
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -42,6 +52,7 @@ MOST_VALUE_BYTES: Final = 16 << 10
 _MOST_KEY_BYTES: Final = 4 << 10
 _MOST_HEADERS: Final = 50
 _PROGRESS_S: Final = 0.25
+_SCHEMA_S: Final = 30.0
 _TAIL_PROGRESS_S: Final = 2.0
 NICENESS: Final = 19
 """A search, a tail or an export stands behind the other processes of its machine."""
@@ -69,6 +80,8 @@ class Job:
     partitions: tuple[int, ...]
     wanted: Wanted
     mask: Mask = field(default_factory=Mask)
+    has_registry: bool = False
+    """Whether the console answers `schema` frames."""
     most: int = 100
     file_format: str = "csv"
     positions: Mapping[int, int] = field(default_factory=dict)
@@ -113,27 +126,31 @@ class FramePipe:
             left = left[os.write(self._descriptor, left) :]
 
 
-Send = Callable[[Mapping[str, Any]], Any]
+Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 
 
-async def perform(job: Job, send: Send) -> None:
+async def perform(job: Job, send: Send, by_schema: BySchema | None = None) -> None:
     """Do a job. Raises ClientError, KafkaError, Unclear, FormatMissing."""
-    passes = CompiledFilter(job.wanted.filter)
+    passes = CompiledFilter(job.wanted.filter, None if by_schema is None else by_schema.text)
+    readable = None if by_schema is None else by_schema.readable
     async with Admin(job.servers, job.config) as admin:
         match job.kind:
             case "tail":
-                await _tail(admin, job, passes, send)
+                await _tail(admin, job, passes, send, readable)
             case "export":
-                await Export(job, passes, send).run(admin)
+                await Export(job, passes, send, readable).run(admin)
             case _:
-                await Search(job, passes, send).run(admin)
+                await Search(job, passes, send, readable).run(admin)
 
 
 class Search:
     """Finds records in the order of their times, and counts."""
 
-    def __init__(self, job: Job, passes: CompiledFilter, send: Send) -> None:
+    def __init__(
+        self, job: Job, passes: CompiledFilter, send: Send, readable: Readable | None = None
+    ) -> None:
         self.counts = Counts()
+        self._readable = readable
         self._job = job
         self._passes = passes
         self._send = send
@@ -155,7 +172,7 @@ class Search:
 
     async def _look(self, window: Window) -> bool:
         self._yield_if_long(sum(len(part.data) for part in window.parts))
-        looked = await asyncio.to_thread(look_through, window, self._passes, self._job.mask)
+        looked = await asyncio.to_thread(look_through, window, self._passes, self._job.mask, self._readable)
         self.counts.offsets_read += window.span.end - window.span.start
         self.counts.records += looked.records
         self.counts.found += len(looked.found)
@@ -185,8 +202,10 @@ class Search:
 class Export(Search):
     """Writes the records that are found into a file, and never holds more than a window of them."""
 
-    def __init__(self, job: Job, passes: CompiledFilter, send: Send) -> None:
-        super().__init__(job, passes, send)
+    def __init__(
+        self, job: Job, passes: CompiledFilter, send: Send, readable: Readable | None = None
+    ) -> None:
+        super().__init__(job, passes, send, readable)
         self._left = job.most
         self._writer = record_writer(job.file_format)
 
@@ -219,16 +238,22 @@ async def _bounds(admin: Admin, job: Job) -> Bounds:
     if wanted.until_ms is not None:
         found = await admin.offsets.find(dict.fromkeys(partitions, wanted.until_ms))
         ends = {index: min(ends[index], found[TopicPartition(job.topic, index)]) for index in ends}
+    going_on = ends if wanted.newest_first else starts
+    for index, at in wanted.behind:  # it is exact, and the times of records need not be in order
+        if index in going_on:
+            going_on[index] = max(known.starts[index], min(at, known.ends[index]))
     return Bounds(starts, ends)
 
 
-async def _tail(admin: Admin, job: Job, passes: CompiledFilter, send: Send) -> None:
+async def _tail(
+    admin: Admin, job: Job, passes: CompiledFilter, send: Send, readable: Readable | None
+) -> None:
     known = await bounds(admin, job.topic, job.partitions)
     positions = {
         index: max(known.starts[index], min(job.positions.get(index, end), end))
         for index, end in known.ends.items()
     }
-    tail = Tail(admin.cluster, job.topic, positions, passes, job.mask)
+    tail = Tail(admin.cluster, job.topic, positions, passes, job.mask, readable)
 
     async def step(records: list[ShownRecord], left_out: dict[int, LeftOut]) -> None:
         if records or left_out:
@@ -315,12 +340,46 @@ def _read(descriptor: int, length: int) -> bytes:
     return bytes(found)
 
 
-def _end_with_console(descriptor: int) -> None:
-    """End this process when the console closes its input, or is gone."""
-    with suppress(OSError):
-        while os.read(descriptor, 1):
-            pass
-    os._exit(1)
+class SchemasOfConsole:
+    """Asks the console for schemas; the answers come by the input of this process."""
+
+    def __init__(self) -> None:
+        self._answers: SimpleQueue[tuple[int | str, SentSchema | None]] = SimpleQueue()
+
+    def asking(self, send: Send, loop: asyncio.AbstractEventLoop) -> AskSchema:
+        """Return the function that asks for a schema and waits, on one thread at a time."""
+
+        def ask(schema: int | str) -> SentSchema | None:
+            asked = send({"kind": "schema", "schema": schema})
+            asyncio.run_coroutine_threadsafe(asked, loop).result(_SCHEMA_S)
+            try:
+                while (answer := self._answers.get(timeout=_SCHEMA_S))[0] != schema:
+                    pass  # that of a question that was given up
+            except Empty:
+                return None
+            return answer[1]
+
+        return ask
+
+    def read(self, descriptor: int) -> NoReturn:
+        """Take answers; end this process when the console closes its input, or is gone."""
+        with suppress(OSError):
+            while True:
+                (length,) = LENGTH.unpack(_read(descriptor, LENGTH.size))
+                self._answers.put(read_answer(_read(descriptor, length)))
+        os._exit(1)
+
+
+def packed_answer(schema: int | str, found: SentSchema | None) -> bytes:
+    """Return the answer of the console to the question for a schema."""
+    content: bytes = msgpack.packb((schema, found))
+    return LENGTH.pack(len(content)) + content
+
+
+def read_answer(content: bytes) -> tuple[int | str, SentSchema | None]:
+    """Return the answer that `packed_answer` has packed."""
+    schema, found = msgpack.unpackb(content, use_list=False)
+    return schema, found
 
 
 def _reason(error: BaseException, limits: Limits) -> str:
@@ -333,10 +392,13 @@ def _reason(error: BaseException, limits: Limits) -> str:
     return f"the search failed ({type(error).__name__}: {error})"
 
 
-async def _run(job: Job) -> None:
+async def _run(job: Job, schemas: SchemasOfConsole) -> None:
     pipe = FramePipe(sys.stdout.fileno())
+    by_schema = None
+    if job.has_registry:
+        by_schema = BySchema(schemas.asking(pipe.send, asyncio.get_running_loop()))
     try:
-        await perform(job, pipe.send)
+        await perform(job, pipe.send, by_schema)
     except Exception as error:
         await pipe.send({"kind": "failed", "reason": _reason(error, job.limits)})
     else:
@@ -347,6 +409,7 @@ def main() -> NoReturn:
     """Do the job that stands in the input."""
     job = read_job(0)
     bound_process(job.limits)
-    threading.Thread(target=_end_with_console, args=(0,), daemon=True).start()
-    asyncio.run(_run(job))
+    schemas = SchemasOfConsole()
+    threading.Thread(target=schemas.read, args=(0,), daemon=True).start()
+    asyncio.run(_run(job, schemas))
     os._exit(0)  # the thread waits for the console still

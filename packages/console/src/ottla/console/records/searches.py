@@ -13,7 +13,7 @@ import pickle
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -22,8 +22,11 @@ from typing import Any, Final
 import msgpack
 
 from ottla.client.environment import unique_suffix
+from ottla.client.errors import ClientError
 from ottla.console.logins.access import Viewer
-from ottla.console.records.search_process import LENGTH, Job
+from ottla.console.records.search_process import LENGTH, Job, packed_answer
+from ottla.console.registry.searching import SentSchema
+from ottla.registry.schemas import SchemaText
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +40,7 @@ _FRAME_BYTES: Final = 64 << 20
 _READ_BYTES: Final = 256 << 10
 _WAIT_S: Final = 1.0
 _END_S: Final = 10.0
+_SCHEMA_S: Final = 10.0
 _MAIN: Final = "from ottla.console.records.search_process import main; main()"
 """Not `-m`: the class of the job would be another one in a module that is the main one."""
 _FEW_ARENAS: Final = {
@@ -45,6 +49,7 @@ _FEW_ARENAS: Final = {
 }  # fmt: skip
 
 Frame = Mapping[str, Any]
+ReadSchema = Callable[[int | str], Awaitable[SchemaText]]
 
 
 class TooManySearches(Exception):
@@ -126,6 +131,7 @@ class RunningSearch:
     viewer: Viewer
     since_s: float
     places: Places = field(repr=False)
+    schemas: ReadSchema | None = field(default=None, repr=False)
     id: str = field(default_factory=unique_suffix)
     ahead: int = 0
     progress: dict[str, Any] = field(default_factory=dict)
@@ -148,12 +154,29 @@ class RunningSearch:
             for frame in unpacker:
                 if frame["kind"] == "progress":
                     self.progress = frame
+                if frame["kind"] == "schema":
+                    await self._answer(frame["schema"])
+                    continue
                 if frame["kind"] == "failed":
                     raise SearchFailed(frame["reason"])
                 yield frame
                 if frame["kind"] == "done":
                     return
         raise SearchFailed(self._why_ended(await self._process.wait()))
+
+    async def _answer(self, schema: int | str) -> None:
+        """Send a schema to the process, or that there is none."""
+        found: SentSchema | None = None
+        if self.schemas is not None:
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(_SCHEMA_S):
+                    text = await self.schemas(schema)
+                    found = text.kind, text.text, text.references
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):  # its end says why
+            self._process.stdin.write(packed_answer(schema, found))
+            await self._process.stdin.drain()
 
     def ahead_now(self) -> int:
         """Return how many others run first. Raises SearchFailed for one that was cancelled."""
@@ -243,7 +266,9 @@ class Searches:
         return self._running.get(search_id)
 
     @asynccontextmanager
-    async def open(self, job: Job, cluster: str, viewer: Viewer) -> AsyncIterator[RunningSearch]:
+    async def open(
+        self, job: Job, cluster: str, viewer: Viewer, schemas: ReadSchema | None = None
+    ) -> AsyncIterator[RunningSearch]:
         """Keep a search; it is ended with the block. Raises TooManySearches."""
         self._check(viewer, is_tail=job.kind == "tail")
         places = self._tail_places
@@ -251,7 +276,7 @@ class Searches:
             places = self._places.setdefault(cluster, Places(SEARCHES_AT_ONCE))
         if places.waiting >= MOST_WAITING:
             raise TooManySearches(f"{places.waiting} searches wait already: try again later")
-        search = RunningSearch(job, cluster, viewer, self._now_s(), places)
+        search = RunningSearch(job, cluster, viewer, self._now_s(), places, schemas)
         self._running[search.id] = search
         try:
             yield search

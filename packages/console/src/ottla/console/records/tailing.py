@@ -18,7 +18,7 @@ from ottla.client.retry import is_retriable
 from ottla.console.records.filters import CompiledFilter
 from ottla.console.records.masking import Mask
 from ottla.console.records.reading import ShownRecord
-from ottla.console.records.scanning import Span, Window, batches, look_through
+from ottla.console.records.scanning import Readable, Span, Window, batches, look_through
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import KafkaError, OffsetOutOfRange
 from ottla.protocol.messages.fetch import (
@@ -104,8 +104,9 @@ class Tail:
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, positions: Mapping[int, int], passes: CompiledFilter, mask: Mask
-    ) -> None:
+        self, cluster: Cluster, topic: str, positions: Mapping[int, int], passes: CompiledFilter, mask: Mask,
+        readable: Readable | None = None,
+    ) -> None:  # fmt: skip
         self.window = TailWindow()
         self.positions = dict(positions)
         self.ends = dict(positions)
@@ -114,6 +115,7 @@ class Tail:
         self._topic = topic
         self._passes = passes
         self._mask = mask
+        self._readable = readable
 
     @property
     def behind(self) -> int:
@@ -196,7 +198,7 @@ class Tail:
         if part is None or part.after <= at:
             return
         window = Window(Span(index, at, part.after), [part])
-        looked = await asyncio.to_thread(look_through, window, self._passes, self._mask)
+        looked = await asyncio.to_thread(look_through, window, self._passes, self._mask, self._readable)
         self.records += looked.records
         self.window.add(looked.found)
         self.positions[index] = part.after

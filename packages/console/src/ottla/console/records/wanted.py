@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast, get_args
 from urllib.parse import urlencode
 
 from ottla.console.records.filters import Filter, key_bytes, wanted_filter
+from ottla.console.records.reading import ShownRecord
 from ottla.console.records.values import FORMS, Form
-from ottla.console.web.fields import Unclear, time_ms, whole
+from ottla.console.web.fields import Unclear, is_whole, time_ms, whole
 
 Start = Literal["newest", "beginning", "offset", "time"]
 KeyedBy = Literal["java", "librdkafka", "all"]
 STARTS: Final[tuple[str, ...]] = get_args(Start)
 KEYED_BY: Final[tuple[str, ...]] = get_args(KeyedBy)
 COUNTS: Final = (50, 100, 500)
+MOST_POSITIONS: Final = 4_000
+"""Letters of positions in partitions: a browser sends them back in an address or in a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Wanted:
     keyed_by: KeyedBy = "java"
     counts_all: bool = False
     is_tail: bool = False
+    behind: tuple[tuple[int, int], ...] = ()
+    """Partitions of which a search before has shown records, with the offset at which it goes on."""
 
     @property
     def newest_first(self) -> bool:
@@ -48,7 +53,7 @@ class Wanted:
     @property
     def is_search(self) -> bool:
         """Whether records are searched: with a filter, or up to a time."""
-        return not self.filter.is_empty or self.until_ms is not None
+        return not self.filter.is_empty or self.until_ms is not None or bool(self.behind)
 
     def link(self, **changes: object) -> str:
         """Return the query that asks for the same with changes."""
@@ -60,6 +65,7 @@ class Wanted:
             "until": other.until, **other.filter.parts(),
             "keyed": other.keyed_by if other.filter.key and other.keyed_by != "java" else "",
             "all": "1" if other.counts_all else "", "tail": "1" if other.is_tail else "",
+            "behind": positions_text(dict(other.behind)),
         }  # fmt: skip
         return "?" + urlencode({name: value for name, value in parts.items() if value})
 
@@ -104,4 +110,52 @@ def wanted_records(query: Mapping[str, str]) -> Wanted:
         cast("KeyedBy", keyed_by),
         query.get("all") == "1",
         query.get("tail") == "1",
+        tuple(read_positions(query.get("behind", "")).items()),
     )
+
+
+class Shown:
+    """The records that a search has shown: where another one goes on, so that none comes twice or never."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._rows = 0
+        self._last_ms = 0
+        self._at: dict[int, tuple[int, int]] = {index: (at, 0) for index, at in wanted.behind}
+
+    def add(self, records: Iterable[ShownRecord]) -> None:
+        """Take records in the order in which they are shown."""
+        step = 0 if self._wanted.newest_first else 1
+        for record in records:
+            self._rows += 1
+            self._last_ms = record.timestamp_ms
+            self._at[record.partition] = record.offset + step, record.timestamp_ms
+
+    def next_link(self) -> str:
+        """Return the query that goes on behind the last row; an empty text where all was found.
+
+        Records of other partitions come by their times, in which the search goes: those of the last
+        millisecond are not shown yet, or their partition is among those that go on at an offset.
+        """
+        wanted, behind = self._wanted, {index: at for index, (at, _) in sorted(self._at.items())}
+        if self._rows < wanted.count:
+            return ""
+        if len(positions_text(behind)) > MOST_POSITIONS:
+            behind = {index: at for index, at in behind.items() if self._at[index][1] == self._last_ms}
+        on = {"behind": tuple(behind.items())}
+        if wanted.newest_first:
+            return wanted.link(until=str(self._last_ms + 1), **on)
+        if wanted.start == "offset":  # other partitions begin where they did: their offsets may be before it
+            return wanted.link(**on)
+        return wanted.link(start="time", at=str(self._last_ms), **on)
+
+
+def positions_text(positions: Mapping[int, int]) -> str:
+    """Return positions as `partition:offset` with commas."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in positions.items())
+
+
+def read_positions(text: str) -> dict[int, int]:
+    """Return the positions of `positions_text`; that which makes no sense counts as not given."""
+    pairs = (part.partition(":") for part in text[:MOST_POSITIONS].split(","))
+    return {int(index): int(at) for index, _, at in pairs if is_whole(index) and is_whole(at)}

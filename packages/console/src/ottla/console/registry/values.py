@@ -44,6 +44,10 @@ class Registry:
         """Close the connections."""
         await self._rest.close()
 
+    async def schema(self, schema: int | str) -> SchemaText:
+        """Return a schema by its id or GUID, with all that it imports. Raises NoSchema."""
+        return await self._schemas.get(schema)
+
     async def decode(self, values: Sequence[Framed | None], most: int) -> list[RegistryValue | None]:
         """Return each value by its schema, cut behind `most` letters; None for one that names no schema."""
         schemas = await self._all({value.schema for value in values if value is not None})
