@@ -1,6 +1,7 @@
-"""Requirements of `pip install .` at the root: `ottla` and its dependencies, as folders of this clone."""
+"""Requirements of `pip install .` at the root: `ottla` and its dependencies, as wheels of this clone."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,13 +11,15 @@ UMBRELLA = "ottla"
 
 
 class CustomMetadataHook(MetadataHookInterface):
-    """Requires the umbrella and what it needs of this tree, so that none of it is looked for on PyPI."""
+    """Builds the umbrella and what it needs of this tree, and requires these wheels instead of PyPI's."""
 
     def update(self, metadata):
         packages = Path(self.root).resolve() / "packages"
-        metadata["dependencies"] = [
-            f"{name} @ {(packages / folder_of(name)).as_uri()}" for name in sorted(common_set(packages))
-        ]
+        sys.path.insert(0, str(packages))
+        from clone_wheels import wheels
+
+        built = wheels([folder_of(name) for name in sorted(common_set(packages))])
+        metadata["dependencies"] = [f"{name_of(folder)} @ {path.as_uri()}" for folder, path in built.items()]
 
 
 def common_set(packages):
@@ -37,3 +40,7 @@ def needs_of(folder):
 
 def folder_of(name):
     return name.removeprefix("ottla-")
+
+
+def name_of(folder):
+    return folder if folder == UMBRELLA else f"ottla-{folder}"

@@ -1,7 +1,8 @@
 """Everything one runs here: `nox -s demo`, `nox -s tests`, and `nox` for what every change must pass.
 
-Sessions install the packages of this tree together and editable. Only `build` and `lowest` make
-wheels, because they are about wheels.
+Sessions of tests install the packages of this tree together and editable: one changes a file and runs them
+again. Sessions that run programs install wheels. Either way each module is compiled once for all environments
+of a Python (`packages/native_modules.py`), and each wheel is built once (`packages/clone_wheels.py`).
 
 The module has over 500 lines because nox takes all sessions from one file.
 """
@@ -107,6 +108,15 @@ def _install(session: nox.Session, *requirements: str, packages: Iterable[str] =
     session.install("--no-build-isolation", "--no-deps", *_rebuild(session, chosen), *paths)
 
 
+def _install_wheels(session: nox.Session, *requirements: str, packages: Iterable[str] = PACKAGES) -> None:
+    """Install requirements at the pinned versions, then wheels of this tree, which are built once for all."""
+    _keep_bytecode(session)
+    chosen = tuple(packages)
+    _install_pinned(session, *BUILD_TOOLS, *requirements, *_third_party(chosen))
+    printed = session.run("python", "packages/clone_wheels.py", *chosen, silent=True, stderr=None)
+    session.install("--no-deps", *str(printed).split())
+
+
 def _install_pinned(session: nox.Session, *requirements: str) -> None:
     """Install requirements at the pinned versions, from uv's cache alone where it has all of them.
 
@@ -148,7 +158,7 @@ def _folders(*names: str) -> list[str]:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Stream a year of flights through a broker that is killed on the way; where there is Java, draw them."""
-    _install(session, "aiokafka", "confluent-kafka", "rich", *DRAWING)
+    _install_wheels(session, "aiokafka", "confluent-kafka", "rich", *DRAWING)
     session.install("-c", str(CONSTRAINTS), "--no-deps", FLIGHTS)  # its data is wanted, not pandas
     session.run("python", "examples/flights.py", *session.posargs)
 
@@ -232,14 +242,14 @@ def spark(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure against peers, paired in one run; `-- NAME` runs one benchmark."""
-    _install(session, "psutil", "rich", "pyarrow", "uvloop", "redis", *PEERS)
+    _install_wheels(session, "psutil", "rich", "pyarrow", "uvloop", "redis", *PEERS)
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
 @nox.session
 def bench_streams(session: nox.Session) -> None:
     """Measure stream processing beside that of other projects, paired in one run: `-- --quick`."""
-    _install(session, "psutil", "rich", *PEERS)
+    _install_wheels(session, "psutil", "rich", *PEERS)
     python = _empty_environment(session, "stream-peers")
     _install_into(session, python, *STREAM_PEERS)
     session.run("python", "benchmarks/streams_peers.py", "--peers-python", python, *session.posargs)
@@ -251,7 +261,7 @@ def compare(session: nox.Session) -> None:
     if not session.posargs:
         session.error("say which commit to compare with: nox -s compare -- main~10")
     ref, *options = session.posargs
-    _install(session, "psutil", "rich", "pyarrow", *PEERS)
+    _install_wheels(session, "psutil", "rich", "pyarrow", *PEERS)
     python = _environment_of(session, ref)
     session.run("python", "benchmarks/two_trees.py", "--before", python, *options)
 

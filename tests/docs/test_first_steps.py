@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email
 import os
 import re
 import socket
@@ -10,36 +9,27 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from peers.snippets import PRINTED_SERVERS, ROOT, blocks, matches, run_command
 
-METADATA = (
-    "import sys; from hatchling import build; print(build.prepare_metadata_for_build_wheel(sys.argv[1]))"
-)
+COMMON_SET = "import pathlib, hatch_build; print(*hatch_build.common_set(pathlib.Path('packages')))"
 COMMON = {
     "ottla", "ottla-protocol", "ottla-zookeeper", "ottla-client", "ottla-admin", "ottla-broker",
     "ottla-tools",
-    "ottla-producer", "ottla-consumer", "ottla-streams",
+    "ottla-producer", "ottla-consumer", "ottla-streams", "ottla-registry",
 }  # fmt: skip
 MINUTES_S = 1_800  # four modules are compiled, on whatever machine
 
 
-def test_the_root_brings_the_common_set_from_the_folders_of_the_clone(tmp_path: Path) -> None:
+def test_the_root_brings_the_common_set_of_the_clone() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", METADATA, str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-c", COMMON_SET],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    metadata = email.message_from_string((tmp_path / done.stdout.strip() / "METADATA").read_text())
-    required = dict(need.split(" @ ") for need in metadata.get_all("Requires-Dist", []))
-    assert set(required) == COMMON
-    for name, address in required.items():
-        folder = Path(unquote(urlsplit(address).path))
-        assert tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"] == name
-        assert folder.is_relative_to(ROOT)
+
+    assert {*done.stdout.split()} == COMMON
 
 
 @pytest.mark.slow

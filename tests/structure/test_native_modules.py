@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -58,7 +60,7 @@ def test_an_sdist_brings_what_its_setup_needs(tmp_path: Path) -> None:
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A clone with one package, which has one module to compile."""
-    (tmp_path / ".git").mkdir()
+    (tmp_path / "pyproject.toml").touch()
     packages = tmp_path / "packages"
     declarations = packages / "protocol" / "src" / "ottla" / "protocol" / "records"
     module = packages / "toy" / "src" / "ottla" / "toy"
@@ -75,6 +77,7 @@ def package(tmp_path: Path) -> Path:
     (packages / "toy" / "pyproject.toml").write_text(
         '[project]\nname = "toy"\nversion = "1"\ndependencies = ["ottla-protocol"]\n'
         '[tool.setuptools.packages.find]\nwhere = ["src"]\nnamespaces = true\n'
+        '[tool.setuptools.exclude-package-data]\n"*" = ["*.c", "*.pyx"]\n'
     )
     return packages / "toy"
 
@@ -86,7 +89,8 @@ def test_a_clone_compiles_a_module_once_until_it_or_a_declaration_changes(packag
         return module.read_bytes()
 
     def kept() -> list[Path]:
-        return sorted((package.parents[1] / "build" / "native").iterdir())
+        files = (package.parents[1] / "build" / "native").iterdir()
+        return sorted(path for path in files if path.suffix != ".c")
 
     first = build()
     (before,) = kept()
@@ -99,3 +103,50 @@ def test_a_clone_compiles_a_module_once_until_it_or_a_declaration_changes(packag
     assert copied == b"compiled before"
     assert changed not in (first, copied)
     assert len(kept()) == 2
+
+
+def test_c_is_generated_once_for_all_flags_and_a_wheel_built_once_for_each_state_of_its_sources(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(PACKAGES / "clone_wheels.py", package.parent)
+
+    def built() -> Path:
+        done = subprocess.run(
+            [sys.executable, package.parent / "clone_wheels.py", "toy"],
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return Path(done.stdout.strip())
+
+    first = built()
+    with monkeypatch.context() as other_flags:
+        other_flags.setenv("CFLAGS", "-O1")
+        compiling = [sys.executable, package.parent / SHARED.name, package]
+        compiled = subprocess.run(compiling, capture_output=True, text=True, timeout=200, check=True)
+    again, unchanged_since = built(), first.stat().st_mtime_ns
+    (package / "src" / "ottla" / "toy" / "more.py").write_text("MORE = 1\n")
+    changed = built()
+
+    assert compiled.stdout == "compiled 1 of 1: ottla.toy._answer\n"
+    native = [*(package.parents[1] / "build" / "native").iterdir()]
+    assert sorted(path.suffix == ".c" for path in native) == [False, False, True]
+    assert (again, again.stat().st_mtime_ns) == (first, unchanged_since)
+    versions = [version_of(wheel) for wheel in (first, changed)]
+    assert re.fullmatch(r"1\+clone\.g[0-9a-f]{8}", versions[0])
+    assert versions[0] != versions[1]
+    with zipfile.ZipFile(changed) as archive:
+        names = archive.namelist()
+        recorded = archive.read(next(name for name in names if name.endswith("/RECORD"))).decode()
+    assert {line.partition(",")[0] for line in recorded.splitlines()} == {*names}
+    assert any(re.fullmatch(r"ottla/toy/_answer\..*(so|pyd)", name) for name in names)
+    assert "ottla/toy/more.py" in names
+    assert not any(name.endswith((".pyx", ".c")) for name in names)
+
+
+def version_of(wheel: Path) -> str:
+    """Return the version in the metadata of a wheel, which is that of its name."""
+    version = wheel.name.split("-")[1]
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"toy-{version}.dist-info/METADATA").decode()
+    assert f"\nVersion: {version}\n" in metadata
+    return version

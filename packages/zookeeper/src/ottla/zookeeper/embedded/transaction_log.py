@@ -11,7 +11,6 @@ because acknowledged transactions are lost.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import struct
@@ -292,6 +291,8 @@ class TransactionLog:
         self._lock = -1
 
     def __enter__(self) -> TransactionLog:
+        import fcntl  # not on Windows, where clients import this package for what they share with it
+
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
