@@ -58,8 +58,35 @@ def test_partitions_are_named_with_the_worst_first() -> None:
         ("under min ISR", "orders-1"),
         ("under-replicated", "orders-0"),
     ]
-    assert found[1].text == "orders-1 has 1 in-sync replicas of min.insync.replicas=2: acks=all is refused"
-    assert found[2].text == "orders-0 has 2 of 3 replicas in sync: 3 lags or is away"
+    assert found[1].text == "orders-1 has 1 in-sync replica of min.insync.replicas=2: acks=all is refused"
+    assert found[2].text == "broker 3 lags: orders-0 has 2 of 3 replicas in sync"
+
+
+def test_partitions_with_one_cause_are_one_line_with_the_partitions_behind_it() -> None:
+    def lacking(topic: str, index: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> PartitionHealth:
+        return PartitionHealth(TopicPartition(topic, index), isr[0] if isr else None, replicas, isr)
+
+    partitions = (
+        *(lacking("audit", index, (3, 1), (1,)) for index in range(2)),
+        *(lacking("orders", index, (1, 2, 3), (1, 2)) for index in range(12)),
+        *(lacking("payments", index, (2, 1, 3), (2, 1)) for index in range(6)),
+        *(lacking("late", index, (1, 2), (1,)) for index in range(3)),
+        lacking("late", 3, (1, 2, 3), (1,)),
+        *(lacking("only", index, (3,), ()) for index in range(2)),
+    )
+    state = replace(HEALTHY, brokers=BROKERS[:2], partitions=partitions)
+
+    found = problems(state)
+
+    assert [problem.text for problem in found] == [
+        "broker 3 is away: 2 partitions of audit have 1 of 2 replicas in sync, "
+        "18 partitions of 2 topics have 2 of 3 replicas in sync",
+        "2 partitions of only have no leader: they can be neither read nor written",
+        "broker 2 lags: 3 partitions of late have 1 of 2 replicas in sync",
+        "broker 3 is away and broker 2 lags: late-3 has 1 of 3 replicas in sync",
+    ]
+    assert len(found[0].partitions) == 20
+    assert [problem.what for problem in found] == ["3", "only", "late", "late-3"]
 
 
 def health(broker: ScriptedBroker, *options: str) -> Result:

@@ -97,7 +97,7 @@ def health(as_json: bool, bootstrap_server: str, properties: str | None) -> None
 
     Problems are a missing controller, brokers that hold replicas and are away, log directories that are
     offline or full, and partitions that have no leader, fewer in-sync replicas than min.insync.replicas, or
-    fewer than replicas.
+    fewer than replicas. Partitions with the same cause are one problem; --json names them.
 
     \b
     Examples:
@@ -109,7 +109,15 @@ def health(as_json: bool, bootstrap_server: str, properties: str | None) -> None
     found = problems(with_admin(bootstrap_server, properties, lambda admin: admin.cluster_state()))
     if as_json:
         show_json(
-            [{"kind": problem.kind, "what": problem.what, "problem": problem.text} for problem in found]
+            [
+                {
+                    "kind": problem.kind,
+                    "what": problem.what,
+                    "problem": problem.text,
+                    "partitions": list(map(str, problem.partitions)),
+                }
+                for problem in found
+            ]
         )
     elif not found:
         click.echo("The cluster is healthy.")
