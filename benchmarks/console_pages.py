@@ -68,6 +68,14 @@ class Console:
             else:
                 return
 
+    def slowest_health_ms(self, seconds: float) -> float:
+        """Ask again and again for a page made of nothing; return the slowest: the loop was held up."""
+        deadline, slowest = time.monotonic() + seconds, 0.0
+        while time.monotonic() < deadline:
+            slowest = max(slowest, self.get("/health")[0])
+            time.sleep(0.003)
+        return slowest
+
     def get(self, path: str) -> tuple[float, int]:
         """Load a page; return its milliseconds until the last byte, and its size."""
         begun = time.perf_counter()
@@ -137,6 +145,15 @@ def pages(servers: str, folder: Path, rounds: int) -> list[tuple[str, ...]]:
     return rows
 
 
+def held_up_ms(servers: str, folder: Path) -> float:
+    """Return how long the loop is held up at most over two looks of the console at its cluster."""
+    console = Console(folder, "--bootstrap-server", servers)
+    console.get("/c/local/")
+    found = console.slowest_health_ms(IDLE_S)
+    console.stop()
+    return found
+
+
 def idle_mib(servers: str, folder: Path) -> float:
     """Return the memory of a console that watches ten clusters, each shown once, after a look at all."""
     of_broker = f'bootstrap_servers = "{servers}"'
@@ -176,9 +193,11 @@ def main() -> None:
         with BrokerProcess(folder / "many") as many:
             asyncio.run(fill(many.bootstrap_servers, topics, records))
             rows = pages(many.bootstrap_servers, folder, rounds)
+            held = held_up_ms(many.bootstrap_servers, folder)
         header = ("", "cold ms", "fresh ms", "slowest", "stale ms", "slowest", "KiB", "at most ms")
         show(f"pages of a broker with {topics} topics", rows, header)
         sizes = [
+            (f"ms for /health at most, {topics} topics", f"{held:.0f}", ""),
             (f"MiB idle with {CLUSTERS} clusters", f"{mib:.0f}", "120"),
             ("MB of the wheel", f"{wheel_mb(folder):.2f}", "3"),
         ]

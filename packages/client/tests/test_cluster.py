@@ -39,6 +39,22 @@ async def test_metadata_of_a_topic_is_requested_once_and_then_remembered() -> No
             assert len(broker.requests) == asked
 
 
+async def test_all_topics_come_sorted_and_are_remembered_but_those_with_an_error() -> None:
+    async with ScriptedBroker() as broker:
+        answer = broker.metadata("orders", "audit")
+        answer.topics.append(
+            MetadataResponseTopic(name="secret", error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        )
+        broker.on(MetadataRequest, lambda _: answer)
+        async with Cluster(broker.bootstrap_servers) as cluster:
+            found = await cluster.all_topics()
+
+            assert [topic.name for topic in found] == ["audit", "orders"]
+            assert cluster.known_topic("orders") is found[1]
+            assert cluster.known_topic("secret") is None
+            assert cluster.known_leader(TopicPartition("orders", 0)) == NODE_ID
+
+
 async def test_the_leader_of_a_partition_is_found_and_forgotten_when_it_moved() -> None:
     async with ScriptedBroker() as broker:
         broker.on(MetadataRequest, lambda _: broker.metadata("orders"))

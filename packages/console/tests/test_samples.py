@@ -12,10 +12,11 @@ import pytest
 
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError, ConnectFailed
-from ottla.console.clusters.connections import Connection, ShownCluster
+from ottla.console.clusters.connections import Connection, ShownCluster, ShownClusters
 from ottla.console.clusters.samples import PATIENCE_S, NoSample, Sampled, about_bytes
 from ottla.console.logins.access import Grant, Role, Viewer
 from ottla.console.registry.processes import DecodingProcess
+from ottla.console.server import ALL_COLLECTED_S, LONG_COLLECTION_S, ShortCollections
 from ottla.console.settings import ClusterSettings, clusters_of_profiles
 from ottla.console.testing import serving
 from ottla.protocol.errors import InvalidRequest
@@ -87,6 +88,74 @@ async def test_a_page_waits_longer_for_an_answer_that_is_to_have_a_change(tasks:
     assert (await sampled.get()).value == 0
     sampled.forget()
     assert (await sampled.get()).value == 1
+
+
+async def test_an_answer_is_shown_at_once_where_a_new_one_takes_longer_than_a_page_waits(
+    tasks: asyncio.TaskGroup,
+) -> None:
+    answers, clock, may_answer = iter(range(10)), Clock(), asyncio.Event()
+    may_answer.set()
+
+    async def ask() -> int:
+        clock.s += 2 * PATIENCE_S
+        await may_answer.wait()
+        return next(answers)
+
+    sampled = Sampled(ask, tasks, clock, fresh_s=3)
+    await sampled.get()
+    may_answer.clear()
+    clock.s += 20
+    page = tasks.create_task(sampled.get())
+    await asyncio.sleep(0)
+
+    assert page.done()
+    assert (page.result().value, round(page.result().age_s)) == (0, 20)
+    may_answer.set()
+    await asyncio.sleep(0)
+
+    assert (await sampled.get()).value == 1
+
+
+async def test_that_which_pages_derive_is_kept_until_there_is_another_answer(
+    tasks: asyncio.TaskGroup,
+) -> None:
+    derived: list[int] = []
+
+    def derive() -> int:
+        derived.append(len(derived))
+        return derived[-1]
+
+    async with ShownClusters([ClusterSettings("local", "127.0.0.1:1", ClientConfig)], Clock()) as clusters:
+        (cluster,) = clusters
+        first, second = ["a"], ["a"]
+        found = [await cluster.derived("rows", (answer,), derive) for answer in (first, first, second)]
+        some = cluster.seen_by(Viewer("anna", (Grant(Role.VIEWER, topics=("orders*",)),)), ())
+
+        assert found == [0, 0, 1]
+        assert await some.derived("rows", (first,), derive) == 2
+        assert await cluster.derived("rows", (second,), derive) == 1
+
+
+def test_a_long_collection_sets_its_survivors_aside_and_in_an_hour_all_are_looked_at() -> None:
+    done: list[str] = []
+    clock = Clock()
+    collections = ShortCollections(
+        clock, freeze=lambda: done.append("freeze"), unfreeze=lambda: done.append("unfreeze")
+    )
+
+    def collect(generation: int, took_s: float) -> None:
+        collections("start", {"generation": generation})
+        clock.s += took_s
+        collections("stop", {"generation": generation})
+
+    collect(2, LONG_COLLECTION_S / 2)
+    collect(1, LONG_COLLECTION_S * 2)
+    assert done == []
+    collect(2, LONG_COLLECTION_S * 2)
+    assert done == ["freeze"]
+    clock.s += ALL_COLLECTED_S
+    collect(2, LONG_COLLECTION_S * 2)
+    assert done == ["freeze", "freeze", "unfreeze"]
 
 
 async def test_a_cluster_that_fails_does_not_empty_the_page(tasks: asyncio.TaskGroup) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,27 +131,9 @@ class Brokers:
 
         async def ask() -> list[LogDir]:
             request = DescribeLogDirsRequest(topics=None)
-            response = await self._cluster.send(broker, request, DescribeLogDirsResponse)
+            response = await self._cluster.send(broker, request, DescribeLogDirsResponse, in_thread=True)
             raise_for(response.error_code, None, DESCRIBE_CLUSTER)
-            found: list[LogDir] = []
-            for result in response.results:
-                replicas = tuple(
-                    ReplicaOnDisk(
-                        TopicPartition(topic.name, replica.partition_index),
-                        replica.partition_size,
-                        replica.offset_lag,
-                        replica.is_future_key,
-                    )
-                    for topic in result.topics
-                    for replica in topic.partitions
-                )
-                error = None
-                if result.error_code != ErrorCode.NONE:
-                    error = error_for(result.error_code, f"{result.log_dir} is offline")
-                found.append(
-                    LogDir(broker, result.log_dir, replicas, error, result.total_bytes, result.usable_bytes)
-                )
-            return found
+            return await asyncio.to_thread(_log_dirs, broker, response)
 
         return await self._cluster.retry(f"describing the log directories of broker {broker}", ask)
 
@@ -187,6 +170,26 @@ def _api_name(key: int) -> str:
         return "".join(part.capitalize() for part in ApiKey(key).name.split("_"))
     except ValueError:
         return str(key)
+
+
+def _log_dirs(broker: int, response: DescribeLogDirsResponse) -> list[LogDir]:
+    found: list[LogDir] = []
+    for result in response.results:
+        replicas = tuple(
+            ReplicaOnDisk(
+                TopicPartition(topic.name, replica.partition_index),
+                replica.partition_size,
+                replica.offset_lag,
+                replica.is_future_key,
+            )
+            for topic in result.topics
+            for replica in topic.partitions
+        )
+        error = None
+        if result.error_code != ErrorCode.NONE:
+            error = error_for(result.error_code, f"{result.log_dir} is offline")
+        found.append(LogDir(broker, result.log_dir, replicas, error, result.total_bytes, result.usable_bytes))
+    return found
 
 
 def _topics(partitions: list[TopicPartition]) -> list[AlterReplicaLogDirTopic]:

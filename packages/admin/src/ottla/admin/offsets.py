@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Final
 
 from ottla.client.cluster import Cluster, is_stale, raise_for
@@ -26,6 +27,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 NO_REPLICA: Final = -1
 REACHABLE_S: Final = 3.0
+_AT_ONCE: Final = 1_000
 
 
 class Offsets:
@@ -60,11 +62,14 @@ class Offsets:
     ) -> dict[TopicPartition, int]:
         """Return EARLIEST or LATEST of the partitions whose leaders answer at once; leave out the others.
 
-        Each leader is asked one time, all together, and `timeout_s` bounds the wait. With `read_committed`
+        The leaders are asked all together, each a thousand partitions at a time, which holds the loop up for
+        some milliseconds only, and `timeout_s` bounds the wait. With `read_committed`
         the latest is the last stable offset, behind which readers of committed records do not get.
         """
         by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
-        for partition, which in wanted.items():
+        for number, (partition, which) in enumerate(wanted.items(), 1):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
             if (leader := self._cluster.known_leader(partition)) is not None:
                 by_leader[leader][partition] = which
         async with asyncio.TaskGroup() as tasks:
@@ -77,11 +82,15 @@ class Offsets:
     async def _try(
         self, leader: int, wanted: Mapping[TopicPartition, int], timeout_s: float, read_committed: bool
     ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        left = iter(wanted.items())
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._find_on(leader, wanted, read_committed)
+                while some := dict(islice(left, _AT_ONCE)):
+                    found |= await self._find_on(leader, some, read_committed)
         except (ClientError, KafkaError, TimeoutError):
-            return {}
+            pass
+        return found
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete all records below an offset, -1 for all records; return the new log start offsets.

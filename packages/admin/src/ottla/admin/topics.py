@@ -122,14 +122,8 @@ class Topics:
 
     async def list(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics, sorted by name; internal topics only with `internal`."""
-
-        async def ask() -> list[Topic]:
-            response = await self._cluster.refresh(None)
-            names = sorted(topic.name or "" for topic in response.topics)
-            known = [topic for name in names if (topic := self._cluster.known_topic(name)) is not None]
-            return [topic for topic in known if internal or not topic.is_internal]
-
-        return await self._cluster.retry("listing topics", ask)
+        found = await self._cluster.retry("listing topics", self._cluster.all_topics)
+        return found if internal else [topic for topic in found if not topic.is_internal]
 
     async def describe(self, name: str) -> Topic:
         """Return the current metadata of a topic. Raises NoSuchTopic."""

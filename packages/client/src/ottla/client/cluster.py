@@ -162,12 +162,17 @@ class Cluster:
         timeout_s: float | None = None,
         min_version: int | None = None,
         max_version: int | None = None,
+        in_thread: bool = False,
     ) -> R:
-        """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster."""
+        """Send a request to one broker. Raises BrokerNotAvailable for an id that is not in the cluster.
+
+        With `in_thread` a thread decodes the response (`Connection.send`).
+        """
         connection = await self.connection(node_id)
         return await connection.send(
-            request, response_type, timeout_s=timeout_s, min_version=min_version, max_version=max_version
-        )
+            request, response_type, timeout_s=timeout_s, min_version=min_version, max_version=max_version,
+            in_thread=in_thread,
+        )  # fmt: skip
 
     async def send_to_any(
         self, request: Message, response_type: type[R], *, min_version: int | None = None
@@ -242,10 +247,31 @@ class Cluster:
         Errors of topics are in the response; they are not raised. Raises NoBrokerAvailable.
         """
         wanted = None if topics is None else list(topics)
+        response = await self._ask_metadata(wanted, may_create, timeout_s)
+        now_s = asyncio.get_running_loop().time()
+        for topic in response.topics:
+            self._remember(topic, now_s)
+        return response
 
+    async def all_topics(self) -> list[Topic]:
+        """Request metadata of all topics once, and return those without an error, sorted by name.
+
+        Threads decode and sort them, so that tens of thousands do not hold the loop up. Raises
+        NoBrokerAvailable.
+        """
+        response = await self._ask_metadata(None, False, None, in_thread=True)
+        now_s = asyncio.get_running_loop().time()
+        topics, known = await asyncio.to_thread(_known_topics, response, now_s)
+        self._topics = known
+        return topics
+
+    async def _ask_metadata(
+        self, topics: list[str] | None, may_create: bool, timeout_s: float | None, *, in_thread: bool = False
+    ) -> MetadataResponse:
         async def ask(address: Address) -> MetadataResponse:
             connection = await self.pool.get(address)
-            return await connection.send(self._request(connection, wanted, may_create), MetadataResponse)
+            request = self._request(connection, topics, may_create)
+            return await connection.send(request, MetadataResponse, in_thread=in_thread)
 
         response = await self._ask_any(ask, timeout_s)
         self.nodes = {
@@ -253,9 +279,6 @@ class Cluster:
             for broker in response.brokers
         }
         self.cluster_id, self.controller_id = response.cluster_id, response.controller_id
-        now_s = asyncio.get_running_loop().time()
-        for topic in response.topics:
-            self._remember(topic, now_s)
         return response
 
     def _request(
@@ -276,9 +299,7 @@ class Cluster:
         if topic.error_code != ErrorCode.NONE:
             self._topics.pop(name, None)
             return
-        partitions = {found.partition_index: _partition(found) for found in topic.partitions}
-        known = Topic(name, topic.topic_id, topic.is_internal, partitions)
-        self._topics[name] = (known, now_s)
+        self._topics[name] = (_topic(name, topic), now_s)
 
     async def topic(self, name: str, *, may_create: bool = False, timeout_s: float | None = None) -> Topic:
         """Return a topic, from memory while its metadata is fresh.
@@ -399,6 +420,20 @@ class NoSuchTopic(UnknownTopicOrPartition):
 
 
 _LEADERLESS = Partition(-1, -1, -1, (), (), ())
+
+
+def _known_topics(
+    response: MetadataResponse, now_s: float
+) -> tuple[list[Topic], dict[str, tuple[Topic, float]]]:
+    """Return the topics without an error, sorted, and the same by name with the time of their metadata."""
+    found = [_topic(topic.name or "", topic) for topic in response.topics if not topic.error_code]
+    found.sort(key=lambda topic: topic.name)
+    return found, {topic.name: (topic, now_s) for topic in found}
+
+
+def _topic(name: str, given: MetadataResponseTopic) -> Topic:
+    partitions = {found.partition_index: _partition(found) for found in given.partitions}
+    return Topic(name, given.topic_id, given.is_internal, partitions)
 
 
 def _partition(given: MetadataResponsePartition) -> Partition:

@@ -121,16 +121,21 @@ class Connection:
         timeout_s: float | None = None,
         min_version: int | None = None,
         max_version: int | None = None,
+        in_thread: bool = False,
     ) -> R:
         """Send a request in the highest version both sides speak and return the response.
 
-        Raises UnsupportedByBroker before anything is sent; ConnectionClosed, RequestTimeout and BadResponse
-        afterwards. The caller reads error codes inside the response.
+        With `in_thread` a thread decodes the response: that of a whole cluster would hold the loop up for a
+        tenth of a second. Raises UnsupportedByBroker before anything is sent; ConnectionClosed,
+        RequestTimeout and BadResponse afterwards. The caller reads error codes inside the response.
         """
         kind = type(request)
         version = choose_version(kind, self.versions, min_version=min_version, max_version=max_version)
         frame = await self._exchange(request, version, timeout_s)
-        response = self.decode(frame, kind.API_KEY, response_type, version)
+        if in_thread:
+            response = await asyncio.to_thread(self.decode, frame, kind.API_KEY, response_type, version)
+        else:
+            response = self.decode(frame, kind.API_KEY, response_type, version)
         self.throttle(kind.API_KEY, version, getattr(response, "throttle_time_ms", 0))
         return response
 

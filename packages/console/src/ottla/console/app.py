@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -81,10 +81,11 @@ def application(settings: ConsoleSettings) -> Starlette:
     """
     file = settings.logins
     authenticator = None if file is None else Authenticator(file, read_logins(file))
+    renderer = Renderer(settings.base_path)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[Shared]:
-        async with watching(settings, authenticator) as shared:
+        async with watching(settings, authenticator, renderer) as shared:
             yield shared
 
     app = Starlette(
@@ -93,7 +94,7 @@ def application(settings: ConsoleSettings) -> Starlette:
         exception_handlers={HTTPException: refused, Exception: failed},
         lifespan=lifespan,
     )
-    app.state.renderer = Renderer(settings.base_path)
+    app.state.renderer = renderer
     app.state.authenticator = authenticator
     app.state.openid = app.state.openid_transport = None
     app.state.changes = CHANGES
@@ -160,7 +161,9 @@ def routes() -> list[Page | Mount]:
 
 @asynccontextmanager
 async def watching(
-    settings: ConsoleSettings, authenticator: Authenticator | None = None
+    settings: ConsoleSettings,
+    authenticator: Authenticator | None = None,
+    renderer: Renderer | None = None,
 ) -> AsyncIterator[Shared]:
     """Watch the clusters, and judge the rules of alerts at each look."""
     async with (
@@ -180,6 +183,8 @@ async def watching(
         running += [tasks.create_task(box.run(), name=box.target.name) for box in alerts.outboxes]
         if authenticator is not None:
             running.append(tasks.create_task(authenticator.run(), name="logins"))
+        if renderer is not None:
+            running.append(tasks.create_task(renderer.compile(), name="templates"))
         yield {
             "clusters": clusters, "history": history, "collector": collector, "alerts": alerts,
             "applications": applications, "searches": Searches(monotonic_s),
@@ -193,15 +198,23 @@ async def health(_: Request) -> Response:
     return PlainTextResponse("ok\n")
 
 
+_REASONS: Final = {
+    404: "The console has no page at this address.",
+    405: "This page takes no such request: it was made for another form of it.",
+}
+
+
 def refused(request: Request, error: Exception) -> Response:
     """Return the page of an error that the user can do something about."""
     assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    reason = error.detail if error.detail != phrase else _REASONS.get(error.status_code, "")
     return respond(
         request,
         "refused",
         status=error.status_code,
-        title=HTTPStatus(error.status_code).phrase,
-        reason=error.detail,
+        title=phrase,
+        reason=reason,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +15,7 @@ from typing import Final
 
 import uvicorn
 
+from ottla.client.environment import monotonic_s
 from ottla.console.app import application
 from ottla.console.settings import ConsoleRefused, ConsoleSettings
 
@@ -20,6 +23,11 @@ MOST_CONNECTIONS: Final = 4_096
 BACKLOG: Final = 1_024
 STOP_S: Final = 3
 """How long requests may go on after the end of the console was asked for."""
+_OLDEST: Final = 2
+LONG_COLLECTION_S: Final = 0.0025
+ALL_COLLECTED_S: Final = 3_600.0
+_SWITCH_S: Final = 0.001
+"""How long the loop waits for a thread that computes, at each return from a socket; Python has 5 ms."""
 _BESIDE_NICE: Final = 5
 """How much a console beside a broker yields the processor to it."""
 
@@ -64,10 +72,52 @@ def serve(settings: ConsoleSettings, started: Callable[[str], None], *, beside: 
             ssl_context_factory=None if context is None else lambda *_: context,
         )  # fmt: skip
         server = uvicorn.Server(config)
+        ShortCollections(monotonic_s).begin()
+        sys.setswitchinterval(_SWITCH_S)
         if beside:
             os.nice(_BESIDE_NICE)
             threading.Thread(target=_end_with_input, args=(server,), name="input", daemon=True).start()
         server.run([listening])
+
+
+class ShortCollections:
+    """Keeps collections of garbage short, which hold up the loop; it is one of `gc.callbacks`.
+
+    A full collection looks at all objects that it does not know to stay, and with 10,000 topics these are
+    100,000. So it comes early, after some thousand new objects, and one that took long sets its survivors
+    aside: they go by their references. Once in an hour all are looked at for cycles.
+    """
+
+    def __init__(
+        self,
+        now_s: Callable[[], float],
+        *,
+        freeze: Callable[[], None] = gc.freeze,
+        unfreeze: Callable[[], None] = gc.unfreeze,
+    ) -> None:
+        self._now_s = now_s
+        self._freeze, self._unfreeze = freeze, unfreeze
+        self._begun_s = self._looked_at_all_s = now_s()
+
+    def begin(self) -> None:
+        """Collect so from here on; the objects that the start has made stay, and are set aside."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(2_000, 4, 1)
+        gc.callbacks.append(self)
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        """Take note of a collection that begins or ends."""
+        if info["generation"] != _OLDEST:
+            return
+        now_s = self._now_s()
+        if phase == "start":
+            self._begun_s = now_s
+        elif now_s - self._begun_s > LONG_COLLECTION_S:
+            self._freeze()
+            if now_s - self._looked_at_all_s >= ALL_COLLECTED_S:
+                self._looked_at_all_s = now_s
+                self._unfreeze()  # the next full collection looks at everything
 
 
 def _end_with_input(server: uvicorn.Server) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from ottla.admin import Admin, ClusterState, GroupListing
+from ottla.admin import Admin, Broker, ClusterState, GroupListing, LogDir
 from ottla.admin.groups import GroupProgress, read_progress
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
 from ottla.console.connect.client import ConnectClient
@@ -30,6 +30,14 @@ MOST_SAMPLES: Final = 2_000
 """Questions whose answers one cluster keeps; the one that was not read for longest goes first."""
 MOST_SAMPLE_BYTES: Final = 64 << 20
 """Memory that they take; the answer that was read last stays in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """A broker and its log directories when it was last seen."""
+
+    broker: Broker
+    log_dirs: tuple[LogDir, ...]
 
 
 class Connection:
@@ -60,6 +68,9 @@ class Connection:
         self._session: KazooSession | None = None
         self._entering = asyncio.Lock()
         self._samples: dict[tuple[str, ...], Sampled[Any]] = {}
+        self._derived: dict[str, tuple[tuple[object, ...], Any]] = {}
+        self.last_seen: dict[int, LastSeen] = {}
+        """The brokers of the last state, and those of earlier ones that have replicas and are away."""
 
     async def admin(self) -> Admin:
         """Return the connected client. Raises ClientError, and NoSample where a secret cannot be read."""
@@ -76,6 +87,21 @@ class Connection:
                 admin = Admin(self.bootstrap_servers, bounded)
                 self._admin = await self._stack.enter_async_context(admin)
             return self._admin
+
+    async def read_state(self, admin: Admin) -> ClusterState:
+        """Return the state of the cluster, and note which brokers are there."""
+        state = await admin.cluster_state()
+        there = {
+            broker.id: LastSeen(broker, tuple(found for found in state.log_dirs if found.broker == broker.id))
+            for broker in state.brokers
+        }
+        if lost := self.last_seen.keys() - there.keys():
+            held = await asyncio.to_thread(
+                lambda: {replica for health in state.partitions for replica in health.replicas}
+            )
+            there |= {broker: self.last_seen[broker] for broker in lost & held}
+        self.last_seen = there
+        return state
 
     async def close_services(self) -> None:
         """Close the connections to services."""
@@ -132,6 +158,14 @@ class Connection:
                 raise ValueError(" ".join(str(error).split())) from None
 
         return await self.sample_of(("znodes", *key), ask)
+
+    async def derived(self, key: str, sources: tuple[object, ...], derive: Callable[[], T]) -> T:
+        """Return that which a thread derives from answers; kept until one of them is another."""
+        known = self._derived.get(key)
+        if known is None or any(was is not now for was, now in zip(known[0], sources, strict=True)):
+            known = self._derived[key] = sources, await asyncio.to_thread(derive)
+        found: T = known[1]
+        return found
 
     async def sample_of(
         self, key: tuple[str, ...], ask: Callable[[], Awaitable[T]], *, fresh_s: float = FRESH_S
@@ -203,11 +237,25 @@ class ShownCluster:
 
     async def state(self) -> Sample[ClusterState]:
         """Return brokers, partitions and log directories."""
-        found = await self._sample(("state",), lambda admin: admin.cluster_state())
+        found = await self._sample(("state",), self._connection.read_state)
         if self.may():
             return found
         seen = await asyncio.to_thread(seen_state, self.viewer, self.name, found.value)
         return replace(found, value=seen)
+
+    def last_seen(self, broker: int) -> LastSeen | None:
+        """Return a broker as it was last seen; its log directories only to viewers of the whole cluster."""
+        found = self._connection.last_seen.get(broker)
+        return found if found is None or self.may() else replace(found, log_dirs=())
+
+    async def derived(self, key: str, sources: tuple[object, ...], derive: Callable[[], T]) -> T:
+        """Return that which a thread derives from answers, as `key` names it.
+
+        It is kept for those who see the whole cluster: to the others each answer is another object.
+        """
+        if self.may():
+            return await self._connection.derived(key, sources, derive)
+        return await asyncio.to_thread(derive)
 
     async def groups(self) -> Sample[list[GroupListing]]:
         """Return all groups."""

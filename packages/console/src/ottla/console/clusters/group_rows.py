@@ -51,6 +51,17 @@ def total_lag(progress: GroupProgress) -> int | None:
     return sum(max(lag, 0) for lag in known) if known else None
 
 
+def lagging_partitions(progress: GroupProgress) -> str:
+    """Return where the lag of a group is: its partition, or how many and the one with the most."""
+    behind = [found for found in progress.partitions if (found.lag or 0) > 0]
+    if not behind:
+        return ""
+    most = max(behind, key=lambda found: found.lag or 0)
+    if len(behind) == 1:
+        return str(most.partition)
+    return f"{len(behind)} partitions, the most in {most.partition}"
+
+
 def chosen_groups(
     groups: list[GroupListing], *, text: str = "", state: str = "", kind: str = ""
 ) -> list[GroupListing]:

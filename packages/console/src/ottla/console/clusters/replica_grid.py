@@ -27,20 +27,28 @@ class GridRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGrid:
-    """Brokers by id, rows for partitions, and how many partitions are not drawn."""
+    """Brokers by id, rows for partitions, and how many partitions are not drawn, internal ones apart."""
 
     brokers: tuple[int, ...]
     rows: tuple[GridRow, ...]
     left_out: int
+    internal: int = 0
+    """Partitions of internal topics that are left out because they are such."""
+    lacking_internal: int = 0
+    """Those of them that lack replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """The load of a broker: partitions that it leads, replicas, and those of them that lag."""
+    """The load of a broker: partitions that it leads, replicas, those that lag, and those that it is to lead.
+
+    The first replica of a partition is its preferred leader.
+    """
 
     leaders: int = 0
     replicas: int = 0
     lagging: int = 0
+    preferred: int = 0
 
 
 def replica_grid(
@@ -49,24 +57,32 @@ def replica_grid(
     topic: str | None = None,
     moves: Sequence[Reassignment] = (),
     only_moves: bool = False,
+    internal: bool = True,
     most: int = MOST_ROWS,
 ) -> ReplicaGrid:
-    """Return the picture of a cluster, of one topic, or of what moves; partitions that move come first."""
+    """Return the picture of a cluster, of one topic, or of what moves; partitions that move come first.
+
+    Without `internal` those of internal topics are counted only, if they do not move.
+    """
     moving = {move.partition: move for move in moves}
-    chosen = [
+    wanted = [
         health
         for health in state.partitions
         if topic in (None, health.partition.topic) and (not only_moves or health.partition in moving)
     ]
+    chosen, hidden = list[PartitionHealth](), list[PartitionHealth]()
+    for health in wanted:
+        is_shown = internal or health.partition in moving or not is_internal(health.partition.topic)
+        (chosen if is_shown else hidden).append(health)
     there = {broker.id for broker in state.brokers}
-    brokers = tuple(sorted(there | {replica for health in chosen for replica in health.replicas}))
+    brokers = tuple(sorted(there | {replica for health in wanted for replica in health.replicas}))
     # Stable: partitions with the same health keep the order of their names.
     ordered = sorted(
         chosen,
         key=lambda health: (
             health.leader is not None,
             health.partition not in moving,
-            _is_healthy(health),
+            not health.lacks_replicas,
             is_internal(health.partition.topic),
         ),
     )
@@ -74,11 +90,12 @@ def replica_grid(
         GridRow(
             str(health.partition),
             tuple(_role(health, broker, broker in there, moving.get(health.partition)) for broker in brokers),
-            _is_healthy(health),
+            not health.lacks_replicas,
         )
         for health in ordered[:most]
     )
-    return ReplicaGrid(brokers, rows, len(ordered) - len(rows))
+    lacking = sum(health.lacks_replicas for health in hidden)
+    return ReplicaGrid(brokers, rows, len(ordered) - len(rows), len(hidden), lacking)
 
 
 def planned_grid(
@@ -105,10 +122,6 @@ def planned_grid(
         for partition in sorted(then)[:most]
     )
     return ReplicaGrid(brokers, rows, len(then) - len(rows))
-
-
-def _is_healthy(health: PartitionHealth) -> bool:
-    return set(health.isr) == set(health.replicas)
 
 
 def _role(health: PartitionHealth, broker: int, is_there: bool, move: Reassignment | None) -> Role:
@@ -178,15 +191,16 @@ def unpreferred(partitions: Iterable[PartitionHealth]) -> list[PartitionHealth]:
 
 def broker_loads(partitions: Iterable[PartitionHealth]) -> dict[int, BrokerLoad]:
     """Return what each broker carries, by id."""
-    leaders, replicas, lagging = (
-        defaultdict[int, int](int),
-        defaultdict[int, int](int),
-        defaultdict[int, int](int),
-    )
+    leaders, replicas, lagging, preferred = (defaultdict[int, int](int) for _ in range(4))
     for health in partitions:
+        for first in health.replicas[:1]:
+            preferred[first] += 1
         if health.leader is not None:
             leaders[health.leader] += 1
         for replica in health.replicas:
             replicas[replica] += 1
             lagging[replica] += replica not in health.isr
-    return {broker: BrokerLoad(leaders[broker], count, lagging[broker]) for broker, count in replicas.items()}
+    return {
+        broker: BrokerLoad(leaders[broker], count, lagging[broker], preferred[broker])
+        for broker, count in replicas.items()
+    }

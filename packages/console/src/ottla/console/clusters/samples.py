@@ -28,8 +28,10 @@ T = TypeVar("T")
 
 FRESH_S: Final = 3.0
 """How long an answer is shown without another look."""
-PATIENCE_S: Final = 0.1
+PATIENCE_S: Final = 0.05
 """How long a page waits for a new answer while there is an older one; the next look at the page has it."""
+SOON_S: Final = 30.0
+"""An answer up to this age is shown at once where a new one takes longer than a page waits for it."""
 CHANGED_S: Final = 5.0
 """How long it waits after a change from here: the older answer lacks that."""
 ANSWER_S: Final = 15.0
@@ -83,6 +85,7 @@ class Sampled(Generic[T]):
         self._failure = self._nameless = ""
         self._is_forgotten = False
         self._patience_s = PATIENCE_S
+        self._took_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self.used_s = now_s()
         """When it was last read."""
@@ -97,8 +100,16 @@ class Sampled(Generic[T]):
             return self._sample()
         if self._asking is None:
             self._asking = self._tasks.create_task(self._renew())
-        await asyncio.wait([self._asking], timeout=ANSWER_S + 1 if self._answer is None else self._patience_s)
+        if (wait_s := self._wait_s()) > 0:
+            await asyncio.wait([self._asking], timeout=wait_s)
         return self._sample()
+
+    def _wait_s(self) -> float:
+        """Return how long a page waits for the answer that is asked for."""
+        if self._answer is None:
+            return ANSWER_S + 1
+        is_in_vain = self._took_s > self._patience_s and self._now_s() - self._answer[1] <= SOON_S
+        return 0 if is_in_vain else self._patience_s
 
     def forget(self) -> None:
         """Ask again at the next look: the state was changed from here."""
@@ -117,6 +128,7 @@ class Sampled(Generic[T]):
         return Sample(value, self._now_s() - at_s, self._failure, self._nameless)
 
     async def _renew(self) -> None:
+        begun_s = self._now_s()
         try:
             self._is_forgotten = False
             async with asyncio.timeout(ANSWER_S):
@@ -134,6 +146,7 @@ class Sampled(Generic[T]):
             self._failure = self._nameless = f"the console failed ({type(error).__name__}); its log says why"
         finally:
             self._asking = None
+            self._took_s = self._now_s() - begun_s
 
 
 # --- memory

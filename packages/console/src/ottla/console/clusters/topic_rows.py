@@ -50,7 +50,7 @@ def topic_rows(state: ClusterState, rates: Mapping[str, float] | None = None) ->
             name,
             len(found),
             max((len(partition.replicas) for partition in found), default=0),
-            sum(set(partition.isr) != set(partition.replicas) for partition in found),
+            sum(partition.lacks_replicas for partition in found),
             sum(partition.leader is None for partition in found),
             UNKNOWN if sizes is None else sizes.get(name, 0),
             (rates or {}).get(name),
@@ -87,12 +87,18 @@ def chosen_topics(
     order: str = "name",
     descending: bool = False,
     internal: bool = False,
+    lacking: bool = False,
 ) -> list[TopicRow]:
-    """Return the topics whose name contains every word of a text, in the order asked for."""
+    """Return the topics whose name contains every word of a text, in the order asked for.
+
+    With `lacking` only those with a partition that lacks replicas or a leader.
+    """
     words = text.lower().split()
     chosen = [
         row
         for row in rows
-        if (internal or not row.is_internal) and all(word in row.name.lower() for word in words)
+        if (internal or not row.is_internal)
+        and not (lacking and not row.under_replicated and not row.leaderless)
+        and all(word in row.name.lower() for word in words)
     ]
     return sorted(chosen, key=_ORDERS.get(order, _ORDERS["name"]), reverse=descending)

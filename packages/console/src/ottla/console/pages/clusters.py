@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from ottla.admin import ClusterState, Problem, problems
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.clusters.samples import NoSample, Sample
+from ottla.console.clusters.topic_rows import is_internal
 from ottla.console.pages import clusters_of, respond
 
 SOON_S = 1.0
@@ -24,15 +25,10 @@ class ClusterCard:
 
     cluster: ShownCluster
     sample: Sample[ClusterState] | None
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...] = ()
+    topics: int = 0
+    """Topics that are not internal."""
     failure: str = ""
-
-    @property
-    def topics(self) -> int:
-        """Topics that are not internal."""
-        assert self.sample is not None
-        names = {health.partition.topic for health in self.sample.value.partitions}
-        return sum(not name.startswith("__") for name in names)
 
 
 async def all_clusters(request: Request) -> Response:
@@ -49,7 +45,13 @@ async def _card(cluster: ShownCluster) -> ClusterCard:
         async with asyncio.timeout(SOON_S):
             sample = await cluster.state()
     except NoSample as error:
-        return ClusterCard(cluster, None, (), str(error))
+        return ClusterCard(cluster, None, failure=str(error))
     except TimeoutError:
-        return ClusterCard(cluster, None, (), "no answer yet")
-    return ClusterCard(cluster, sample, tuple(problems(sample.value)))
+        return ClusterCard(cluster, None, failure="no answer yet")
+    found, topics = await cluster.derived("card", (sample.value,), lambda: _of_card(sample.value))
+    return ClusterCard(cluster, sample, found, topics)
+
+
+def _of_card(state: ClusterState) -> tuple[tuple[Problem, ...], int]:
+    names = {health.partition.topic for health in state.partitions}
+    return tuple(problems(state)), sum(not is_internal(name) for name in names)

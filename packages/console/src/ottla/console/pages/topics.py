@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,16 +27,15 @@ PARTITION_ROWS = 500
 @of_cluster
 async def topics(request: Request, cluster: ShownCluster) -> Response:
     """Show the topics of a cluster: searched, sorted and cut into pages here, not in the browser."""
-    view = table_view(request.query_params, TOPIC_ORDERS, more=("internal",))
-    internal = ("internal", "1") in view.more
+    view = table_view(request.query_params, TOPIC_ORDERS, more=("internal", "health"))
+    internal, lacking = ("internal", "1") in view.more, ("health", "lacking") in view.more
     sample, last = await cluster.state(), watched_of(request, cluster)
-    rows = chosen_topics(
-        topic_rows(sample.value, None if last is None else last.written_per_s),
-        text=view.text,
-        order=view.order,
-        descending=view.descending,
-        internal=internal,
-    )
+    rates = None if last is None else last.written_per_s
+    rows = await cluster.derived("topics", (sample.value, last), lambda: topic_rows(sample.value, rates))
+    chosen = await asyncio.to_thread(
+        chosen_topics, rows, text=view.text, order=view.order, descending=view.descending,
+        internal=internal, lacking=lacking,
+    )  # fmt: skip
     return respond(
         request,
         "topics",
@@ -44,7 +44,9 @@ async def topics(request: Request, cluster: ShownCluster) -> Response:
         sample=sample,
         view=view,
         internal=internal,
-        page=page_of(rows, view.page),
+        hidden=0 if internal else sum(row.is_internal for row in rows),
+        lacking=lacking,
+        page=page_of(chosen, view.page),
     )
 
 
@@ -80,7 +82,7 @@ async def topic(request: Request, cluster: ShownCluster) -> Response:
     """Show one topic."""
     name = request.path_params["topic"]
     state = await cluster.state()
-    if not any(health.partition.topic == name for health in state.value.partitions):
+    if name not in await cluster.derived("names", (state.value,), lambda: _names(state.value)):
         raise HTTPException(404, f"there is no topic {name!r} in cluster {cluster.name}")
     details, failure = None, ""
     try:
@@ -89,7 +91,7 @@ async def topic(request: Request, cluster: ShownCluster) -> Response:
     except NoSample as error:
         failure = str(error)
     view, last = table_view(request.query_params), watched_of(request, cluster)
-    rows = partition_rows(state.value, name, details)
+    rows = await asyncio.to_thread(partition_rows, state.value, name, details)
     return respond(
         request,
         "topic",
@@ -102,10 +104,14 @@ async def topic(request: Request, cluster: ShownCluster) -> Response:
         page=page_of(rows, view.page, PARTITION_ROWS),
         records=_sum([row.records for row in rows]),
         settings=details.settings if details else (),
-        grid=replica_grid(state.value, topic=name),
+        grid=await asyncio.to_thread(replica_grid, state.value, topic=name),
         written_per_s=None if last is None else last.written_per_s.get(name),
         growth=await topic_growth(request, cluster, name),
     )
+
+
+def _names(state: ClusterState) -> frozenset[str]:
+    return frozenset(health.partition.topic for health in state.partitions)
 
 
 async def _details(admin: Admin, name: str) -> TopicDetails:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any, Final
 
@@ -12,6 +13,9 @@ from starlette.responses import Response
 from ottla.console import __version__
 from ottla.console.web import formats
 
+_FIRST: Final = ("layout.html", "overview.html", "parts.html")
+_OTHERS_AFTER_S: Final = 5.0
+_PAUSE_S: Final = 0.1
 _HTML: Final = "text/html; charset=utf-8"
 
 
@@ -19,7 +23,7 @@ def environment() -> jinja2.Environment:
     """Return the templates. All values are escaped, and a name that is not given is an error."""
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("ottla.console", "templates"), autoescape=True,
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     found.filters |= {
         "count": formats.count, "size": formats.size, "age": formats.age, "moment": formats.moment,
@@ -36,6 +40,18 @@ class Renderer:
     def __init__(self, base_path: str = "") -> None:
         self._environment = environment()
         self._base_path = base_path
+
+    async def compile(self) -> None:
+        """Compile all templates in threads, one after the other: a page would wait for that.
+
+        Those of the first page come first, the others when the first look at the clusters is over.
+        """
+        for name in _FIRST:
+            await asyncio.to_thread(self._environment.get_template, name)
+        await asyncio.sleep(_OTHERS_AFTER_S)
+        for name in self._environment.list_templates():
+            await asyncio.to_thread(self._environment.get_template, name)
+            await asyncio.sleep(_PAUSE_S)
 
     def respond(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
         """Return a page, or its content alone for htmx."""
