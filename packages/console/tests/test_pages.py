@@ -57,6 +57,14 @@ async def test_a_cluster_shows_its_brokers_and_that_it_is_well(console: httpx.As
     assert 'class="role leader">leader' in text
 
 
+async def test_an_address_without_a_page_is_said_to_have_none(console: httpx.AsyncClient) -> None:
+    answer = await console.get("/c/local/nothing")
+
+    assert answer.status_code == 404
+    assert answer.text.count("Not Found") == 2  # the title and the heading
+    assert "The console has no page at this address." in answer.text
+
+
 async def test_topics_are_searched_on_the_server(console: httpx.AsyncClient) -> None:
     assert "/c/local/topics/orders" in await page(console, "/c/local/topics")
     assert "No topic has “nothing”" in await page(console, "/c/local/topics?q=nothing")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.admin import (
     Broker,
     BrokerVersions,
@@ -16,7 +18,13 @@ from ottla.admin import (
     Subtopology,
 )
 from ottla.admin.groups import GroupDescription, GroupProgress, PartitionProgress
-from ottla.console.clusters.group_rows import chosen_groups, group_row, partition_ranges, total_lag
+from ottla.console.clusters.group_rows import (
+    chosen_groups,
+    group_row,
+    lagging_partitions,
+    partition_ranges,
+    total_lag,
+)
 from ottla.console.clusters.replica_grid import (
     BrokerLoad,
     broker_loads,
@@ -106,11 +114,45 @@ def test_a_picture_of_many_partitions_counts_those_that_it_leaves_out() -> None:
     assert [row.name for row in replica_grid(STATE, topic="orders").rows] == ["orders-1", "orders-0"]
 
 
+def test_partitions_of_internal_topics_are_counted_where_they_are_not_asked_for() -> None:
+    grid = replica_grid(STATE, internal=False)
+
+    assert [row.name for row in grid.rows] == ["payments-0", "orders-1", "orders-0"]
+    assert (grid.internal, grid.lacking_internal, grid.left_out) == (1, 0, 0)
+    moving = Reassignment(TopicPartition("__consumer_offsets", 0), (1, 2), (3,), ())
+    assert replica_grid(STATE, moves=[moving], internal=False).internal == 0
+
+
+def test_topics_that_lack_replicas_or_a_leader_are_found() -> None:
+    found = chosen_topics(topic_rows(STATE), internal=True, lacking=True)
+
+    assert [row.name for row in found] == ["orders", "payments"]
+
+
+@pytest.mark.parametrize(
+    ("lags", "where"),
+    [
+        ({}, ""),
+        ({0: 0, 1: None}, ""),
+        ({0: 0, 1: 7}, "orders-1"),
+        ({0: 3, 1: 7, 2: -2}, "2 partitions, the most in orders-1"),
+    ],
+)
+def test_a_group_says_in_which_partitions_it_lags(lags: dict[int, int | None], where: str) -> None:
+    partitions = [
+        PartitionProgress(TopicPartition("orders", index), 10, None if lag is None else 10 + lag)
+        for index, lag in lags.items()
+    ]
+    progress = GroupProgress(GroupDescription("billing", "Empty", "consumer", "", 1), tuple(partitions))
+
+    assert lagging_partitions(progress) == where
+
+
 def test_a_follower_outside_the_isr_lags() -> None:
     state = ClusterState("id", 1, STATE.brokers, (health("orders", 0, 1, "12", "1"),))
 
     assert replica_grid(state).rows[0].roles == ("leader", "lagging")
-    assert broker_loads(state.partitions) == {1: BrokerLoad(1, 1, 0), 2: BrokerLoad(0, 1, 1)}
+    assert broker_loads(state.partitions) == {1: BrokerLoad(1, 1, 0, 1), 2: BrokerLoad(0, 1, 1)}
 
 
 def progress(*lags: tuple[int | None, int | None]) -> GroupProgress:

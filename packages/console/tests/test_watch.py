@@ -38,7 +38,16 @@ from ottla.console.watch.history import COARSE_S, FINE_FOR_S, KEPT_FOR_S, MINUTE
 from ottla.console.watch.looks import MOST_POINTS, Look, WrittenTimes, look_at, time_lags
 from ottla.console.watch.rule_files import Rule
 from ottla.console.watch.rules import Readings, readings
-from ottla.console.watch.trends import Trend, behind_since, diagnosis, growth, rates, trend
+from ottla.console.watch.trends import (
+    Since,
+    Trend,
+    behind_since,
+    diagnosis,
+    growth,
+    held_since,
+    rates,
+    trend,
+)
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
@@ -415,6 +424,22 @@ def test_a_diagnosis_says_why_a_group_lags(
 
     assert why.level == level
     assert words in why.text
+
+
+def test_a_broker_is_away_since_the_first_look_that_missed_it() -> None:
+    def points(*minutes: int) -> list[Point]:
+        return [Point(NOW_S + 60 * minute, 1, 1, 1) for minute in minutes]
+
+    looks, now_s = points(*range(10)), NOW_S + 600
+
+    assert held_since(points(7, 8, 9), looks, now_s) == Since(NOW_S + 420, is_exact=True)
+    assert held_since(points(1, 2, 8, 9), looks, now_s) == Since(NOW_S + 480, is_exact=True)
+    assert held_since(points(1, 2), looks, now_s) is None
+    assert held_since(points(*range(10)), looks, now_s) == Since(NOW_S, is_exact=False)
+    assert held_since([], [], now_s) is None
+    # The console did not run for a while: the broker may have gone then.
+    paused = points(0, 1, 2, 7, 8, 9)
+    assert held_since(points(2, 7, 8, 9), paused, now_s) == Since(NOW_S + 420, is_exact=False)
 
 
 def test_a_group_is_behind_since_its_lag_was_last_small() -> None:

@@ -19,6 +19,7 @@ from ottla.console.clusters.group_rows import (
     GroupRow,
     chosen_groups,
     group_row,
+    lagging_partitions,
     partition_ranges,
     total_lag,
 )
@@ -123,6 +124,7 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         lag_per_s={} if last is None or is_old else last.lag_per_s.get(name, {}),
         read_per_s=None if last is None else last.committed_per_s.get(name),
         lag=lag,
+        where=lagging_partitions(progress),
         trend=found,
         why=diagnosis(progress, found, None if last is None else last.committed_per_s.get(name)),
         behind_s=None if since_s is None else now_s - since_s,

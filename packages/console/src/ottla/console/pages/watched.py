@@ -17,7 +17,7 @@ from ottla.console.watch.alert_store import StoredAlerts
 from ottla.console.watch.collecting import COMMITTED, ENDS, LAG, PROBLEMS, Collector, Watched
 from ottla.console.watch.exporter import exposition
 from ottla.console.watch.history import KEPT_FOR_S, History, Point, Series
-from ottla.console.watch.trends import growth, rates
+from ottla.console.watch.trends import Since, growth, held_since, rates
 
 _KINDS: Final = (LAG, COMMITTED, ENDS, PROBLEMS, "time_lag")
 _DAY_S: Final = 86_400
@@ -83,6 +83,17 @@ async def topic_growth(request: Request, cluster: ShownCluster, topic: str) -> t
     """Return how many records a topic got over the last day, and in how many seconds of it."""
     since_s = now_ms() // 1_000 - _DAY_S
     return growth(await history_of(request).read(Series(cluster.name, ENDS, topic), since_s))
+
+
+async def away_since(request: Request, cluster: ShownCluster, broker: int) -> Since | None:
+    """Return since when a broker has been away, by the looks of the console; None if no look saw that yet."""
+    now_s, history = now_ms() // 1_000, history_of(request)
+    since_s = now_s - KEPT_FOR_S
+    away = await history.read(Series(cluster.name, "broker_away", str(broker)), since_s)
+    if not away:
+        return None
+    looks = await history.read(Series(cluster.name, PROBLEMS, ""), since_s)
+    return await asyncio.to_thread(held_since, away, looks, now_s)
 
 
 async def lag_points(request: Request, cluster: ShownCluster, group: str) -> list[Point]:

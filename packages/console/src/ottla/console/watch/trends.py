@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from ottla.admin.groups import GroupProgress
-from ottla.console.watch.history import Point
+from ottla.console.watch.history import COARSE_S, FINE_FOR_S, MINUTE_S, Point
 from ottla.protocol.topics import TopicPartition
 
 TREND_S: Final = 600
@@ -34,7 +34,7 @@ class Trend:
 
 
 def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"
+    return f"{per_s:,.0f}".replace(",", "\u202f") if per_s >= 10 else f"{per_s:.2g}"
 
 
 def rates(points: Sequence[Point]) -> list[Point]:
@@ -72,6 +72,8 @@ def trend(points: Sequence[Point], now_s: int) -> Trend | None:
     return Trend(slope, recent[-1].mean / -slope if slope < 0 else None)
 
 
+_GAP_S: Final = 3 * MINUTE_S
+"""A wider gap between two looks of the last day: the console did not run, or the cluster did not answer."""
 _LITTLE: Final = 0.1
 """A lag of less than this part of the present one was not yet the present trouble."""
 _MOST: Final = 0.8
@@ -89,6 +91,32 @@ def behind_since(points: Sequence[Point], lag: int) -> int | None:
         if points[index].low <= _LITTLE * lag:
             return points[min(index + 1, len(points) - 1)].at_s
     return points[0].at_s if points else None
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """When something began; without `is_exact` it may have begun earlier, when no look was taken."""
+
+    at_s: int
+    is_exact: bool
+
+
+def held_since(points: Sequence[Point], looks: Sequence[Point], now_s: int) -> Since | None:
+    """Return since when there has been a point at each look, up to the last one; None if there is none.
+
+    Points of the last day are a minute apart, and ten before that.
+    """
+    held, looked = {point.at_s for point in points}, sorted(point.at_s for point in looks)
+    began_s: int | None = None
+    for at_s in reversed(looked):
+        if at_s not in held:
+            break
+        if began_s is not None and began_s - at_s > (_GAP_S if at_s > now_s - FINE_FOR_S else 2 * COARSE_S):
+            return Since(began_s, is_exact=False)
+        began_s = at_s
+    else:
+        return None if began_s is None else Since(began_s, is_exact=False)
+    return None if began_s is None else Since(began_s, is_exact=True)
 
 
 @dataclass(frozen=True, slots=True)
