@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from pathlib import Path
 
 import pytest
+from kazoo.retry import ForceRetryError, RetryFailedError
 
+from ottla.zookeeper._kazoo_client import Reconnecting
 from ottla.zookeeper.apache_server import NoZooKeeper, RealZooKeeper, find_installation, free_port
 from ottla.zookeeper.embedded import EmbeddedCoordinator, Limits
 from ottla.zookeeper.errors import (
@@ -240,3 +243,61 @@ def test_which_znodes_are_secret() -> None:
     assert secure_acl("/consumers/g/ids") == OPEN_ACL
     assert secure_acl("/config/users/u") == CREATOR_ALL
     assert secure_acl("/config/users-list") == CREATOR_ALL_WORLD_READ
+
+
+class Outage:
+    """A server that is away until a time; waiting takes no time but that of its clock."""
+
+    def __init__(self, until_s: float) -> None:
+        self.s = 0.0
+        self.attempts = 0
+        self.pauses: list[float] = []
+        self._until_s = until_s
+
+    def wait(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        self.s += seconds
+        return len(self.pauses) > 100_000
+
+    def connect(self) -> float:
+        """Try to connect: a refusal takes a millisecond."""
+        self.attempts += 1
+        self.s += 0.001
+        if self.s < self._until_s:
+            raise ForceRetryError
+        return self.s
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_outage_of_an_hour_is_asked_at_most_twice_a_second(seed: int) -> None:
+    outage, jitter = Outage(3_600.0), random.Random(seed)
+    retry = Reconnecting(18.0, outage.wait, monotonic_s=lambda: outage.s, share=jitter.random).copy()
+
+    returned_s = retry(outage.connect)
+
+    assert outage.attempts < 2 * 3_600
+    assert min(outage.pauses) >= 0.05
+    assert returned_s - 3_600 <= 1.1
+    assert len(set(outage.pauses[-100:])) > 50  # brokers do not come back all at once
+
+
+@pytest.mark.parametrize("away_s", [0.05, 0.5, 3.0, 17.0])
+def test_a_server_that_is_back_within_the_session_is_found_within_a_twentieth_of_it(away_s: float) -> None:
+    outage = Outage(away_s)
+    retry = Reconnecting(18.0, outage.wait, monotonic_s=lambda: outage.s, share=lambda: 1.0)
+
+    assert retry(outage.connect) - away_s <= 18 / 20
+    assert outage.pauses[0] == pytest.approx(0.1)
+
+
+def test_a_connection_that_was_made_begins_with_short_pauses_again_and_a_stopped_client_ends() -> None:
+    outage = Outage(600.0)
+    retry = Reconnecting(18.0, outage.wait, monotonic_s=lambda: outage.s, share=lambda: 1.0)
+    retry(outage.connect)
+    outage._until_s = 5_000.0
+    first = len(outage.pauses)
+    retry(outage.connect)
+
+    assert outage.pauses[first] == pytest.approx(0.1)
+    with pytest.raises(RetryFailedError):
+        Reconnecting(18.0, lambda _: True)(Outage(1.0).connect)

@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     EXCEPTIONS,
     AuthFailedError,
+    ConnectionClosedError,
     ConnectionDropped,
     RolledBackError,
     RuntimeInconsistency,
@@ -27,8 +28,10 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization
 from kazoo.protocol.serialization import SASL, Auth
 from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry, RetryFailedError
 from kazoo.security import ACL, Id
 
+from ottla.zookeeper import environment
 from ottla.zookeeper.client_security import ClientSecurity, SecuritySettingError, TlsSettings
 from ottla.zookeeper.errors import ConnectionLoss, SessionExpired, ZooKeeperError, error_for
 from ottla.zookeeper.session import NULL, Acl, Check, Create, Delete, Operation, SetData, Stat
@@ -45,9 +48,11 @@ __all__ = [
     "transaction_of",
 ]
 
-# Reconnect at once and keep trying: the default back-off doubles up to an hour and loses sessions
-# that an outage shorter than their timeout should have kept.
-CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 1, "max_delay": 0.5, "ignore_expire": False}
+_FIRST_PAUSE_S = 0.1
+_PAUSE_GROWTH = 1.5
+_LAST_PAUSE_S = 1.0
+_PAUSES_OF_A_SESSION = 20
+_MOST_GROWTHS = 16
 
 _DEAD_STATES = (KeeperState.CLOSED, KeeperState.AUTH_FAILED, KeeperState.EXPIRED_SESSION)
 
@@ -148,6 +153,71 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return thread
 
 
+def pause_s(attempts: int, away_s: float, timeout_s: float, share: float) -> float:
+    """Return the pause before the next attempt to connect, of which `attempts` have failed since `away_s`.
+
+    It grows to a second, and to a twentieth of the session timeout while the session may still be kept.
+    `share`, from 0 to 1, is the jitter: at least half of the pause stays.
+    """
+    last_s = timeout_s / _PAUSES_OF_A_SESSION if away_s < timeout_s else _LAST_PAUSE_S
+    grown_s = _FIRST_PAUSE_S * _PAUSE_GROWTH ** min(attempts - 1, _MOST_GROWTHS)
+    return max(_FIRST_PAUSE_S, min(grown_s, last_s)) * (1 + share) / 2
+
+
+class Reconnecting(KazooRetry):  # type: ignore[misc]
+    """Tries to connect until it succeeds, with the pauses of `pause_s`.
+
+    kazoo's own pauses are each a product of all jitters before: without growth they shrink by 3 % each time
+    on average, until an outage of minutes keeps a processor busy; with it they grow up to an hour, and lose
+    sessions that a short outage should have kept.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        wait: Callable[[float], bool],
+        *,
+        monotonic_s: Callable[[], float] = environment.monotonic_s,
+        share: Callable[[], float] = environment.share,
+    ) -> None:
+        """`wait` waits for so many seconds, and returns at once, true, when the client is stopped."""
+        super().__init__(max_tries=-1, ignore_expire=False)
+        self._timeout_s = timeout_s
+        self._wait = wait
+        self._monotonic_s = monotonic_s
+        self._share = share
+        self._failures = 0
+        self._since_s = 0.0
+
+    def copy(self) -> Reconnecting:
+        """Return another one of the same pauses, as each thread of kazoo has its own."""
+        return Reconnecting(self._timeout_s, self._wait, monotonic_s=self._monotonic_s, share=self._share)
+
+    def reset(self) -> None:
+        """Begin with short pauses: kazoo is connected."""
+        super().reset()
+        self._failures = 0
+
+    def __call__(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function until it does not fail. Raises RetryFailedError for a client that is stopped."""
+        self.reset()
+        while True:
+            try:
+                return func(*args, **kwargs)
+            except ConnectionClosedError:
+                raise
+            except self.retry_exceptions:
+                if self._wait(self._next_pause_s()):
+                    raise RetryFailedError("the client is stopped") from None
+
+    def _next_pause_s(self) -> float:
+        now_s = self._monotonic_s()
+        if self._failures == 0:
+            self._since_s = now_s
+        self._failures += 1
+        return pause_s(self._failures, now_s - self._since_s, self._timeout_s, self._share())
+
+
 class GuardedClient(KazooClient):  # type: ignore[misc]
     """A client that never sends a request in a later session than the one it was decided in.
 
@@ -165,10 +235,11 @@ class GuardedClient(KazooClient):  # type: ignore[misc]
             timeout=timeout_s,
             handler=_Handler(timeout_s / _HANDSHAKE_SHARE, security.tls),
             auth_data=list(security.digests),
-            connection_retry=dict(CONNECTION_RETRY),
+            connection_retry={"max_tries": -1, "ignore_expire": False},
             command_retry={"max_tries": 0, "ignore_expire": False},
             logger=_kazoo_log,
         )
+        self._connection.retry_sleeper = Reconnecting(timeout_s, self._stopped.wait)
         _bound_handshake(self._connection, timeout_s / _HANDSHAKE_SHARE)
         if security.login is not None:
             _log_in_by_digest_md5(self._connection, security.login.username, security.login.password)

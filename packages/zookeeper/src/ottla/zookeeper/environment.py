@@ -6,6 +6,7 @@ The embedded coordinator's service takes both as arguments; tasks measure time b
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,10 @@ SECRET_BYTES: Final = 32
 
 monotonic_s: Final[Callable[[], float]] = time.monotonic
 """Seconds that never step back, for threads that have no event loop."""
+
+
+share: Final[Callable[[], float]] = random.random
+"""A random number from 0 to 1, for jitter."""
 
 
 def now_ms() -> int:
