@@ -3,10 +3,11 @@
 The search is a process of its own, as in the console: its rate counts from its start to its last frame, with
 the start of Python. It looks for a text that no record has, so all of the topic is read; an expression and a
 pattern are measured beside it. `--pages` measures the first hundred records of a page. `--flat N` searches N
-records and compares the memory of the process at the first and at the last tenth. `--beside` measures the
-broker's latency for a producer while five people search, and while none does, in turns.
+small records, of which none matches, compares the memory of the process at the first and at the last tenth,
+and cancels the search. `--beside` measures the broker's latency for a producer while five people search, and
+while none does, in turns. `--kafka` takes Apache Kafka 4.4 in place of our broker.
 
-python benchmarks/console_search.py [--count N] [--rounds N] [--flat N] [--pages] [--beside]
+python benchmarks/console_search.py [--count N] [--rounds N] [--flat N] [--pages] [--beside] [--kafka]
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any, Final
 
 import psutil
 
-from contenders import ottla, show
+from contenders import apache_kafka, ottla, show
 from ottla.admin import Admin
 from ottla.client.config import ClientConfig
 from ottla.console.logins.access import OWNER
@@ -38,7 +39,9 @@ from ottla.console.records.searches import Searches
 from ottla.console.records.wanted import Wanted
 from ottla.consumer import Consumer
 from ottla.producer import Producer
+from ottla.protocol.records import BatchBuilder
 from ottla.protocol.topics import TopicPartition
+from peers.batch_writer import Writer
 
 TOPIC = "searched"
 PARTITIONS = 4
@@ -49,6 +52,9 @@ FILTERS = {
     "an expression over all records": Filter(expression="value.amount > 1000"),
     "a pattern": Filter(how="matches", text="user: [0-9]+ in no record"),
 }
+FLAT_FILTERS = {"a text": FILTERS["a text"], "a number": Filter(expression="value.n < 0")}
+"""Neither is true of a record; the second is asked of each."""
+SMALL_BATCH = 10_000
 GOAL = 0.6
 PEOPLE = 5
 CONSOLE = Searches(time.monotonic)
@@ -74,6 +80,18 @@ async def fill(servers: str, count: int) -> None:
             await producer.send(
                 TOPIC, record_value(number), key=b"%d" % number, partition=number % PARTITIONS
             )
+
+
+async def fill_quickly(servers: str, count: int) -> None:
+    """Create the topic, and write the same batch of small records again and again."""
+    builder = BatchBuilder(1 << 20)
+    for number in range(SMALL_BATCH):
+        builder.append(None, b'{"n":%d}' % number, 1)
+    batch = builder.build()
+    async with Admin(servers) as admin, Writer(servers) as writer:
+        await admin.topics.create(TOPIC, partitions=PARTITIONS)
+        for number in range(count // SMALL_BATCH):
+            await writer.write_raw(TOPIC, number % PARTITIONS, batch)
 
 
 async def arrow_rate(servers: str, count: int) -> float:
@@ -139,18 +157,21 @@ def _cells(name: str, found: list[float], arrow: list[float]) -> tuple[str, ...]
 
 
 async def memory(servers: str, count: int) -> None:
-    """Print the memory of a search at the first and at the last tenth, and the time to cancel it."""
-    seen: dict[bool, list[float]] = {False: [], True: []}
-    async for frame in search(servers, FILTERS["a text"]):
-        if frame["kind"] == "progress" and frame["offsets_read"]:
-            (child,) = searching()
-            share = frame["offsets_read"] / count
-            if not 0.1 < share < 0.9:
-                seen[share > 0.5].append(child.memory_info().rss / 2**20)
-    first, last = max(seen[False], default=0.0), max(seen[True], default=0.0)
-    print(f"memory over {count:,} records: {first:.0f} MiB in the first tenth, {last:.0f} MiB in the last")
-    slow = search(servers, FILTERS["an expression over all records"])
-    async with aclosing(slow) as frames:
+    """Print the memory of searches at the first and at the last tenth, and the time to cancel one."""
+    for name in ("a text", "a number"):
+        began_s, seen = time.perf_counter(), dict[bool, list[float]]({False: [], True: []})
+        progress = dict[str, Any]()
+        async for frame in search(servers, FLAT_FILTERS[name]):
+            if frame["kind"] == "progress" and frame["offsets_read"]:
+                progress, share = dict(frame), frame["offsets_read"] / count
+                for child in searching():
+                    if not 0.1 < share < 0.9:
+                        seen[share > 0.5].append(child.memory_info().rss / 2**20)
+        first, last = max(seen[False], default=0.0), max(seen[True], default=0.0)
+        rate = progress["offsets_read"] / (time.perf_counter() - began_s)
+        print(f"{name}: {progress['found']} of {progress['records']:,} records match, {rate:,.0f} records/s; "
+              f"{first:.0f} MiB in the first tenth, {last:.0f} MiB in the last", flush=True)  # fmt: skip
+    async with aclosing(search(servers, FLAT_FILTERS["a number"])) as frames:
         async for frame in frames:
             if frame["kind"] == "progress" and frame["offsets_read"]:
                 break
@@ -322,13 +343,16 @@ async def read_until_told(servers: str) -> None:
 
 
 @contextmanager
-def filled(count: int) -> Iterator[str]:
+def filled(
+    count: int, fill_with: Callable[[str, int], Coroutine[Any, Any, None]] = fill, *, kafka: bool = False
+) -> Iterator[str]:
     """Run a broker with the topic; return its address."""
+    kept = {"log.retention.check.interval.ms": "86400000", "log.retention.ms": "-1"}
     with (
         tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder,
-        ottla(Path(folder), {"log.retention.check.interval.ms": "86400000"}) as broker,
+        (apache_kafka if kafka else ottla)(Path(folder), kept) as broker,
     ):
-        asyncio.run(fill(broker.bootstrap_servers, count))
+        asyncio.run(fill_with(broker.bootstrap_servers, count))
         yield broker.bootstrap_servers
 
 
@@ -352,10 +376,11 @@ def main() -> int:
     parser.add_argument("--flat", type=int, default=0)
     parser.add_argument("--pages", action="store_true")
     parser.add_argument("--beside", action="store_true")
+    parser.add_argument("--kafka", action="store_true")
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     count = chosen.flat or (100_000 if chosen.quick else chosen.count)
-    with filled(count) as servers:
+    with filled(count, fill_quickly if chosen.flat else fill, kafka=chosen.kafka) as servers:
         asyncio.run(pages(servers))
         if chosen.flat:
             asyncio.run(memory(servers, count))

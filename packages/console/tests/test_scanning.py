@@ -139,6 +139,15 @@ def test_a_search_waits_while_answers_take_several_times_the_best() -> None:
     assert pauses == pytest.approx([0, 0, 0.01, 0, MOST_PAUSE_S])
 
 
+def test_a_search_does_not_wait_for_its_own_work() -> None:
+    now_s, used_s = iter([100.0, 100.5, 200.0, 200.5]), iter([7.0, 7.49, 8.0, 8.01])
+    pace = Pace(lambda: next(used_s))
+
+    pauses = [pace.pause_s(0.001), *(pace.pause_s(*pace.stopwatch(lambda: next(now_s))()) for _ in range(2))]
+
+    assert pauses == pytest.approx([0, 0.006, MOST_PAUSE_S])
+
+
 async def test_each_answer_of_a_search_sets_its_pace() -> None:
     asked = []
 
@@ -150,8 +159,9 @@ async def test_each_answer_of_a_search_sets_its_pace() -> None:
     class Counted(Pace):
         answers = 0
 
-        def pause_s(self, took_s: float) -> float:
+        def pause_s(self, took_s: float, worked_s: float = 0.0) -> float:
             assert took_s >= 0
+            assert worked_s >= 0
             self.answers += 1
             return super().pause_s(0.001)
 

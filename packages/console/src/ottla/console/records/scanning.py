@@ -8,6 +8,7 @@ before the rest of the topic is read. One window is read while the one before it
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, nsmallest
@@ -36,6 +37,7 @@ FAR_BYTES: Final = 2 << 20
 MOST_PAUSE_S: Final = 0.25
 _NEAR_S: Final = 0.005
 _TIMES_THE_BEST: Final = 4.0
+_IN_TIME_S: Final = 0.002
 _FIRST_DEPTH: Final = 500
 _DEEPEST: Final = 100_000
 _UNKNOWN_DENSITY: Final = 200.0
@@ -89,14 +91,22 @@ class Source(Protocol):
 # --- pure
 
 
+def used_cpu_s() -> float:
+    """Return the processor time of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 class Pace:
     """How much a search asks for at once, and how long it waits after an answer.
 
     The best answer says how far the broker is. One that takes several times as long comes from a broker with
-    much to do, or to a machine with much to do: the search waits, so that the others come first.
+    much to do, or to a machine with much to do: the search waits, so that the others come first. The time in
+    which this process itself had the processor does not count: it looks through records meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_s: Callable[[], float] = used_cpu_s) -> None:
+        self._cpu_s = cpu_s
         self._best_s: float | None = None
 
     @property
@@ -105,10 +115,16 @@ class Pace:
         way = 1.0 if self._best_s is None else self._best_s / _NEAR_S
         return min(FAR_BYTES, max(NEAR_BYTES, int(NEAR_BYTES * way)))
 
-    def pause_s(self, took_s: float) -> float:
-        """Return how long to wait after an answer that took a time."""
+    def stopwatch(self, now_s: Callable[[], float]) -> Callable[[], tuple[float, float]]:
+        """Return a function that returns the time since now, and how much of it this process worked."""
+        begun_s, used_s = now_s(), self._cpu_s()
+        return lambda: (now_s() - begun_s, self._cpu_s() - used_s)
+
+    def pause_s(self, took_s: float, worked_s: float = 0.0) -> float:
+        """Return how long to wait after an answer that took a time, in part of which this process worked."""
         self._best_s = best_s = took_s if self._best_s is None else min(took_s, self._best_s)
-        return min(MOST_PAUSE_S, max(0.0, took_s - _TIMES_THE_BEST * best_s))
+        late_s = took_s - worked_s - max(_TIMES_THE_BEST * best_s, _IN_TIME_S)
+        return min(MOST_PAUSE_S, max(0.0, late_s))
 
 
 class ScanPlan:
@@ -365,10 +381,10 @@ class Scan:
         return self._with_edge(window, at - span.start)
 
     async def _read(self, partition: int, offset: int, most_bytes: int) -> Batches | None:
-        now_s = asyncio.get_running_loop().time
-        begun_s = now_s()
+        pace = self._plan.pace
+        taken = pace.stopwatch(asyncio.get_running_loop().time)
         part = await self._source.read(partition, offset, most_bytes)
-        if pause_s := self._plan.pace.pause_s(now_s() - begun_s):
+        if pause_s := pace.pause_s(*taken()):
             await asyncio.sleep(pause_s)
         return part
 
