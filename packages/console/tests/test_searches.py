@@ -105,7 +105,15 @@ def numbers(html: str) -> list[int]:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "search_process" in " ".join(child.cmdline())]
+    return list(filter(is_search, psutil.Process().children()))
+
+
+def is_search(child: psutil.Process) -> bool:
+    """Whether a process is that of a search; one that has ended, and is not waited for yet, is none."""
+    try:
+        return "search_process" in " ".join(child.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def until(is_true: Callable[[], Awaitable[bool]]) -> None:

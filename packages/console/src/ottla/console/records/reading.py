@@ -183,8 +183,10 @@ async def bounds(admin: Admin, topic: str, partitions: Iterable[int]) -> Bounds:
     """Return the offsets of the partitions whose leaders answer."""
     await admin.cluster.topic(topic)  # only leaders that are known are asked
     wanted = [TopicPartition(topic, index) for index in partitions]
-    starts = await admin.offsets.find_reachable(dict.fromkeys(wanted, EARLIEST))
-    ends = await admin.offsets.find_reachable(dict.fromkeys(wanted, LATEST))
+    starts, ends = await asyncio.gather(
+        admin.offsets.find_reachable(dict.fromkeys(wanted, EARLIEST)),
+        admin.offsets.find_reachable(dict.fromkeys(wanted, LATEST)),
+    )
     known = sorted(set(starts) & set(ends))
     return Bounds(
         {partition.partition: starts[partition] for partition in known},
