@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -27,6 +28,7 @@ from peers.three_brokers import ThreeBrokers
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 BOUND_S = 90.0
+BEGIN_MS = 1_767_225_600_000
 VERIFIES = "transaction.partition.verification.enable"
 
 
@@ -136,6 +138,28 @@ async def test_features_and_versions_of_kafka_4_are_shown(tmp_path: Path) -> Non
     assert re.search(r"ShareGroupDescribe</th><td>1</td>", versions)
     assert "Clusters of Apache Kafka 4 have none" in znodes
     assert "No partition: each reader gets to the end." in transactions
+
+
+async def test_a_search_of_kafka_reads_all_records_in_either_direction(tmp_path: Path) -> None:
+    count, per_batch, topic = 200_000, 5_000, "/topics/searched/records"
+    with KraftKafka(tmp_path / "kafka") as kafka:
+        async with Admin(kafka.bootstrap_servers) as admin, Writer(kafka.bootstrap_servers) as writer:
+            await admin.topics.create("searched", partitions=3, replication_factor=1)
+            for first in range(0, count, per_batch):
+                builder = BatchBuilder(1 << 20)
+                for number in range(first, first + per_batch):
+                    builder.append(None, b'{"n":%d}' % number, BEGIN_MS + number)
+                await writer.write_raw("searched", first // per_batch % 3, builder.build())
+        async with serving(ClusterSettings("kafka", kafka.bootstrap_servers, ClientConfig)) as console:
+            none = await page(console, f"{topic}/events?find=in+no+record&all=1")
+            few = await page(console, f"{topic}/events?from=beginning&where=value.n+%3E%3D+{count - 3}&all=1")
+            lines = await page(console, f"{topic}/export?where=value.n+%3C+3&format=jsonl")
+
+    searched = f"{count:,} of {count:,} offsets".replace(",", "\u202f")
+    assert json.dumps(f"Searched: {searched}")[1:-1] in none
+    assert "; 0 match" in none
+    assert "; 3 match" in few
+    assert [json.loads(json.loads(line)["value"])["n"] for line in lines.splitlines()] == [2, 1, 0]
 
 
 async def test_partitions_of_kafka_move_as_drawn_and_get_their_leaders_back(
