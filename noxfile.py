@@ -320,7 +320,7 @@ def browser(session: nox.Session) -> None:
 
     `-- --firefox` drives the main ways in Firefox, too: Debian's firefox-esr, and geckodriver from crates.io.
     """
-    _install(session, *TESTING, *PEERS, *BROWSING)
+    _install(session, *TESTING, *PEERS, *BROWSING, *DOCUMENTING)
     _need_debian(session, chromium="chromium", npm="npm")
     if "--firefox" in session.posargs:
         _need_debian(session, **{"firefox-esr": "firefox-esr", "cargo": "cargo"})

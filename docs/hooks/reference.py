@@ -73,15 +73,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Write a Markdown table, whose rows are cards on a phone."""
-    yield '<div class="rows-as-cards" markdown>'
-    yield ""
+    """Write a Markdown table."""
     yield "| " + " | ".join(columns) + " |"
     yield "|" + "---|" * len(columns)
     for row in rows:
         yield "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
-    yield ""
-    yield "</div>"
     yield ""
 
 

@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the choice of clusters, and of Firefox beside Chromium."""
     parser.addoption("--kinds", default="all", help=f"of which clusters pages are shown: {','.join(KINDS)}")
     parser.addoption("--firefox", action="store_true", help="drive Firefox through the main ways, too")
+    parser.addoption("--site", help="a folder with the built documentation, instead of building it")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

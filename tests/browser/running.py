@@ -156,13 +156,13 @@ def problems_of(page: Any) -> list[str]:
 AXE_RULES: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
-def violations(page: Any, axe: str) -> Sequence[str]:
+def violations(page: Any, axe: str, rules: Sequence[str] = AXE_RULES) -> Sequence[str]:
     """Return what axe-core finds wrong with a page, one line for each rule, with the first places."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(axe)  # not as a script of the page, whose policy would refuse it
     result = page.evaluate(
         "tags => axe.run(document, {runOnly: {type: 'tag', values: tags}, resultTypes: ['violations']})",
-        list(AXE_RULES),
+        list(rules),
     )
     return [
         f"{found['id']}: {found['help']}: " + " | ".join(node["html"][:160] for node in found["nodes"][:3])
