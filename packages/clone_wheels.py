@@ -18,8 +18,9 @@ import subprocess
 import sys
 import sysconfig
 import time
+import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -38,15 +39,43 @@ def wheels(names: Sequence[str]) -> dict[str, Path]:
     """Return the wheels of packages, by the folders' names; those that are missing are built side by side."""
     digests = {name: digest_of(PACKAGES / name) for name in names}
     missing = [name for name in names if kept_wheel(name, digests[name]) is None]
-    compiled = [name for name in missing if is_compiled(PACKAGES / name)]
-    if compiled:
-        subprocess.run([sys.executable, NATIVE, *compiled], cwd=PACKAGES, check=True, stdout=sys.stderr)
+    compile_modules(name for name in missing if is_compiled(PACKAGES / name))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         built = [pool.submit(build, name, digests[name]) for name in missing]
         for count, done in enumerate(built, 1):
             print(f"wheel {count} of {len(built)}: {done.result().name}", file=sys.stderr, flush=True)
     found = {name: kept_wheel(name, digests[name]) for name in names}
     return {name: path for name, path in found.items() if path is not None}
+
+
+def common_set(package: str) -> set[str]:
+    """Name a package and those of this tree that it needs, directly or not."""
+    known: set[str] = set()
+    waiting = [package]
+    while waiting:
+        name = waiting.pop()
+        if name not in known:
+            known.add(name)
+            waiting += needs_of(name)
+    return known
+
+
+def needs_of(package: str) -> list[str]:
+    """Name the packages of this tree that a package needs itself."""
+    text = (PACKAGES / folder_of(package) / "pyproject.toml").read_text(encoding="utf-8")
+    needs = tomllib.loads(text)["project"]["dependencies"]
+    return [found[0] for need in needs if (found := re.match(r"ottla-\w+", need))]
+
+
+def folder_of(package: str) -> str:
+    """Return the name of a package's folder."""
+    return package.removeprefix("ottla-")
+
+
+def compile_modules(names: Iterable[str]) -> None:
+    """Compile the modules of all packages side by side; building their wheels then copies them."""
+    if compiled := [*names]:
+        subprocess.run([sys.executable, NATIVE, *compiled], cwd=PACKAGES, check=True, stdout=sys.stderr)
 
 
 def is_compiled(package: Path) -> bool:
@@ -139,5 +168,24 @@ def set_local_version(wheel: Path, local: str, folder: Path) -> Path:
     return target
 
 
+def release(names: Sequence[str], folder: Path) -> None:
+    """Build wheels of packages as they would be uploaded into a folder."""
+    compile_modules(name for name in names if is_compiled(PACKAGES / name))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with TemporaryDirectory(dir=folder) as work:
+            made = run_backend(PACKAGES / name, Path(work))
+            made.replace(folder / made.name)
+
+
+def main() -> None:
+    """Print the paths of the wheels of packages; with `--release FOLDER`, write releases of them there."""
+    match sys.argv[1:]:
+        case ["--release", folder, *names]:
+            release(names, Path(folder).resolve())
+        case names:
+            print(*wheels(names).values(), sep="\n")
+
+
 if __name__ == "__main__":
-    print(*wheels(sys.argv[1:]).values(), sep="\n")
+    main()

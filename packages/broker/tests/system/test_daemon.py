@@ -112,3 +112,63 @@ def test_a_broker_prints_its_tasks_on_demand(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         socket.create_connection((broker.host, broker.port), TIMEOUT_S).close()
+
+
+def check(*options: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ottla.broker", "check", "--timeout", "30", *options],
+        env={**os.environ, **settings}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def test_the_check_of_a_container_succeeds_while_the_broker_answers(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        port = broker.bootstrap_servers.rpartition(":")[2]
+        running = check(OTTLA_LISTENERS=f"PLAINTEXT://0.0.0.0:{port}")
+    stopped = check("--listen", f"127.0.0.1:{port}")
+
+    assert (running.returncode, running.stdout) == (0, f"PLAINTEXT://127.0.0.1:{port} answers\n")
+    assert stopped.returncode == 1
+    assert stopped.stderr.startswith(f"Error: PLAINTEXT://127.0.0.1:{port} does not answer: ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"", "it closed the connection without an answer"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "its answer is not one of Kafka's protocol"),
+    ],
+)
+def test_the_check_fails_at_a_server_that_is_no_broker(answer: bytes, reason: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"PLAINTEXT://127.0.0.1:{server.getsockname()[1]}"
+
+        def reply() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(answer)
+
+        answering = threading.Thread(target=reply)
+        answering.start()
+        done = check("--listen", address)
+        answering.join()
+
+    assert (done.returncode, done.stderr) == (1, f"Error: {address} does not answer: {reason}\n")
+
+
+def test_the_check_needs_neither_certificate_nor_login(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    data = str(tmp_path / "data")
+    start = [sys.executable, "-m", "ottla.broker", "start", "--secure", "--daemon", "--listen", address]
+    subprocess.run([*start, "--data-dir", data], check=True, capture_output=True, timeout=TIMEOUT_S)
+    try:
+        done = check("--listen", f"SASL_SSL://{address}")
+    finally:
+        subprocess.run(
+            [sys.executable, "-m", "ottla.broker", "stop", "--data-dir", data],
+            check=True, capture_output=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+
+    assert done.stdout == f"SASL_SSL://{address} answers\n", done.stderr

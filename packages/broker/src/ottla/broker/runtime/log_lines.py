@@ -27,6 +27,7 @@ LOG_FILES: Final = {
 
 EVERY_MS: Final = 10_000
 MOST_SUBJECTS: Final = 10
+MOST_STACKS: Final = 100
 
 
 class FactsFormatter(logging.Formatter):
@@ -163,3 +164,13 @@ def limited_transport_errors(now_ms: Callable[[], float]) -> Iterator[None]:
     finally:
         if loop.get_exception_handler() is handle:
             loop.set_exception_handler(before)
+
+
+def print_tasks() -> None:
+    """Write the stacks of the tasks of the running loop to standard error: where each waits."""
+    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
+    sys.stderr.write(f"{len(tasks)} tasks; the first {MOST_STACKS} of them:\n")
+    for task in tasks[:MOST_STACKS]:
+        sys.stderr.write(f"task {task.get_name()}\n")
+        task.print_stack(limit=8, file=sys.stderr)
+    sys.stderr.flush()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 PID_FILE: Final = "broker.pid"
 LOG_FILE: Final = "broker.log"
-_MOST_STACKS: Final = 100
 _POLL_S: Final = 0.05
 _GIL_WAIT_S: Final = 0.0005
 """How long the event loop waits for a thread that holds the GIL before it asks for it; Python's is 5 ms."""
@@ -106,6 +105,7 @@ def start(
       ottla broker start --data-dir ./data --secure
       ottla broker start --data-dir ./data --console
     """
+    from ottla.broker.log.files.open_files import allow_all_descriptors
     from ottla.broker.runtime.garbage_collection import begin_start
 
     flags = _flags(listen, data_dir, settings, metrics_port, secure=secure)
@@ -122,7 +122,7 @@ def start(
         _introduce_daemon(config, setup, console, log_dir)
         return
     _set_up_logging(log_level, log_dir)
-    _allow_all_descriptors()
+    allow_all_descriptors()
     begin_start()
     with _one_line_errors(), _pid_file(Path(config.data_dirs[0])):
         _run(config, setup, beside, uvloop=uvloop, ready_fd=ready_fd)
@@ -205,6 +205,32 @@ def stop(*, data_dir: Path | None, properties: Path | None, timeout: float) -> N
             _fail(f"the broker (process {pid}) has not stopped within {timeout:g} s")
         time.sleep(_POLL_S)
     click.echo(f"stopped (process {pid})")
+
+
+@broker.command()
+@click.option("--listen", metavar="HOST:PORT", help="The address to ask; else the configuration says which.")
+@click.option(
+    "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The server.properties file the broker was started with.",
+)  # fmt: skip
+@click.option("--timeout", type=float, default=5.0, show_default=True, help="Seconds to wait for the answer.")
+def check(*, listen: str | None, properties: Path | None, timeout: float) -> None:
+    """Exit with 0 if the broker of this machine answers: the health check of a container.
+
+    It asks for the API versions, which needs no login, and reads `listeners` as the broker does: from a file,
+    or the environment.
+
+    \b
+    Examples:
+      ottla broker check
+      ottla broker check --listen SASL_SSL://127.0.0.1:9092
+      ottla broker check --config server.properties --timeout 2
+    """
+    from ottla.broker.server.check import check_broker
+
+    with _one_line_errors():
+        configured = None if listen else _load(properties, {}, warn=False).parsed_listeners
+        click.echo(check_broker(configured, listen and _listener(listen, "PLAINTEXT"), timeout))
 
 
 # ---- configuration
@@ -299,7 +325,7 @@ async def _serve(
     from contextlib import AsyncExitStack
 
     from ottla.broker.runtime.clock import SystemClock
-    from ottla.broker.runtime.log_lines import limited_transport_errors
+    from ottla.broker.runtime.log_lines import limited_transport_errors, print_tasks
     from ottla.broker.runtime.threads import IoThreads
     from ottla.broker.server.broker import Broker
 
@@ -309,7 +335,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
             loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGUSR1, _print_tasks)
+    loop.add_signal_handler(signal.SIGUSR1, print_tasks)
     async with AsyncExitStack() as stack:
         stack.enter_context(limited_transport_errors(SystemClock().monotonic_ms))
         # Without other brokers none would take over.
@@ -348,28 +374,6 @@ async def _until_stopped(running: Broker, stopping: asyncio.Event, setup: Secure
         await stopping.wait()
         for task in lasting:
             task.cancel()
-
-
-def _print_tasks() -> None:
-    """Write the stacks of the broker's tasks to its output: where each waits."""
-    import asyncio
-
-    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
-    print(f"{len(tasks)} tasks; the first {_MOST_STACKS} of them:", file=sys.stderr)
-    for task in tasks[:_MOST_STACKS]:
-        print(f"task {task.get_name()}", file=sys.stderr)
-        task.print_stack(limit=8, file=sys.stderr)
-    sys.stderr.flush()
-
-
-def _allow_all_descriptors() -> None:
-    """Raise the limit of open files and connections to the one that the system allows."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _say_ready(address: str, broker_id: int, ready_fd: int | None) -> None:

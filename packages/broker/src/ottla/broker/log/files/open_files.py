@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ottla.protocol.errors import PolicyViolation
@@ -64,6 +65,16 @@ def most_descriptors() -> int:
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def allow_all_descriptors() -> None:
+    """Raise the limit of open files and connections to the one that the system allows."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class PartitionRoom:
