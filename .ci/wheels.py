@@ -59,7 +59,7 @@ def main() -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         for interpreter in {interpreter.tag: interpreter for interpreter in interpreters}.values():
-            build(interpreter, Path(folder))
+            build(interpreter, Path(folder), DIST, packages())
     show_sizes()
     late = [line for interpreter in interpreters for line in attempt(interpreter)]
     if late and not given.no_limits:
@@ -88,30 +88,19 @@ def known(paths: Sequence[Path] | Iterator[Path]) -> Iterator[Interpreter]:
                 yield Interpreter(path, f"cp3{minor}")
 
 
-def build(interpreter: Interpreter, folder: Path) -> None:
-    """Build wheels for a version of Python, and repair those that have compiled modules."""
+def build(interpreter: Interpreter, folder: Path, dist: Path, names: Sequence[str]) -> None:
+    """Build wheels of packages for a version of Python, and repair those that have compiled modules."""
     python = environment(interpreter, folder / f"build-{interpreter.tag}")
     run(python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *BUILD_TOOLS)
     built = folder / interpreter.tag
-    run(python, str(ROOT / "packages" / "clone_wheels.py"), "--release", str(built), *packages())
-    DIST.mkdir(parents=True, exist_ok=True)
+    run(python, str(ROOT / "packages" / "clone_wheels.py"), "--release", str(built), *names)
+    dist.mkdir(parents=True, exist_ok=True)
+    repair = ("-m", "auditwheel", "-q", "repair", "--strip", "-w", str(dist))
     for wheel in sorted(built.glob("*.whl")):
-        if wheel.stem.endswith("-any"):
-            shutil.move(wheel, DIST / wheel.name)
-        elif sys.platform == "linux":
-            run(
-                Path(sys.executable),
-                "-m",
-                "auditwheel",
-                "-q",
-                "repair",
-                "--strip",
-                "-w",
-                str(DIST),
-                str(wheel),
-            )
+        if wheel.stem.endswith("-any") or sys.platform != "linux":
+            shutil.move(wheel, dist / wheel.name)
         else:
-            shutil.move(wheel, DIST / wheel.name)
+            run(Path(sys.executable), *repair, str(wheel))
 
 
 def packages() -> list[str]:
