@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -351,3 +353,23 @@ def test_a_thread_that_is_closed_before_its_loop_runs_ends(monkeypatch: pytest.M
         closing.result(10)
         with pytest.raises(NotRunning, match="did not start"):
             starting.result(10)
+
+
+def test_a_result_is_freed_with_its_last_reference_and_waits_for_no_collector() -> None:
+    class Batch:
+        """Megabytes, in earnest."""
+
+    async def fetch() -> Batch:
+        return Batch()
+
+    thread = LoopThread(opened, name="a client")
+    thread.start()
+    gc.disable()
+    try:
+        batches = [weakref.ref(thread.call(fetch)) for _ in range(3)]
+        thread.call(lambda: asyncio.sleep(0))  # the loop has let go of the calls before
+
+        assert [batch() for batch in batches] == [None, None, None]
+    finally:
+        gc.enable()
+        thread.close()

@@ -241,7 +241,10 @@ class Call(Generic[T]):
         self._loop = loop
         self._closed = closed
         self._result: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._result.add_done_callback(lambda _: on_end(self))
+        # A result may have megabytes. Were the future to refer to the call, which refers to the future, only
+        # the collector would free it, which counts objects and not their bytes.
+        this = weakref.ref(self)
+        self._result.add_done_callback(lambda _: None if (call := this()) is None else on_end(call))
         self._task: asyncio.Task[None] | None = None
         self._coroutine: Coroutine[Any, Any, T] | None = None
         self._is_cancelled = False
