@@ -45,6 +45,7 @@ PACKAGES = {
     "quota": "ottla-admin",
     "reassign": "ottla-admin",
     "replica": "ottla-admin",
+    "sql": "ottla-consumer",
     "streams": "ottla-streams",
     "token": "ottla-admin",
     "topic": "ottla-admin",

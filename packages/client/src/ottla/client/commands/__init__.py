@@ -352,13 +352,13 @@ def _cell(value: object) -> str:
 
 
 def read_time(text: str) -> int:
-    """Read an ISO time and return its timestamp in ms; local time unless it says otherwise."""
-    from datetime import datetime
+    """Read a time, `2026-01-31T08:00Z`, `-1h` or `yesterday`, and return its timestamp in ms."""
+    from ottla.client.times import time_ms
 
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1_000)
-    except ValueError:
-        raise click.UsageError(f"{text!r} is not a time like 2026-01-31T08:00:00Z") from None
+        return time_ms(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
