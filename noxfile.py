@@ -62,6 +62,7 @@ TESTING = (
     "deltalake", "pandas", "fastapi", "uvicorn", "httpx", "redis", "watchfiles", "cryptography", "pyjwt",
     "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
     "oidc-provider-mock", "cibuildwheel", "packaging", "pyyaml", "kubernetes-validate",
+    "duckdb", "polars",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
