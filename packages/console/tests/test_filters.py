@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.console.records.expressions import BadExpression, expression
+from ottla.client.expressions import BadExpression, expression
 from ottla.console.records.filters import CompiledFilter, Filter, wanted_filter
 from ottla.console.records.patterns import compiled_pattern
 from ottla.console.records.reading import ShownRecord

@@ -5,6 +5,7 @@ import pytest
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import Consumer, cli
 from ottla.consumer.cli_offset_commits import PrintedPositions
+from ottla.consumer.cli_selection import Range
 from ottla.consumer.record import ConsumerRecord
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -45,7 +46,7 @@ async def test_a_reader_that_closes_the_pipe_has_read_only_what_came_through() -
             consumer.seek(TopicPartition("t", 0), 0)
             printed_positions = PrintedPositions(consumer, commits=True)
             with pytest.raises(BrokenPipeError):
-                await cli._print(consumer, printed_positions, {}, None, False, show)
+                await cli._print(consumer, printed_positions, {}, None, False, show, Range(None, None, None))
             await printed_positions.end()
 
         (commit,) = broker.seen(OffsetCommitRequest)

@@ -71,6 +71,8 @@ class ConfigEntry:
     read_only: bool
     sensitive: bool
     documentation: str | None = None
+    default: str | None = None
+    """The broker's default, where it names one: before Kafka 1.1 it names none."""
 
     @property
     def is_default(self) -> bool:
@@ -90,6 +92,7 @@ class Configs:
             resources=[
                 DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
             ],
+            include_synonyms=True,
             include_documentation=documentation,
         )
 
@@ -131,8 +134,11 @@ class Configs:
 
 def _entry(given: DescribeConfigsResourceResult) -> ConfigEntry:
     source = SOURCES.get(given.config_source, "default" if given.is_default else "unknown")
+    default = next(
+        (synonym.value for synonym in given.synonyms or () if SOURCES.get(synonym.source) == "default"), None
+    )
     return ConfigEntry(
-        given.name, given.value, source, given.read_only, given.is_sensitive, given.documentation
+        given.name, given.value, source, given.read_only, given.is_sensitive, given.documentation, default
     )
 
 

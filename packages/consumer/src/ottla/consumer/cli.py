@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import string
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import cluster_options, load_config, read_time, run
-from ottla.client.commands.record_lines import FIELDS, json_bytes, json_headers, unescape
+from ottla.client.commands import cluster_options, did_you_mean, load_config, read_time, run
+from ottla.client.commands.record_lines import FIELDS, FORMAT_FIELDS, json_bytes, json_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from ottla.client.config import ClientConfig
     from ottla.consumer.cli_offset_commits import PrintedPositions
+    from ottla.consumer.cli_selection import Range, Test
     from ottla.consumer.config import ConsumerConfig
     from ottla.consumer.consumer import Consumer
     from ottla.consumer.record import ConsumerRecord
@@ -40,10 +40,16 @@ POLL_MS = 500
     "--tail", metavar="N", type=click.IntRange(0), help="Start N offsets before the end of each partition."
 )
 @click.option(
-    "--since", metavar="ISO", help="Start at the first record at or after this time: 2026-01-31T08:00Z"
+    "--since", metavar="TIME", help="Only records at or after this time: 2026-01-31T08:00Z, -1h, yesterday."
 )
 @click.option(
-    "--until", metavar="ISO", help="Stop before the first record at or after this time, or at the end."
+    "--until", metavar="TIME", help="Only records before this time, up to the end that there is now."
+)
+@click.option(
+    "--filter",
+    "wanted_text",
+    metavar="EXPRESSION",
+    help="Only records of which this is true: value.amount > 100 && key.startsWith('eu-').",
 )
 @click.option(
     "--group",
@@ -61,7 +67,8 @@ POLL_MS = 500
     "--format",
     "template",
     metavar="TEMPLATE",
-    help=f"How to print a record, as a Python format string: {', '.join('{' + f + '}' for f in FIELDS)}.",
+    help="How to print a record, as a Python format string of "
+    f"{', '.join('{' + f + '}' for f in FORMAT_FIELDS)}, or as for kcat and rpk: '%t %p %o %k %s'.",
 )
 @click.option(
     "--null-marker", metavar="TEXT", default="",
@@ -87,6 +94,7 @@ def consume(
     tail: int | None,
     since: str | None,
     until: str | None,
+    wanted_text: str | None,
     group: str | None,
     isolation_level: str,
     template: str | None,
@@ -96,7 +104,7 @@ def consume(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Print the records of topics, one per line, until Ctrl-C.
+    """Print the records of topics, one per line, until Ctrl-C. A topic that begins with ^ is a pattern.
 
     \b
     Examples:
@@ -106,19 +114,26 @@ def consume(
       ottla consume orders --from-beginning --format '{key}\\t{value}' --null-marker NULL
       ottla consume orders --tail 10
       ottla consume orders --since 2026-01-31T08:00Z --until 2026-01-31T09:00Z --json
+      ottla consume '^orders-.*' --since -1h --filter 'value.amount > 100'
+      ottla consume orders --tail 5 --exit-at-end --format '%i %p:%o %k %s'
       ottla consume orders --group billing --json
       ottla consume orders --from-beginning --skip-corrupt
     """
-    if offset is not None and (partition is None or len(topics) != 1):
+    from ottla.consumer.cli_selection import Range, record_test, topic_pattern
+
+    pattern = topic_pattern(topics)
+    if offset is not None and (partition is None or len(topics) != 1 or pattern is not None):
         raise click.UsageError("--offset needs one topic and --partition")
     wanted = Range(tail, read_time(since) if since else None, read_time(until) if until else None)
     _check_range(wanted, from_beginning, offset, group)
-    shown = partial(_show, template and _checked_template(template), as_json, null_marker)
+    shown = partial(_show, _format(template), as_json, null_marker)
     config = partial(_config, group, from_beginning, isolation_level, load_config(properties))
-    printing = partial(_print, limit=max_messages, exit_at_end=exit_at_end or until is not None, show=shown)
-    _run(
-        config, bootstrap_server, partial(_consume, topics, partition, offset, wanted), printing, skip_corrupt
-    )
+    printing = partial(
+        _print, limit=max_messages, exit_at_end=exit_at_end or until is not None, show=shown,
+        wanted=wanted, passes=record_test(wanted_text),
+    )  # fmt: skip
+    consuming = partial(_consume, topics, pattern, partition, offset, wanted)
+    _run(config, bootstrap_server, consuming, printing, skip_corrupt)
 
 
 def _run(
@@ -131,10 +146,19 @@ def _run(
     skipped = SkippedBatches()
 
     async def call() -> None:
-        from ottla.consumer import Consumer
+        from ottla.client.cluster import NoSuchTopic
+        from ottla.consumer import Consumer, ConsumerConfig
 
-        consumer = Consumer(bootstrap_servers=bootstrap_server, config=config())
-        await consume(consumer, partial(printing, poll=skipped.poll if skip_corrupt else _poll))
+        opened = config()
+        consumer = Consumer(bootstrap_servers=bootstrap_server, config=opened)
+        try:
+            await consume(consumer, partial(printing, poll=skipped.poll if skip_corrupt else _poll))
+        except NoSuchTopic as error:
+            async with Consumer(
+                bootstrap_servers=bootstrap_server, config=ConsumerConfig(client=opened.client)
+            ) as other:
+                near = did_you_mean(error.name, await other.topics())
+            raise click.ClickException(f"{error}{near}") from None
 
     try:
         run(call)
@@ -159,6 +183,7 @@ def _config(
 
 async def _consume(
     topics: tuple[str, ...],
+    pattern: str | None,
     partition: int | None,
     offset: int | None,
     wanted: Range,
@@ -171,9 +196,10 @@ async def _consume(
 
     printed_positions = PrintedPositions(consumer, commits=consumer.config.group_id is not None)
     if partition is None and not wanted:
-        consumer.subscribe(topics, listener=printed_positions)
+        consumer.subscribe(() if pattern else topics, pattern=pattern, listener=printed_positions)
     async with consumer:
-        known = {topic: await consumer.partitions_for_topic(topic) for topic in topics}
+        names = topics if pattern is None else await _matching(consumer, pattern)
+        known = {topic: await consumer.partitions_for_topic(topic) for topic in names}
         _check_topics(known)
         if partition is not None:
             consumer.assign(_only(partition, known))
@@ -230,6 +256,15 @@ class SkippedBatches:
             click.echo(f"skipped {self._count} {batches} that cannot be read", err=True)
 
 
+async def _matching(consumer: Consumer, pattern: str) -> list[str]:
+    import re
+
+    found = sorted(topic for topic in await consumer.topics() if re.search(pattern, topic))
+    if not found:
+        raise click.ClickException(f"no topic matches {pattern}; `ottla topic list` lists topics")
+    return found
+
+
 def _check_topics(known: Mapping[str, set[int] | None]) -> None:
     """Raise NoSuchTopic for a topic that does not exist: the command creates none, and waits for none."""
     from ottla.client.cluster import NoSuchTopic
@@ -258,24 +293,40 @@ async def _print(
     limit: int | None,
     exit_at_end: bool,
     show: Callable[[ConsumerRecord], object],
+    wanted: Range,
+    passes: Test | None = None,
     poll: Poll = _poll,
 ) -> None:
     bounds = dict(ends)
-    remaining = limit
+    remaining, read = limit, 0
     while remaining is None or remaining > 0:
         if exit_at_end and await _is_at_end(consumer, ends):
+            if remaining == limit and not printed_positions.any:
+                _say_empty(read)
             return
-        count = AT_ONCE if remaining is None else min(remaining, AT_ONCE)
+        count = AT_ONCE if remaining is None or passes or wanted else min(remaining, AT_ONCE)
         polled = await poll(consumer, count)
         printed_positions.polled(polled)
         for partition, records in polled.items():
             for record in records:
-                if partition in bounds and record.offset >= bounds[partition]:
+                if remaining == 0 or (partition in bounds and record.offset >= bounds[partition]):
                     break
-                show(record)
+                if wanted.ends_with(record):
+                    ends[partition] = bounds[partition] = record.offset
+                    break
+                read += 1
+                if wanted.holds(record) and (passes is None or passes(record)):
+                    show(record)
+                    printed_positions.any = True
+                    remaining = None if remaining is None else remaining - 1
                 printed_positions.printed(record)
-                remaining = None if remaining is None else remaining - 1
         await printed_positions.commit_when_due()
+
+
+def _say_empty(read: int) -> None:
+    """Report on standard error that a read up to the end found nothing to print."""
+    found = "there are none" if not read else f"none of {read} matches"
+    click.echo(f"No records: {found} up to the end.", err=True)
 
 
 async def _is_at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
@@ -294,35 +345,34 @@ async def _is_at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> boo
     return True
 
 
-def _show(template: str | None, as_json: bool, null_marker: str, record: ConsumerRecord) -> None:
-    click.echo(_line(record, template, as_json, null_marker))
+def _show(
+    formatted: Callable[[ConsumerRecord, str], str] | None,
+    as_json: bool,
+    null_marker: str,
+    record: ConsumerRecord,
+) -> None:
+    click.echo(_line(record, formatted, as_json, null_marker))
 
 
-def _line(record: ConsumerRecord, template: str | None, as_json: bool, null_marker: str = "") -> str | bytes:
+def _line(
+    record: ConsumerRecord,
+    formatted: Callable[[ConsumerRecord, str], str] | None,
+    as_json: bool,
+    null_marker: str = "",
+) -> str | bytes:
     if as_json:
         import json
 
         return json.dumps(_as_json(record))
-    if template is None:
+    if formatted is None:
         return null_marker if record.value is None else record.value
-    shown = _shown(record).items()
-    return template.format(**{name: null_marker if value is None else value for name, value in shown})
+    return formatted(record, null_marker)
 
 
 def _as_json(record: ConsumerRecord) -> dict[str, object]:
     plain = {name: getattr(record, name) for name in FIELDS[:4]}
     payload = {"key": json_bytes(record.key), "value": json_bytes(record.value)}
     return plain | payload | {"headers": json_headers(record.headers)}
-
-
-def _shown(record: ConsumerRecord) -> dict[str, Any]:
-    headers = ",".join(f"{key}={_text(value)}" for key, value in record.headers)
-    plain = {name: getattr(record, name) for name in FIELDS[:4]}
-    return plain | {"key": _text(record.key), "value": _text(record.value), "headers": headers}
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def _check_range(wanted: Range, from_beginning: bool, offset: int | None, group: str | None) -> None:
@@ -335,50 +385,12 @@ def _check_range(wanted: Range, from_beginning: bool, offset: int | None, group:
         )
 
 
-def _checked_template(text: str) -> str:
-    template = unescape(text)
+def _format(template: str | None) -> Callable[[ConsumerRecord, str], str] | None:
+    from ottla.client.commands.record_lines import record_format
+
+    if template is None:
+        return None
     try:
-        used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        return record_format(template)
     except ValueError as error:
         raise click.UsageError(f"--format: {error}") from None
-    if unknown := used - set(FIELDS):
-        raise click.UsageError(f"--format knows {', '.join(FIELDS)}, not {', '.join(sorted(unknown))}")
-    return template
-
-
-class Range(NamedTuple):
-    """The part of a topic to print; None where it is not limited."""
-
-    tail: int | None
-    since_ms: int | None
-    until_ms: int | None
-
-    def __bool__(self) -> bool:
-        """Return whether anything is limited."""
-        return any(limit is not None for limit in self)
-
-    async def seek(self, consumer: Consumer) -> dict[TopicPartition, int]:
-        """Seek the assigned partitions to the start; return the offsets to stop at, if there are some.
-
-        With only an end the start is the first record.
-        """
-        partitions = consumer.assignment()
-        ends = await consumer.end_offsets(partitions)
-        if self.since_ms is not None:
-            starts = await _at(consumer, self.since_ms, ends)
-        else:
-            starts = await consumer.beginning_offsets(partitions)
-        for partition, first in starts.items():
-            consumer.seek(
-                partition, max(first, ends[partition] - self.tail) if self.tail is not None else first
-            )
-        return {} if self.until_ms is None else await _at(consumer, self.until_ms, ends)
-
-
-async def _at(consumer: Consumer, time_ms: int, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the offset of the first record at or after a time in each partition, or its end."""
-    found = await consumer.offsets_for_times(dict.fromkeys(ends, time_ms))
-    return {
-        partition: end if (at := found.get(partition)) is None else at.offset
-        for partition, end in ends.items()
-    }

@@ -28,6 +28,8 @@ class PrintedPositions(RebalanceListener):
 
     def __init__(self, consumer: Consumer, *, commits: bool) -> None:
         self._consumer = consumer
+        self.any = False
+        """Whether a record was printed at all."""
         self._commits = commits
         self._unprinted: dict[TopicPartition, int] = {}
         self._committed_s = asyncio.get_running_loop().time()

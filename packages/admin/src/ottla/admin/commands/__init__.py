@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ottla.client.commands import load_config, one_line, run
+from ottla.client.commands import did_you_mean, load_config, one_line, run
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -24,9 +24,14 @@ def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Aw
 
     async def call() -> T:
         from ottla.admin import Admin
+        from ottla.client.cluster import NoSuchTopic
 
         async with Admin(bootstrap, config) as admin:
-            return await use(admin)
+            try:
+                return await use(admin)
+            except NoSuchTopic as error:
+                names = [topic.name for topic in await admin.topics.list(internal=True)]
+                raise click.ClickException(f"{error}{did_you_mean(error.name, names)}") from None
 
     return run(call)
 

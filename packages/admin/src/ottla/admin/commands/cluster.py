@@ -10,6 +10,7 @@ from ottla.admin.commands import with_admin
 from ottla.client.commands import ExtensibleGroup, cluster_options, json_option, records, show, show_json
 
 if TYPE_CHECKING:
+    from ottla.admin import Admin
     from ottla.admin.cluster_health import ClusterState
 
 
@@ -87,6 +88,38 @@ def _topics(state: ClusterState) -> str:
     topics = "1 topic" if count == 1 else f"{count} topics"
     partitions = len(state.partitions)
     return f"{topics}, {partitions} partition" if partitions == 1 else f"{topics}, {partitions} partitions"
+
+
+@cluster.command()
+@json_option
+@cluster_options
+def info(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """Show a cluster in a few lines: its id, controller, brokers, topics, partitions and groups.
+
+    \b
+    Examples:
+      ottla cluster info
+    """
+
+    async def use(admin: Admin) -> tuple[ClusterState, int]:
+        return await admin.cluster_state(), len(await admin.groups.list())
+
+    state, groups = with_admin(bootstrap_server, properties, use)
+    facts = {
+        "cluster": state.cluster_id or "-",
+        "controller": "none" if state.controller is None else state.controller,
+        "brokers": [f"{broker.id}@{broker.host}:{broker.port}" for broker in state.brokers],
+        "topics": len({partition.partition.topic for partition in state.partitions}),
+        "partitions": len(state.partitions),
+        "without leader": sum(partition.leader in (None, -1) for partition in state.partitions),
+        "under replicated": len(state.under_replicated),
+        "groups": groups,
+    }
+    if as_json:
+        show_json({key.replace(" ", "_"): value for key, value in facts.items()})
+        return
+    for key, value in facts.items():
+        click.echo(f"{key:16}  {', '.join(value) if isinstance(value, list) else value}")
 
 
 @cluster.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,7 @@ from ottla.admin.commands import with_admin
 from ottla.client.commands import cluster_options, json_option, key_values, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ottla.admin import Admin
@@ -41,6 +42,7 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple
 
 @config.command()
 @_resource_options
+@click.argument("patterns", nargs=-1, metavar="[KEY]...")
 @click.option("--changed", is_flag=True, help="Only values that differ from the defaults.")
 @json_option
 @cluster_options
@@ -48,26 +50,44 @@ def describe(
     topic: str | None,
     broker: int | None,
     all_brokers: bool,
+    patterns: tuple[str, ...],
     changed: bool,
     as_json: bool,
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Show the configuration of a topic or a broker.
+    """Show the configuration of a topic or a broker; values that differ from the defaults come first.
+
+    KEY is a part of a key, or a pattern with *.
 
     \b
     Examples:
       ottla config describe --topic orders
       ottla config describe --broker 1001 --changed
+      ottla config describe --topic orders retention 'segment.*'
     """
     kind, name = _resource(topic, broker, all_brokers)
     entries = with_admin(bootstrap_server, properties, lambda admin: admin.configs.describe(kind, name))
     rows = [
-        (entry.name, "(hidden)" if entry.sensitive else entry.value, entry.source, entry.read_only)
-        for entry in entries
-        if not (changed and entry.is_default)
-    ]
-    show(("key", "value", "source", "read only"), rows, as_json=as_json)
+        (
+            entry.name, "(hidden)" if entry.sensitive else entry.value, entry.source,
+            None if entry.is_default else entry.default, entry.read_only,
+        )
+        for entry in sorted(entries, key=lambda entry: entry.is_default)
+        if not (changed and entry.is_default) and _is_wanted(entry.name, patterns)
+    ]  # fmt: skip
+    show(("key", "value", "source", "default", "read only"), rows, as_json=as_json)
+    if not rows and not as_json:
+        click.echo(
+            "No key differs from its default." if changed and not patterns else "No such key.", err=True
+        )
+
+
+def _is_wanted(key: str, patterns: Sequence[str]) -> bool:
+    """Whether a key has one of the texts, or is matched by one of the patterns, that a user gave."""
+    return not patterns or any(
+        fnmatchcase(key, pattern) if "*" in pattern else pattern in key for pattern in patterns
+    )
 
 
 @config.command()

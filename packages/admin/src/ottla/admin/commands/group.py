@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -214,6 +214,121 @@ async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[Top
     return {
         partition: min(max(offset, first[partition]), last[partition]) for partition, offset in goal.items()
     }
+
+
+@group.command(name="delete-offsets")
+@click.argument("name")
+@click.option("--topic", "topics", multiple=True, required=True, help="TOPIC or TOPIC:PARTITION. Repeatable.")
+@cluster_options
+def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
+    """Delete committed offsets of a group, of topics that none of its members reads.
+
+    \b
+    Examples:
+      ottla group delete-offsets billing --topic orders
+      ottla group delete-offsets billing --topic orders:3
+    """
+
+    async def use(admin: Admin) -> int:
+        partitions = await named_partitions(admin, topics)
+        await admin.groups.delete_offsets(name, partitions)
+        return len(partitions)
+
+    count = with_admin(bootstrap_server, properties, use)
+    click.echo(f"Deleted the offsets of {name} for {count} {'partition' if count == 1 else 'partitions'}.")
+
+
+@group.command()
+@click.argument("names", nargs=-1)
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--every", metavar="TIME", default="2s", show_default=True, help="With --watch: how often.")
+@click.option("--times", type=click.IntRange(1), help="With --watch: stop after so many times.")
+@json_option
+@cluster_options
+def lag(
+    names: tuple[str, ...],
+    watch: bool,
+    every: str,
+    times: int | None,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Show how many records groups are behind, by topic. Default: all groups.
+
+    With --watch, "read/s" is what the group commits, and "written/s" what producers append: a lag grows where
+    the second is larger.
+
+    \b
+    Examples:
+      ottla group lag
+      ottla group lag billing --watch --every 5s
+    """
+    from ottla.client.times import duration_s
+
+    try:
+        every_s = duration_s(every)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+    async def use(admin: Admin) -> None:
+        from asyncio import get_running_loop, sleep
+
+        before: Totals = {}
+        before_s, round_number = 0.0, 0
+        while True:
+            totals, now_s = await _totals(admin, names), get_running_loop().time()
+            rows = [_lag_row(key, total, before.get(key), now_s - before_s) for key, total in totals.items()]
+            columns = _LAG_COLUMNS if watch else _LAG_COLUMNS[:4]
+            show(columns, [row[: len(columns)] for row in rows], as_json=as_json)
+            round_number += 1
+            if not watch or round_number == times:
+                return
+            if not as_json:
+                click.echo()
+            before, before_s = totals, now_s
+            await sleep(every_s)
+
+    with_admin(bootstrap_server, properties, use)
+
+
+_LAG_COLUMNS: tuple[str, ...] = ("group", "topic", "partitions", "lag", "read/s", "written/s")
+
+
+class Total(NamedTuple):
+    """The sums over the partitions of a topic that a group reads."""
+
+    partitions: int
+    lag: int
+    offset: int
+    end: int
+
+
+Totals = dict[tuple[str, str], Total]
+
+
+async def _totals(admin: Admin, names: Iterable[str]) -> Totals:
+    totals: Totals = {}
+    for name in names or [listing.name for listing in await admin.groups.list()]:
+        for found in (await admin.group_progress(name)).partitions:
+            if found.offset is None or found.end_offset is None:
+                continue
+            key = name, found.partition.topic
+            sums = totals.get(key, Total(0, 0, 0, 0))
+            totals[key] = Total(
+                sums.partitions + 1,
+                sums.lag + found.end_offset - found.offset,
+                sums.offset + found.offset,
+                sums.end + found.end_offset,
+            )
+    return totals
+
+
+def _lag_row(key: tuple[str, str], now: Total, before: Total | None, seconds: float) -> tuple[object, ...]:
+    if before is None or not seconds:
+        return *key, now.partitions, now.lag, None, None
+    read, written = now.offset - before.offset, now.end - before.end
+    return *key, now.partitions, now.lag, round(read / seconds), round(written / seconds)
 
 
 @group.command()

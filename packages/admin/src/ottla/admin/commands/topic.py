@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin.commands import delete_each, with_admin
-from ottla.client.commands import cluster_options, json_option, key_values, show, show_json
+from ottla.admin.commands import delete_each, named_partitions, with_admin
+from ottla.client.commands import cluster_options, json_option, key_values, read_time, show, show_json
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -196,6 +196,64 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap_server: str, prope
         await delete_each(names, "topic", admin.topics.delete, if_exists=if_exists)
 
     with_admin(bootstrap_server, properties, use)
+
+
+@topic.command(name="delete-records")
+@click.argument("partitions", nargs=-1, required=True, metavar="TOPIC[:PARTITION]...")
+@click.option("--before-offset", type=click.IntRange(0), help="Those below this offset.")
+@click.option(
+    "--before", "before_time", metavar="TIME", help="Those up to the first at or after: -7d, today."
+)
+@click.option("--all", "everything", is_flag=True, help="All that are there now.")
+@click.option("--execute", is_flag=True, help="Delete them; without it the offsets are only shown.")
+@json_option
+@cluster_options
+def delete_records(
+    partitions: tuple[str, ...],
+    before_offset: int | None,
+    before_time: str | None,
+    everything: bool,
+    execute: bool,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
+    """Delete the oldest records of topics, up to an offset or a time. This cannot be taken back.
+
+    \b
+    Examples:
+      ottla topic delete-records orders --before -7d
+      ottla topic delete-records orders:3 --before-offset 1000 --execute
+    """
+    if (before_offset is not None) + (before_time is not None) + everything != 1:
+        raise click.UsageError("give one of --before-offset, --before and --all")
+    # A lookup by a time later than all records finds none: all of them are before it.
+    time_ms = read_time(before_time) if before_time is not None else _LATEST
+
+    async def use(admin: Admin) -> list[tuple[str, int, int, int]]:
+        named = await named_partitions(admin, partitions)
+        first = await admin.offsets.find(dict.fromkeys(named, _EARLIEST))
+        end = await admin.offsets.find(dict.fromkeys(named, _LATEST))
+        if before_offset is not None:
+            goal = {partition: min(before_offset, end[partition]) for partition in named}
+        else:
+            found = await admin.offsets.find(dict.fromkeys(named, time_ms))
+            goal = {
+                partition: found[partition] if found[partition] >= 0 else end[partition]
+                for partition in named
+            }
+        goal = {partition: max(offset, first[partition]) for partition, offset in goal.items()}
+        if execute:
+            await admin.offsets.delete_records(goal)
+        return [(*partition, first[partition], offset) for partition, offset in sorted(goal.items())]
+
+    rows = with_admin(bootstrap_server, properties, use)
+    show(("topic", "partition", "first offset", "new first offset"), rows, as_json=as_json)
+    if not execute and not as_json:
+        click.echo("Nothing is deleted yet. Add --execute to delete.", err=True)
+
+
+_EARLIEST, _LATEST = -2, -1
 
 
 def _replicas(topic: Topic) -> int:

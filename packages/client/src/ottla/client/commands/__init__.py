@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -24,6 +24,8 @@ _PROFILE: Final = f"{__name__}.profile"
 """The key of the chosen profile among the facts that the contexts of a command share."""
 _PROPERTIES: Final = f"{__name__}.properties"
 """The key of the properties file of a command."""
+_OVERRIDES: Final = f"{__name__}.overrides"
+"""The key of the settings of a command's options -X."""
 _GIVEN_BY_USER: Final = click.core.ParameterSource.COMMANDLINE
 
 
@@ -56,6 +58,8 @@ def servers_of_profile(ctx: click.Context, parameter: click.Parameter, given: st
     source = ctx.get_parameter_source(parameter.name or "")
     if source == _GIVEN_BY_USER or ctx.resilient_parsing:
         return given
+    if (named := _servers_of(ctx.meta.get(_OVERRIDES, {}))) is not None:
+        return named
     properties: str | None = ctx.meta.get(_PROPERTIES)
     profile, by_user = chosen_profile(ctx)
     weaker = click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP
@@ -72,6 +76,27 @@ def _servers_in(properties: str) -> str | None:
         return read_properties(properties).get("bootstrap.servers")
     except (OSError, SettingError):
         return None  # reading the login from it fails with the reason
+
+
+def _servers_of(overrides: Mapping[str, str]) -> str | None:
+    found = (
+        overrides.get(name) for name in ("bootstrap.servers", "bootstrap_servers", "metadata.broker.list")
+    )
+    return next(filter(None, found), None)
+
+
+def _keep_overrides(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> None:
+    if not pairs or ctx.resilient_parsing:
+        return
+    from ottla.client.profiles import is_secret
+
+    ctx.meta[_OVERRIDES] = overrides = key_values(pairs)
+    for key in filter(is_secret, overrides):
+        raise click.UsageError(
+            f"-X {key}: all users of a machine can read arguments, so put a secret into a file for "
+            f"--command-config or into a profile",
+            ctx,
+        )
 
 
 def _keep_properties(ctx: click.Context, _: click.Parameter, path: str | None) -> str | None:
@@ -113,7 +138,16 @@ def login_options(command: F) -> F:
         callback=_keep_properties,
         help="A properties file with brokers, security and timeouts (bootstrap.servers, sasl.username, ...).",
     )
-    return profile_option(properties(command))
+    override = click.option(
+        "-X", "overrides",
+        metavar="KEY=VALUE",
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_overrides,
+        help="A setting of clients, over the profile and the file: request.timeout.ms=5000. Repeatable.",
+    )  # fmt: skip
+    return profile_option(properties(override(command)))
 
 
 def cluster_options(command: F) -> F:
@@ -226,11 +260,35 @@ def _config(properties: str | None) -> ClientConfig:
     if profile is not None and properties is not None and by_user:
         raise click.UsageError("give --profile or --command-config, not both")
     try:
+        if overrides := _overrides():
+            return from_properties(ClientConfig, _overridden(overrides, properties, profile))
         if properties is not None:
             return from_properties(ClientConfig, properties)
         return ClientConfig() if profile is None else profile.config()
     except (ValueError, OSError) as error:
         raise click.UsageError(f"{properties}: {error}" if properties is not None else str(error)) from None
+
+
+def _overrides() -> Mapping[str, str]:
+    context = click.get_current_context(silent=True)
+    found: Mapping[str, str] = {} if context is None else context.meta.get(_OVERRIDES, {})
+    return found
+
+
+def _overridden(
+    overrides: Mapping[str, str], properties: str | None, profile: Profile | None
+) -> dict[str, Any]:
+    """Return the settings of the file or the profile, with those of -X in their place."""
+    from ottla.client.settings import read_properties
+
+    if properties is not None:
+        given: Mapping[str, Any] = read_properties(properties)
+    else:
+        given = {} if profile is None else profile.resolved()
+    replaced = {key.replace(".", "_") for key in overrides}
+    return {key: value for key, value in given.items() if key.replace(".", "_") not in replaced} | dict(
+        overrides
+    )
 
 
 def run(call: Callable[[], Awaitable[T]]) -> T:
@@ -368,6 +426,14 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
         if not key or not separator:
             raise click.UsageError(f"{pair!r} must be KEY=VALUE")
     return {key: value for key, _, value in parted}
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the nearest of the known names; nothing where none is near."""
+    import difflib  # for a mistake only
+
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def printable(text: str) -> str:

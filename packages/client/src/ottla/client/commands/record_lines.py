@@ -6,11 +6,16 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable
+import string
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 FIELDS: Final = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
 """The fields of a record in JSON, in their order."""
+
+FORMAT_FIELDS: Final = (*FIELDS, "timestamp")
+"""The fields that a format may have: also the time in ISO."""
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "\\": "\\"}
 _WANTED = 'text, {"base64": "…"} or null'
@@ -31,6 +36,81 @@ class JsonRecord(NamedTuple):
 def unescape(text: str) -> str:
     r"""Turn `\t`, `\n`, `\r`, `\0` and `\\` of an option into what they stand for."""
     return re.sub(r"\\([tnr0\\])", lambda found: _ESCAPES[found[1]], text)
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """Return a timestamp as ISO has it, in UTC; nothing where a record has none."""
+    if timestamp_ms < 0:
+        return ""
+    return datetime.fromtimestamp(timestamp_ms / 1_000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def record_format(text: str) -> Callable[[Any, str], str]:
+    """Return a function that formats a record, with what null keys and values are shown as.
+
+    The text is a Python format string of FORMAT_FIELDS, or a format of kcat or rpk: `%t %p %o %k %s`. Raises
+    ValueError that says which fields there are.
+    """
+    template = unescape(text)
+    if "%" in template and not _FIELD_IN_BRACES.search(template):
+        return _percent_format(template)
+    used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    if unknown := used - set(FORMAT_FIELDS):
+        raise ValueError(f"knows {', '.join(FORMAT_FIELDS)}, not {', '.join(sorted(unknown))}")
+
+    def formatted(record: Any, null: str) -> str:
+        return template.format(**{name: _LETTERS[_FIELD_LETTERS[name]](record, null) for name in used})
+
+    return formatted
+
+
+def _percent_format(template: str) -> Callable[[Any, str], str]:
+    parts = re.split(r"%(.)", template, flags=re.DOTALL)
+    texts, letters = parts[::2], parts[1::2]
+    if unknown := [letter for letter in letters if letter not in _LETTERS and letter != "%"]:
+        known = " ".join(f"%{letter}" for letter in _LETTERS)
+        raise ValueError(f"%{unknown[0]} is no field of kcat or rpk that is known here: {known}")
+    if "%" in texts[-1]:
+        raise ValueError("ends with a single %; %% is a percent sign")
+
+    def formatted(record: Any, null: str) -> str:
+        shown = (letter if letter == "%" else str(_LETTERS[letter](record, null)) for letter in letters)
+        return texts[0] + "".join(map("".join, zip(shown, texts[1:], strict=True)))
+
+    return formatted
+
+
+def _shown_bytes(data: bytes | None, null: str) -> str:
+    return null if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _shown_headers(record: Any, null: str) -> str:
+    return ",".join(f"{key}={_shown_bytes(value, null)}" for key, value in record.headers)
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+_LETTERS: Final[dict[str, Callable[[Any, str], object]]] = {
+    "t": lambda record, null: record.topic,
+    "p": lambda record, null: record.partition,
+    "o": lambda record, null: record.offset,
+    "T": lambda record, null: record.timestamp_ms,
+    "d": lambda record, null: record.timestamp_ms,
+    "i": lambda record, null: iso_time(record.timestamp_ms),
+    "k": lambda record, null: _shown_bytes(record.key, null),
+    "K": lambda record, null: _length(record.key),
+    "s": lambda record, null: _shown_bytes(record.value, null),
+    "v": lambda record, null: _shown_bytes(record.value, null),
+    "S": lambda record, null: _length(record.value),
+    "V": lambda record, null: _length(record.value),
+    "h": _shown_headers,
+    "H": lambda record, null: len(record.headers),
+}
+"""kcat's letters and rpk's; both have the same topic, partition, offset, key and headers."""
+_FIELD_LETTERS: Final = dict(zip(FORMAT_FIELDS, "tpoTksh" + "i", strict=True))
+_FIELD_IN_BRACES: Final = re.compile(r"\{(" + "|".join(FORMAT_FIELDS) + r")[}:!]")
 
 
 def json_bytes(data: bytes | None) -> str | dict[str, str] | None:

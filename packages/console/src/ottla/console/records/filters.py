@@ -1,7 +1,7 @@
 """Filters of records: read from an address, and compiled into a test of one record. Pure.
 
 A text is searched in the bytes of a record as they were written. Patterns are RE2's, whose time grows with
-the length of the record alone; JSONPath is RFC 9535; expressions stand in `expressions`.
+the length of the record alone; JSONPath is RFC 9535; expressions stand in `ottla.client.expressions`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 import msgpack
 
-from ottla.console.records.expressions import BadExpression, Expression, Undecided, expression
+from ottla.client.expressions import BadExpression, Expression, Undecided, expression
 from ottla.console.records.patterns import compiled_path, compiled_pattern
 from ottla.console.records.reading import ShownRecord
 from ottla.console.records.values import Ambiguous, unambiguous

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import re2
 
-from ottla.console.records.expressions import Undecided
+from ottla.client.expressions import Undecided
 from ottla.console.web.fields import Unclear
 
 _PATTERN_BYTES: Final = 8 << 20
