@@ -94,6 +94,16 @@ async def test_a_topic_that_the_first_attempt_finds_is_somebody_elses() -> None:
                 await admin.topics.create("orders", partitions=3)
 
 
+async def test_a_topic_that_exists_is_returned_as_it_is_where_that_is_enough() -> None:
+    async with ScriptedBroker() as broker:
+        with_metadata(broker, LEADERLESS, 1)
+        broker.on(messages.CreateTopicsRequest, lambda _: created(ErrorCode.TOPIC_ALREADY_EXISTS))
+        async with Admin(broker.bootstrap_servers) as admin:
+            found = await admin.topics.create("orders", partitions=7, if_not_exists=True)
+
+    assert found == CreatedTopic("orders", 3, 1, existed=True)  # another number than was asked for
+
+
 async def test_partitions_are_added_when_the_repetition_finds_as_many() -> None:
     async with ScriptedBroker() as broker:
         with_metadata(broker)

@@ -38,11 +38,15 @@ BROKERS_DEFAULT = -1
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A created topic; counts are -1 when the broker is too old to return them."""
+    """A created topic; counts are -1 when the broker is too old to return them.
+
+    `existed` is true where `if_not_exists` found the topic: the counts are those that it has.
+    """
 
     name: str
     partitions: int
     replication_factor: int
+    existed: bool = False
 
 
 class Topics:
@@ -60,12 +64,14 @@ class Topics:
         configs: Mapping[str, str] | None = None,
         assignments: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
+        if_not_exists: bool = False,
     ) -> CreatedTopic:
         """Create a topic and return once it can be used.
 
         Without counts the broker's defaults apply (KIP-464, brokers since 2.4). `assignments` places replicas
         by hand: partition to broker ids, the preferred leader first. After an attempt without an answer a
-        topic that is there as asked for counts as created by it. Raises TopicAlreadyExists,
+        topic that is there as asked for counts as created by it. With `if_not_exists` a topic of that name
+        is returned as it is, however many partitions it has. Raises TopicAlreadyExists,
         InvalidTopicException, InvalidPartitions, InvalidReplicationFactor, InvalidConfig, ...
         """
         topic = CreatableTopic(
@@ -84,6 +90,8 @@ class Topics:
         async def ask() -> CreatedTopic:
             response = await self._cluster.send_to_controller(request, CreateTopicsResponse)
             (result,) = response.topics
+            if if_not_exists and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                return await self._found(name)
             await self._raise(result.error_code, result.error_message, _on_topic(Operation.CREATE, name))
             return CreatedTopic(name, result.num_partitions, result.replication_factor)
 
@@ -96,13 +104,22 @@ class Topics:
         self._cluster.forget(name)
         return created
 
+    async def _found(self, name: str) -> CreatedTopic:
+        """Return the topic that there is, once all of its partitions have leaders."""
+        known = await self._known(name)
+        return CreatedTopic(name, len(known), len(next(iter(known.values()), ())), existed=True)
+
+    async def _known(self, name: str) -> dict[int, tuple[int, ...]]:
+        """Return the replicas of the partitions of a topic that can be used."""
+        await self._cluster.refresh([name])
+        known = self._cluster.known_topic(name)
+        if known is None or any(partition.leader < 0 for partition in known.partitions.values()):
+            raise LeaderNotAvailable(f"topic {name!r} is being created")
+        return {index: tuple(partition.replicas) for index, partition in known.partitions.items()}
+
     async def _found_as_asked(self, topic: CreatableTopic, error: KafkaError) -> CreatedTopic:
         """Return the topic that there is; raise `error` if it differs from the one asked for."""
-        await self._cluster.refresh([topic.name])
-        known = self._cluster.known_topic(topic.name)
-        if known is None or any(partition.leader < 0 for partition in known.partitions.values()):
-            raise LeaderNotAvailable(f"topic {topic.name!r} is being created")
-        replicas = {index: partition.replicas for index, partition in known.partitions.items()}
+        replicas = await self._known(topic.name)
         count, factor = len(replicas), len(next(iter(replicas.values()), ()))
         placed = {
             assignment.partition_index: tuple(assignment.broker_ids) for assignment in topic.assignments

@@ -50,18 +50,14 @@ def create(
     wanted = key_values(configs)
 
     async def use(admin: Admin) -> str:
-        from ottla.protocol.errors import TopicAlreadyExists
-
-        try:
-            created = await admin.topics.create(
-                name,
-                partitions=partitions or -1,
-                replication_factor=replication_factor or -1,
-                configs=wanted,
-            )
-        except TopicAlreadyExists:
-            if not if_not_exists:
-                raise
+        created = await admin.topics.create(
+            name,
+            partitions=partitions or -1,
+            replication_factor=replication_factor or -1,
+            configs=wanted,
+            if_not_exists=if_not_exists,
+        )
+        if created.existed:
             return f"Topic {name} exists already."
         if created.partitions < 0:
             return f"Created topic {name}."
