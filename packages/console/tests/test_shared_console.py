@@ -37,6 +37,7 @@ from ottla.console.logins.files import Logins, read_logins
 from ottla.console.logins.gate import Gate
 from ottla.console.logins.sessions import Person
 from ottla.console.records.masking import MaskRule
+from ottla.console.server import Certificates
 from ottla.console.settings import ClusterSettings, ConsoleRefused, ConsoleSettings, checked
 from ottla.console.web.guards import BehindProxy, Guards
 
@@ -48,6 +49,15 @@ CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a certificate for localhost and 127.0.0.1, and a file of logins."""
     folder = tmp_path_factory.mktemp("shared")
+    write_certificate(folder)
+    logins = folder / "console.toml"
+    logins.touch(mode=0o600)
+    logins.write_text(f'[[user]]\nname = "root"\npassword = "{CHEAP}"\nrole = "administrator"\n')
+    return folder
+
+
+def write_certificate(folder: Path) -> int:
+    """Write a new certificate and its key; return the serial number."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
@@ -66,10 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    logins = folder / "console.toml"
-    logins.touch(mode=0o600)
-    logins.write_text(f'[[user]]\nname = "root"\npassword = "{CHEAP}"\nrole = "administrator"\n')
-    return folder
+    return certificate.serial_number
 
 
 @contextmanager
@@ -124,6 +131,55 @@ async def test_by_tls_cookies_are_secure_and_browsers_keep_to_it(folder: Path, a
     assert form_cookie == ""  # the session names the browser
     assert done.headers["strict-transport-security"] == "max-age=31536000"
     assert (page.status_code, "<b>root</b>" in page.text) == (200, True)
+
+
+async def test_a_certificate_that_is_replaced_serves_the_next_connection_and_a_bad_one_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = write_certificate(tmp_path)
+    certificates = Certificates(
+        ConsoleSettings((), certificate=tmp_path / "certificate.pem", key=tmp_path / "key.pem")
+    )
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def serial(port: int) -> int:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return x509.load_der_x509_certificate(found).serial_number
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=certificates.context)
+    async with server, asyncio.timeout(60):
+        port = server.sockets[0].getsockname()[1]
+        seen = [await serial(port)]
+        certificates.look()
+        second = write_certificate(tmp_path)
+        certificates.look()
+        seen.append(await serial(port))
+        (tmp_path / "key.pem").write_text("torn")
+        certificates.look()
+        certificates.look()
+        seen.append(await serial(port))
+        (tmp_path / "certificate.pem").unlink()
+        certificates.look()
+        seen.append(await serial(port))
+        third = write_certificate(tmp_path)
+        certificates.look()
+        seen.append(await serial(port))
+
+    assert seen == [first, second, second, second, third]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the certificate was read again",
+        "the certificate cannot be read again, the earlier one stays",
+        "the certificate cannot be read again, the earlier one stays",
+        "the certificate was read again",
+    ]
 
 
 # --- behind a proxy

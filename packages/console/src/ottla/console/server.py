@@ -17,7 +17,10 @@ import uvicorn
 
 from ottla.client.environment import monotonic_s
 from ottla.console.app import application
+from ottla.console.logins.authenticator import state_of
 from ottla.console.settings import ConsoleRefused, ConsoleSettings
+
+_log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 4_096
 BACKLOG: Final = 1_024
@@ -28,6 +31,8 @@ LONG_COLLECTION_S: Final = 0.0025
 ALL_COLLECTED_S: Final = 3_600.0
 _SWITCH_S: Final = 0.001
 """How long the loop waits for a thread that computes, at each return from a socket; Python has 5 ms."""
+LOOK_EVERY_S: Final = 5.0
+"""How often the files of the certificate and its key are looked at for changes."""
 _BESIDE_NICE: Final = 5
 """How much a console beside a broker yields the processor to it."""
 
@@ -60,16 +65,16 @@ def serve(settings: ConsoleSettings, started: Callable[[str], None], *, beside: 
     however that ends, and yields the processor to it.
     """
     log_to_stderr()
-    context = tls_context(settings)
+    certificates = None if settings.certificate is None else Certificates(settings)
     with _listening(settings) as listening:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        scheme = "http" if context is None else "https"
+        scheme = "http" if certificates is None else "https"
         started(f"{scheme}://{host}:{listening.getsockname()[1]}{settings.base_path}/")
         config = uvicorn.Config(
             application(settings), log_level="warning", access_log=False, server_header=False,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=STOP_S, lifespan="on",
             backlog=BACKLOG, log_config=None, proxy_headers=False,
-            ssl_context_factory=None if context is None else lambda *_: context,
+            ssl_context_factory=None if certificates is None else lambda *_: certificates.context,
         )  # fmt: skip
         server = uvicorn.Server(config)
         ShortCollections(monotonic_s).begin()
@@ -77,7 +82,19 @@ def serve(settings: ConsoleSettings, started: Callable[[str], None], *, beside: 
         if beside:
             os.nice(_BESIDE_NICE)
             threading.Thread(target=_end_with_input, args=(server,), name="input", daemon=True).start()
-        server.run([listening])
+        ended = threading.Event()
+        if certificates is not None:
+            watch = (certificates, ended)
+            threading.Thread(target=_look_at_files, args=watch, name="certificates", daemon=True).start()
+        try:
+            server.run([listening])
+        finally:
+            ended.set()
+
+
+def _look_at_files(certificates: Certificates, ended: threading.Event) -> None:
+    while not ended.wait(LOOK_EVERY_S):
+        certificates.look()
 
 
 class ShortCollections:
@@ -128,10 +145,45 @@ def _end_with_input(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def tls_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
-    """Return the context of TLS, None without a certificate. Raises ConsoleRefused."""
-    if settings.certificate is None:
-        return None
+class Certificates:
+    """The certificate of the console and its key, read again when their files change.
+
+    Connections take `context` for as long as the console serves; each handshake uses the files read last. A
+    pair that cannot be used, as while only one file is written yet, keeps the one before.
+    """
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        """Raises ConsoleRefused."""
+        self._settings = settings
+        self._known = self._state()
+        self.context = self._current = tls_context(settings)
+        self.context.sni_callback = self._choose
+
+    def look(self) -> None:
+        """Read the files again if they have changed; it blocks."""
+        if (state := self._state()) == self._known:
+            return
+        self._known = state
+        try:
+            self._current = tls_context(self._settings)
+        except ConsoleRefused as error:
+            _log.error(
+                "the certificate cannot be read again, the earlier one stays", extra={"reason": str(error)}
+            )
+        else:
+            _log.warning("the certificate was read again", extra={"path": str(self._settings.certificate)})
+
+    def _choose(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _state(self) -> list[tuple[int, int, int] | None]:
+        files = (self._settings.certificate, self._settings.key)
+        return [state_of(file) for file in files if file is not None]
+
+
+def tls_context(settings: ConsoleSettings) -> ssl.SSLContext:
+    """Return the context of TLS of the certificate and its key. Raises ConsoleRefused."""
+    assert settings.certificate is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -65,11 +65,11 @@ class Authenticator:
 
     async def run(self) -> None:
         """Read the file again when it changes, until cancelled; one that cannot be read changes nothing."""
-        known = await asyncio.to_thread(_state_of, self.path)
+        known = await asyncio.to_thread(state_of, self.path)
         try:
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
-                if (now := await asyncio.to_thread(_state_of, self.path)) != known:
+                if (now := await asyncio.to_thread(state_of, self.path)) != known:
                     known = now
                     await self.read_again()
         finally:
@@ -217,9 +217,10 @@ def _is_use(headers: Headers) -> bool:
     return headers.get("hx-request") != "true" and destination in ("document", "iframe")
 
 
-def _state_of(path: Path) -> tuple[int, int] | None:
+def state_of(path: Path) -> tuple[int, int, int] | None:
+    """Return that which differs once a file is written again or replaced; None without one. It blocks."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return found.st_mtime_ns, found.st_ino, found.st_size
