@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from ottla.admin import Admin
+from ottla.admin import BROKER, Admin
 from ottla.client.config import ClientConfig
 from ottla.console.settings import ClusterSettings, ZooKeeperSettings
 from ottla.console.testing import ORIGIN, serving
@@ -96,6 +96,37 @@ async def test_znodes_of_kafka_are_shown_without_its_secrets(
     assert "No group." in await page(on_old, "/groups?type=zookeeper")
 
 
+async def settings_change(console: httpx.AsyncClient, servers: str) -> None:
+    """Change a setting of all brokers and of one in the console, and take both away."""
+    key, broker = "log.cleaner.threads", str((await admin_brokers(servers))[0])
+
+    async def source() -> tuple[str | None, str]:
+        async with Admin(servers) as admin:
+            found = await admin.configs.describe(BROKER, broker)
+        return next((entry.value, entry.source) for entry in found if entry.name == key)
+
+    before = await source()
+    for which, value, after in (
+        ("all brokers", "2", ("2", "all brokers")), (broker, "1", ("1", "broker")),
+        (broker, "", ("2", "all brokers")), ("all brokers", "", before),
+    ):  # fmt: skip
+        done = await do(console, "set-broker-setting", broker=which, key=key, value=value)
+        assert f"{key} of {'broker ' if which == broker else ''}{which} is" in done
+
+        async def is_set(after: tuple[str | None, str] = after) -> bool:
+            return await source() == after
+
+        await until(is_set)
+    assert "is secret" in await page(console, "/change/set-broker-setting?key=ssl.keystore.password&value=x")
+    assert "while brokers run" in await page(console, "/change/set-broker-setting?key=log.dirs&value=x")
+
+
+async def test_a_setting_of_the_brokers_of_kafka_3_9_is_changed(
+    on_old: httpx.AsyncClient, old: tuple[ApacheKafka, ZooKeeper]
+) -> None:
+    await settings_change(on_old, old[0].bootstrap_servers)
+
+
 async def admin_brokers(servers: str) -> list[int]:
     async with Admin(servers) as admin:
         return [broker.id for broker in (await admin.brokers.describe()).brokers]
@@ -124,12 +155,14 @@ async def test_a_transaction_that_hangs_in_kafka_is_shown_and_aborted(
     await until(is_free)
 
 
-async def test_features_and_versions_of_kafka_4_are_shown(tmp_path: Path) -> None:
+async def test_features_and_versions_of_kafka_4_are_shown_and_a_setting_is_changed(tmp_path: Path) -> None:
     with KraftKafka(tmp_path / "kafka") as kafka:
-        async with serving(ClusterSettings("kafka", kafka.bootstrap_servers, ClientConfig)) as console:
+        settings = ClusterSettings("kafka", kafka.bootstrap_servers, ClientConfig)
+        async with serving(settings, allows_changes=True) as console:
             versions = await page(console, "/versions")
             znodes = await page(console, "/znodes")
             transactions = await page(console, "/transactions")
+            await settings_change(console, kafka.bootstrap_servers)
 
     rows = dict(re.findall(r'class="name">([a-z.]+)</th><td class="number">([^<]+)</td>', versions))
     assert rows["group.version"] == "1"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.admin.balancing import TooFewBrokers, balanced
 from ottla.admin.reassigning import (
+    CopyRates,
     MalformedReassignment,
     PartitionPlan,
     decode_plans,
@@ -159,3 +160,31 @@ def test_the_first_difference_of_two_replicas_is_named() -> None:
         "the batch at 5-5 has checksum 00000008 on replica 1, 0000000a on replica 3"
     )
     assert shifted.difference == "replica 1 has a batch at 0-4, replica 3 at 0-3"
+
+
+def test_the_time_that_is_left_of_a_copy_follows_from_its_progress() -> None:
+    rates, one, other = CopyRates(), TopicPartition("t", 0), TopicPartition("t", 1)
+
+    assert rates.left_s({one: 100}) is None
+    rates.look(0.0, {one: 0, other: 50})
+    rates.look(0.0, {one: 0})
+    assert rates.bytes_per_s(one) is None
+    rates.look(10.0, {one: 100, other: 50})
+    assert (rates.bytes_per_s(one), rates.bytes_per_s(other)) == (10.0, 0.0)
+    assert rates.left_s({other: 50}) is None
+    assert rates.left_s({one: 200, other: 50}) == 25.0
+    rates.look(20.0, {one: 700, other: 0})
+    assert rates.bytes_per_s(one) == 35.0
+    assert rates.bytes_per_s(other) is None  # it was begun again
+
+
+def test_rates_of_copies_are_of_the_last_two_minutes_and_take_bounded_memory() -> None:
+    rates, one, other = CopyRates(), TopicPartition("t", 0), TopicPartition("t", 1)
+    rates.look(0.0, {other: 0})
+    for second in range(0, 1_000, 4):
+        rates.look(float(second), {one: 1_000 * second if second < 500 else 500_000 + 10 * (second - 500)})
+
+    assert rates.bytes_per_s(one) == 10.0
+    rates.look(996.5, {one: 504_965})
+    assert rates.bytes_per_s(other) is None
+    assert rates.left_s({}) is None

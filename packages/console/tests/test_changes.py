@@ -287,6 +287,7 @@ FORMS: dict[str, dict[str, str]] = {
     "cancel-reassignment": {"partition": "t:0"},
     "elect-preferred": {"topic": "t"},
     "abort-transaction": {"topic": "t", "partition": "0", "offset": "0"},
+    "set-broker-setting": {"broker": "all brokers", "key": "broker.id", "value": "7"},
     "register-schema": {"subject": "s", "kind": "AVRO", "schema": '"string"'},
     "set-compatibility": {"subject": "s", "level": "NONE"},
     "delete-subject": {"subject": "s", "version": "1"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -11,7 +12,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from ottla.admin import BROKER, Admin
+from ottla.admin import BROKER, TOPIC, Admin
 from ottla.admin.reassigning import PartitionPlan, execute
 from ottla.broker.testing import BrokerCluster
 from ottla.client.config import ClientConfig
@@ -28,7 +29,8 @@ BOUND_S = 60.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
     with BrokerCluster(
-        tmp_path_factory.mktemp("cluster"), {"auto.leader.rebalance.enable": "false"}
+        tmp_path_factory.mktemp("cluster"),
+        {"auto.leader.rebalance.enable": "false", "replica.fetch.max.bytes": "100000"},
     ) as three:
         yield three
 
@@ -108,6 +110,79 @@ async def test_partitions_move_as_the_plan_was_drawn(console: httpx.AsyncClient,
         return "Nothing moves." in await page(console, "/reassignments")
 
     await until(is_said)
+
+
+async def test_a_throttle_bounds_a_move_and_is_removed_at_its_end(
+    console: httpx.AsyncClient, admin: Admin, cluster: BrokerCluster
+) -> None:
+    await admin.topics.create("bounded", assignments={0: [1]})
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for _ in range(34):
+            await producer.send_and_wait("bounded", random.randbytes(50_000), partition=0)
+    form = {"lines": "bounded:0=2", "throttle": "100000"}
+    await known(console, "/change/reassign?" + urlencode(form), "with at most 100000 bytes per second")
+
+    done = await do(console, "reassign", **form)
+
+    async def throttles() -> list[str | None]:
+        found = [await admin.configs.describe(BROKER, str(broker)) for broker in (1, 2)]
+        found.append(await admin.configs.describe(TOPIC, "bounded"))
+        own = [entry for entries in found for entry in entries if entry.source in ("broker", "topic")]
+        return [entry.value for entry in own if "throttled" in entry.name]
+
+    assert "The move of 1 partition began." in done.text
+    assert sorted(filter(None, await throttles())) == ["0:1", "0:2", *["100000"] * 4]
+    shown = await known(console, "/reassignments", "left, at the rate of the last two minutes")
+    assert "Broker 2 copies at most 100000 bytes per second." in shown
+
+    async def is_over() -> bool:
+        return not await throttles()
+
+    await until(is_over)
+    assert (await admin.topics.describe("bounded")).partitions[0].replicas == (2,)
+    assert "must be a whole number from 1 on" in await page(
+        console, "/change/reassign?" + urlencode({**form, "throttle": "much"})
+    )
+
+
+async def test_settings_of_brokers_change_for_one_or_all_as_shown(
+    console: httpx.AsyncClient, admin: Admin
+) -> None:
+    path = "/change/set-broker-setting?"
+    every, one = {"broker": "all brokers", "value": "3"}, {"broker": "2", "value": "4"}
+    key = "log.cleaner.threads"
+
+    shown = await page(console, path + urlencode({"key": key, **every}))
+    done = (await do(console, "set-broker-setting", key=key, **every)).text
+    await do(console, "set-broker-setting", key=key, **one)
+
+    async def values() -> list[tuple[str | None, str]]:
+        found = [await admin.configs.describe(BROKER, str(broker)) for broker in (1, 2, 3)]
+        return [(entry.value, entry.source) for entries in found for entry in entries if entry.name == key]
+
+    async def are_set() -> bool:
+        return await values() == [("3", "all brokers"), ("4", "broker"), ("3", "all brokers")]
+
+    await until(are_set)
+    again = await page(console, path + urlencode({"key": key, "broker": "all brokers"}))
+    await do(console, "set-broker-setting", key=key, broker="2")
+    await do(console, "set-broker-setting", key=key, broker="all brokers")
+
+    assert shown.count('<td class="mono">default</td>') == 3
+    assert f"{key} of all brokers is 3." in done
+    assert "4, as it has its own" in again
+    assert "what is set elsewhere, or the default" in again
+
+    async def are_reset() -> bool:
+        return {source for _, source in await values()} == {"default"}
+
+    await until(are_reset)
+    for other, why in (("broker.id", "cannot be changed while brokers run"), ("nothing", "is no key"),
+                       ("ssl.keystore.password", "is secret")):  # fmt: skip
+        assert why in await page(console, path + urlencode({"key": other, "value": "7"}))
+    settings = await page(console, "/settings?q=log.cleaner.threads")
+    assert "change/set-broker-setting?key=log.cleaner.threads" in settings
+    assert "set-broker-setting" not in await page(console, "/settings?q=broker.id")
 
 
 async def test_a_move_by_hand_that_makes_no_sense_says_why(console: httpx.AsyncClient, admin: Admin) -> None:

@@ -76,7 +76,7 @@ def write_certificate(folder: Path) -> int:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    return certificate.serial_number
+    return int(certificate.serial_number)
 
 
 @contextmanager
@@ -152,7 +152,7 @@ async def test_a_certificate_that_is_replaced_serves_the_next_connection_and_a_b
         await reader.read()
         writer.close()
         await writer.wait_closed()
-        return x509.load_der_x509_certificate(found).serial_number
+        return int(x509.load_der_x509_certificate(found).serial_number)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=certificates.context)
     async with server, asyncio.timeout(60):

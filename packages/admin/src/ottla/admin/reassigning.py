@@ -6,7 +6,7 @@ Throttles (KIP-73) are settings of topics and brokers, set before a reassignment
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -264,6 +264,49 @@ async def _remove(configs: Configs, kind: int, name: str, keys: Sequence[str]) -
     if wanted:
         await configs.alter(kind, name, dict.fromkeys(wanted))
     return bool(wanted)
+
+
+_SPAN_S: Final = 120.0
+_MOST_LOOKS: Final = 60
+
+
+class CopyRates:
+    """The rates at which partitions are copied, and the time that is left, from looks at the bytes copied.
+
+    Each partition has the looks of the last two minutes. Pure: the caller gives the time.
+    """
+
+    def __init__(self) -> None:
+        self._looks: dict[TopicPartition, deque[tuple[float, int]]] = {}
+
+    def look(self, at_s: float, copied_bytes: Mapping[TopicPartition, int]) -> None:
+        """Take how many bytes of each partition were copied at a time."""
+        for partition, count in copied_bytes.items():
+            looks = self._looks.setdefault(partition, deque(maxlen=_MOST_LOOKS))
+            if looks and count < looks[-1][1]:  # another move, or a replica that was made again
+                looks.clear()
+            if not looks or at_s > looks[-1][0]:
+                looks.append((at_s, count))
+            while looks[0][0] < at_s - _SPAN_S:
+                looks.popleft()
+        for partition in [known for known, looks in self._looks.items() if looks[-1][0] < at_s - _SPAN_S]:
+            del self._looks[partition]
+
+    def bytes_per_s(self, partition: TopicPartition) -> float | None:
+        """Return the rate of a partition; None until there are two looks."""
+        looks = self._looks.get(partition)
+        if looks is None or len(looks) < 2:
+            return None
+        (first_s, first), (last_s, last) = looks[0], looks[-1]
+        return (last - first) / (last_s - first_s)
+
+    def left_s(self, left_bytes: Mapping[TopicPartition, int]) -> float | None:
+        """Return the time until so many bytes are copied; None while that is not known, or nothing moves.
+
+        Partitions that wait for others have no rate yet, so the bytes of all take the rate of all.
+        """
+        rate = sum(self.bytes_per_s(partition) or 0.0 for partition in left_bytes)
+        return sum(left_bytes.values()) / rate if rate > 0 else None
 
 
 class MalformedReassignment(ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ottla.admin import Admin
@@ -16,14 +17,19 @@ from ottla.admin.reassigning import (
     decode_plans,
     encode_plans,
     execute,
+    verify,
 )
 from ottla.client.cluster import not_alive
+from ottla.client.errors import ClientError
 from ottla.console.changes.plans import SHOWN, Field, Form, Plan, cut, needs, shown_offsets
 from ottla.console.clusters.replica_grid import planned_grid
 from ottla.console.logins.access import Role
 from ottla.console.web.fields import Unclear, is_whole, settings, whole
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
+THROTTLE_LOOK_S: Final = 2.0
+"""How often it is looked whether moves are over, and their throttle is to be removed."""
 MOST_MOVED: Final = 5_000
 """Partitions of one plan here; `ottla reassign` has no such bound."""
 _COUNT, _SIZE = "the number of replicas", "their bytes"
@@ -40,11 +46,15 @@ async def reassign(admin: Admin, form: Form) -> Plan:
         Field("replicas", "Replicas of each; as many as now without", form.get("replicas", ""), "number"),
         Field("by", "Spread evenly", form.get("by", _COUNT), "choice", (_COUNT, _SIZE)),
         Field("lines", "Or by hand, TOPIC:PARTITION=1,2,3 in lines", form.get("lines", ""), "lines"),
+        Field(
+            "throttle", "Bytes per second that each broker copies at most", form.get("throttle", ""), "number"
+        ),
     )
     title = "Move partitions"
     try:
         present = {plan.partition: plan.replicas for plan in await current_plans(admin)}
         wanted = _shown_plan(form, present) or await _wanted(admin, form, present)
+        throttle = whole(form["throttle"], "the bytes per second", least=1) if form.get("throttle") else None
     except Unclear as error:
         return Plan(title, "Move", fields, unclear=str(error))
     target = {partition: tuple(to) for partition, to in wanted.items() if tuple(to) != present[partition]}
@@ -54,17 +64,21 @@ async def reassign(admin: Admin, form: Form) -> Plan:
     added = sum(len(set(target[partition]) - set(present[partition])) for partition in target)
 
     async def perform(admin: Admin) -> str:
-        await execute(admin, plans, additional=True)
+        await execute(admin, plans, throttle=throttle, additional=True)
         return f"The move of {_partitions(len(plans))} began."
+
+    async def end_throttle(admin: Admin) -> str:
+        return f"The throttle of the move is removed: {', '.join(await without_throttle(admin, plans))}."
 
     summary = (
         f"Other replicas, or another order, for {_partitions(len(plans))}; the first broker of each leads."
     )
     if added:
-        summary += (
-            f" Copies to make: {added}, as fast as the network allows; ottla reassign execute --throttle "
-            "bounds the rate."
-        )
+        summary += f" Copies to make: {added}, " + (
+            "as fast as the network allows." if throttle is None
+            else f"each broker with at most {throttle} bytes per second; the console removes this bound at "
+            "the end. A console that ends before leaves it, among the settings."
+        )  # fmt: skip
     rows = [
         (str(partition), _listed(present[partition]), _listed(replicas))
         for partition, replicas in sorted(target.items())
@@ -72,7 +86,17 @@ async def reassign(admin: Admin, form: Form) -> Plan:
     return Plan(
         title, "Move", fields, summary, ("Partition", "Now", "Then"), cut(rows), perform=perform,
         back=_BACK, shown_text=encode_plans(plans), picture=planned_grid(present, target),
+        after=None if throttle is None else end_throttle,
     )  # fmt: skip
+
+
+async def without_throttle(admin: Admin, plans: Sequence[PartitionPlan]) -> list[str]:
+    """Remove the throttle of moves once nothing moves any more, and return where it was."""
+    while True:
+        await asyncio.sleep(THROTTLE_LOOK_S)
+        with suppress(ClientError, KafkaError):  # a controller that is away is asked again
+            if not await admin.partitions.reassignments():  # those of others may need the same throttle
+                return (await verify(admin, plans))[1]
 
 
 async def _wanted(admin: Admin, form: Form, present: Placement) -> Placement:

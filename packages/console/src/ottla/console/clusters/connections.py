@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ottla.admin import Admin, Broker, ClusterState, GroupListing, LogDir
 from ottla.admin.groups import GroupProgress, read_progress
+from ottla.admin.reassigning import CopyRates
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
 from ottla.console.connect.client import ConnectClient
 from ottla.console.logins.access import OWNER, Need, Role, Viewer, seen_progress, seen_state
@@ -23,6 +25,8 @@ from ottla.zookeeper.errors import ZooKeeperError
 
 if TYPE_CHECKING:
     from ottla.zookeeper.kazoo_session import KazooSession
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -68,6 +72,8 @@ class Connection:
         self._session: KazooSession | None = None
         self._entering = asyncio.Lock()
         self._samples: dict[tuple[str, ...], Sampled[Any]] = {}
+        self._behind: set[asyncio.Task[None]] = set()
+        self.copies = CopyRates()
         self._derived: dict[str, tuple[tuple[object, ...], Any]] = {}
         self.last_seen: dict[int, LastSeen] = {}
         """The brokers of the last state, and those of earlier ones that have replicas and are away."""
@@ -131,9 +137,24 @@ class Connection:
             sampled.forget()
 
     def cancel(self) -> None:
-        """Give up all questions that wait for answers."""
+        """Give up all questions that wait for answers, and the work behind changes."""
         for sampled in self._samples.values():
             sampled.cancel()
+        for task in self._behind:
+            task.cancel()
+
+    def begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work that is left behind a change, in its time; it ends with the console."""
+
+        async def guarded() -> None:
+            try:
+                await work()
+            except Exception:  # of one change: the others of the group go on
+                _log.exception("the work behind a change failed", extra={"cluster": self.name})
+
+        task = self._tasks.create_task(guarded())
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
 
     async def sample(
         self, key: tuple[str, ...], question: Callable[[Admin], Awaitable[T]], *, fresh_s: float = FRESH_S
@@ -234,6 +255,15 @@ class ShownCluster:
     async def admin(self) -> Admin:
         """Return the connected client. Raises ClientError, NoSample."""
         return await self._connection.admin()
+
+    def begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work that is left behind a change, in its time."""
+        self._connection.begin(work)
+
+    @property
+    def copies(self) -> CopyRates:
+        """The rates at which partitions are copied, as pages have seen them."""
+        return self._connection.copies
 
     async def state(self) -> Sample[ClusterState]:
         """Return brokers, partitions and log directories."""

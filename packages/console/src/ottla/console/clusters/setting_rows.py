@@ -32,6 +32,8 @@ class SettingRow:
     sources: tuple[str, ...]
     is_sensitive: bool
     documentation: str | None = None
+    is_fixed: bool = True
+    """Whether it cannot be changed while brokers run."""
 
     @property
     def differs(self) -> bool:
@@ -60,4 +62,5 @@ def _row(name: str, entries: Sequence[ConfigEntry | None]) -> SettingRow:
         tuple("" if entry is None else entry.source for entry in entries),
         any(entry.sensitive for entry in known),
         next((entry.documentation for entry in known if entry.documentation), None),
+        any(entry.read_only for entry in known),
     )

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.changes.audit import AuditLog
+from ottla.console.changes.brokers import set_broker_setting
 from ottla.console.changes.connect import (
     create_connector,
     delete_connector,
@@ -60,6 +61,7 @@ CHANGES: Final[Mapping[str, Change | ServiceChange]] = {
     "cancel-reassignment": cancel_reassignment,
     "elect-preferred": elect_preferred,
     "abort-transaction": abort_transaction,
+    "set-broker-setting": set_broker_setting,
     "register-schema": register_schema,
     "set-compatibility": set_compatibility,
     "delete-subject": delete_subject,
@@ -150,6 +152,12 @@ async def _do(
         await audit(f"failed: the console failed ({type(error).__name__}); its log says why")
         raise
     await audit(done)
+    if (after := plan.after) is not None:
+
+        async def behind() -> None:
+            await audit(await after(await cluster.admin()))
+
+        cluster.begin(behind)
     cluster.forget()
     return await _show(request, cluster, name, planner, {"back": plan.back}, done=done)
 
