@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerProcess, free_port
-from ottla.console.cli import clusters
+from ottla.console.cli import answers_in_clear, clusters, with_broker_here
+from ottla.console.settings import clusters_of_profiles
 
 
 def command(*arguments: str) -> list[str]:
@@ -100,3 +102,56 @@ def test_a_profile_named_local_stands_beside_the_broker_that_the_command_names(
         ("b:9092", "b:9092"), ("local", "kafka:9092"), ("other", "o:9092"),
     ]  # fmt: skip
     assert [cluster.name for cluster in clusters(("other",), "b:9092")] == ["local", "other"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        # The profile of a broker with TLS that once was at this address: another one answers there today.
+        (
+            '[local]\nbootstrap_servers = "127.0.0.1:9092"\nsecurity_protocol = "SSL"',
+            "127.0.0.1:9092 local",
+        ),
+        ('[mine]\nbootstrap_servers = "localhost:9092"', "mine"),
+        ('[away]\nbootstrap_servers = "kafka:9092"', "local away"),
+    ],
+)
+def test_the_broker_on_this_machine_is_shown_beside_profiles_that_do_not_reach_it(
+    tmp_path: Path, lines: str, shown: str
+) -> None:
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text(lines)
+    of_profiles = clusters_of_profiles((), profiles)
+
+    found = with_broker_here(of_profiles, lambda _: True)
+
+    assert [cluster.name for cluster in found] == shown.split()
+    assert with_broker_here(of_profiles, lambda _: False) == of_profiles
+
+
+def test_a_broker_answers_in_clear_or_is_not_there(address: str) -> None:
+    assert answers_in_clear(address)
+    assert not answers_in_clear(f"127.0.0.1:{free_port()}")
+
+
+def test_the_command_names_the_profiles_that_it_shows(tmp_path: Path) -> None:
+    away = f"127.0.0.1:{free_port()}"
+    (tmp_path / "profiles.toml").write_text(f'[away]\nbootstrap_servers = "{away}"\n')
+    running = subprocess.Popen(
+        command("--listen", f"127.0.0.1:{free_port()}"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path),
+    )  # fmt: skip
+    try:
+        assert running.stdout is not None
+        url = running.stdout.readline().split()[1]
+        said = running.stdout.readline()
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url + "c/away/", timeout=60)
+        text = caught.value.read().decode()
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=60)
+
+    assert f"profile away ({away})" in said
+    assert "ottla profile remove away" in text
+    assert str(tmp_path / "profiles.toml") in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ import click
 
 from ottla.client.commands import DEFAULT_BOOTSTRAP, chosen_profile, cluster_options
 from ottla.console.logins.commands import token, user
+
+_PROBE_MS = 1_000
 
 if TYPE_CHECKING:
     from ottla.console.clusters.applications import Place
@@ -136,7 +138,7 @@ def console(
 ) -> None:
     """Show clusters, topics and groups in a browser.
 
-    Without options it shows the clusters of all profiles, or the broker on this machine if there are none.
+    Without options it shows the clusters of all profiles, and the broker at 127.0.0.1:9092 beside them.
 
     \b
     Examples:
@@ -159,11 +161,23 @@ def console(
         places = _places(apps, pipelines, status_token_file, status_cafile)
         settings = replace(settings, most_series=most_series, places=places)
         end = "it ends with the broker" if beside else "Ctrl-C ends the console"
-        serve(settings, lambda url: click.echo(f"Open {url} ({end})."), beside=beside)
+        serve(settings, lambda url: click.echo(_opening(url, end, shown)), beside=beside)
     except (ConsoleRefused, SettingError, ValueError) as error:
         if beside:  # one line among those of the broker
             raise click.ClickException(f"the console does not start: {error}") from None
         raise click.UsageError(str(error)) from None
+
+
+def _opening(url: str, end: str, shown: tuple[ClusterSettings, ...]) -> str:
+    """Return the line that says where the console is, and one with the profiles that it took by itself."""
+    line = f"Open {url} ({end})."
+    if not any(cluster.profile for cluster in shown):
+        return line
+    named = [
+        f"{'profile ' if cluster.profile else ''}{cluster.name} ({cluster.bootstrap_servers})"
+        for cluster in shown
+    ]
+    return f"{line}\nIt shows {', '.join(named)}."
 
 
 def _places(
@@ -235,13 +249,59 @@ def clusters(
         raise ConsoleRefused(
             "--schema-registry and --connect go with --bootstrap-server; profiles name theirs"
         )
-    if not is_direct:
+    if not is_direct and profiles:
         return clusters_of_profiles(profiles)
+    if not is_direct:
+        return with_broker_here(clusters_of_profiles(()))
     chosen = clusters_of_profiles(profiles) if profiles else ()
     servers = bootstrap_server or DEFAULT_BOOTSTRAP
     name = servers if any(cluster.name == "local" for cluster in chosen) else "local"
     direct = ClusterSettings(name, servers, ClientConfig, *direct_services(registry, connects))
     return (direct, *chosen)
+
+
+def answers_in_clear(address: str) -> bool:
+    """Whether a broker at an address of this machine answers without TLS and without a login."""
+    import asyncio
+
+    from ottla.client.config import ClientConfig, parse_bootstrap_servers
+    from ottla.client.connection import Connection
+    from ottla.client.errors import ClientError
+    from ottla.protocol.errors import KafkaError
+    from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+    async def ask() -> bool:
+        config = ClientConfig(request_timeout_ms=_PROBE_MS, socket_connection_setup_timeout_ms=_PROBE_MS)
+        try:
+            async with Connection(parse_bootstrap_servers(address)[0], config) as connection:
+                await connection.send(MetadataRequest(topics=[]), MetadataResponse)
+        except (ClientError, KafkaError, OSError):
+            return False
+        return True
+
+    return asyncio.run(ask())
+
+
+def with_broker_here(
+    shown: tuple[ClusterSettings, ...], is_there: Callable[[str], bool] = answers_in_clear
+) -> tuple[ClusterSettings, ...]:
+    """Return the clusters of the profiles, and the broker on this machine that none of them reaches.
+
+    A profile outlives its broker: one that `ottla broker start --secure` wrote must not hide the broker that
+    runs at its address, or beside it, today.
+    """
+    from ottla.client.config import ClientConfig
+    from ottla.console.settings import ClusterSettings
+
+    addresses = {DEFAULT_BOOTSTRAP, DEFAULT_BOOTSTRAP.replace("127.0.0.1", "localhost")}
+    is_shown = any(
+        addresses & set(cluster.bootstrap_servers.replace(" ", "").split(",")) and not cluster.is_secure
+        for cluster in shown
+    )
+    if is_shown or not is_there(DEFAULT_BOOTSTRAP):
+        return shown
+    name = DEFAULT_BOOTSTRAP if any(cluster.name == "local" for cluster in shown) else "local"
+    return (ClusterSettings(name, DEFAULT_BOOTSTRAP, ClientConfig), *shown)
 
 
 console.add_command(user)

@@ -52,6 +52,10 @@ class ClusterSettings:
     registry: Service | None = None
     connects: tuple[Service, ...] = ()
     zookeeper: ZooKeeperSettings | None = None
+    profile: str = ""
+    """The profile that names it, as a user may look for it; "" for brokers that the command names."""
+    is_secure: bool = False
+    """Whether its profile asks for TLS or a login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,9 @@ def _of_profile(profile: Profile) -> ClusterSettings:
     servers = profile.settings.get("bootstrap_servers", profile.settings.get("bootstrap.servers"))
     if not isinstance(servers, str):
         raise ProfileError(f"profile {profile.name!r} of {profile.path} has no bootstrap_servers")
+    protocol = profile.settings.get(
+        "security_protocol", profile.settings.get("security.protocol", "PLAINTEXT")
+    )
     profile.check()
     check_services(profile)
     return ClusterSettings(
@@ -127,6 +134,8 @@ def _of_profile(profile: Profile) -> ClusterSettings:
         registry_of(profile),
         connects_of(profile),
         zookeeper_of(profile),
+        f"profile {profile.name} of {profile.path}",
+        str(protocol).upper() != "PLAINTEXT",
     )
 
 

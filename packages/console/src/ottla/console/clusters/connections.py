@@ -62,6 +62,7 @@ class Connection:
             for service in settings.connects
         }
         self.bootstrap_servers = settings.bootstrap_servers
+        self.profile = settings.profile
         self.zookeeper = settings.zookeeper
         self._settings = settings
         self._tasks = tasks
@@ -226,6 +227,7 @@ class ShownCluster:
     ) -> None:
         self.name = connection.name
         self.bootstrap_servers = connection.bootstrap_servers
+        self.profile = connection.profile
         self.registry = connection.registry
         self.connects = connection.connects
         self.viewer = viewer

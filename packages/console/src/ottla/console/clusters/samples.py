@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 FRESH_S: Final = 3.0
 """How long an answer is shown without another look."""
-PATIENCE_S: Final = 0.05
+PATIENCE_S: Final = 0.1
 """How long a page waits for a new answer while there is an older one; the next look at the page has it."""
 SOON_S: Final = 30.0
 """An answer up to this age is shown at once where a new one takes longer than a page waits for it."""

@@ -49,10 +49,9 @@ class AwayBroker:
 async def overview(request: Request, cluster: ShownCluster) -> Response:
     """Show a cluster."""
     internal = request.query_params.get("internal") == "1"
-    sample = await cluster.state()
+    sample, (moves, _) = await asyncio.gather(cluster.state(), moves_of(cluster))
     state = sample.value
     known = await cluster.derived("summary", (state,), lambda: _summary(state))
-    moves, _ = await moves_of(cluster)
     last = watched_of(request, cluster)
     return respond(
         request,

@@ -65,6 +65,8 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 // A chart of points: the mean as a line, the lowest and the highest value as a band around it.
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+const room = (place) => place.offsetWidth - 28; // without the frame, which an empty chart does not have
+
 const draw = async (place) => {
   const answer = await fetch(place.dataset.points);
   if (!answer.ok) return;
@@ -76,15 +78,17 @@ const draw = async (place) => {
   const day = "{YYYY}-{MM}-{DD}", at = (step, label) => [step, label, `\n${day}`, null, `\n${day}`, null, null, null, 1];
   const none = [null, null, null, null, null, null, 1];
   const times = [[86400, day, ...none], at(60, "{HH}:{mm}"), at(1, "{HH}:{mm}:{ss}")];
+  const count = (number) => number.toLocaleString("en").replaceAll(",", "\u202f");
+  const shown = (_, number) => number === null || number === undefined ? "–" : count(number);
   const axis = { stroke: ink("--dim"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") } };
   place.chart = new uPlot({
-    width: place.clientWidth, height: 220, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
+    width: room(place), height: 220, padding: [null, 32, null, null], tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
     scales: { y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
-    axes: [{ ...axis, values: times, space: 80 }, { ...axis, size: 80 }],
+    axes: [{ ...axis, values: times, space: 80 }, { ...axis, size: 80, values: (_, marks) => marks.map(count) }],
     series: [
       { label: "Time (UTC)", value: `${day} {HH}:{mm}` },
-      { label: "highest", stroke: "transparent" }, { label: "lowest", stroke: "transparent" },
-      { label: place.dataset.label, stroke: ink("--accent"), width: 2 }, // last, over the band
+      { label: "highest", stroke: "transparent", value: shown }, { label: "lowest", stroke: "transparent", value: shown },
+      { label: place.dataset.label, value: shown, stroke: ink("--accent"), width: 2 }, // last, over the band
     ],
     bands: [{ series: [1, 2], fill: ink("--soft") }],
   }, data, place);
@@ -94,5 +98,5 @@ const drawAll = () => document.querySelectorAll(".chart[data-points]").forEach((
 document.addEventListener("DOMContentLoaded", drawAll);
 document.addEventListener("htmx:afterSwap", drawAll);
 new ResizeObserver(() => document.querySelectorAll(".chart").forEach((place) => {
-  place.chart?.setSize({ width: place.clientWidth, height: 220 });
+  place.chart?.setSize({ width: room(place), height: 220 });
 })).observe(document.documentElement);
