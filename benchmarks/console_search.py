@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,31 +157,36 @@ def _cells(name: str, found: list[float], arrow: list[float]) -> tuple[str, ...]
 
 
 async def memory(servers: str, count: int) -> None:
-    """Print the memory of searches at the first and at the last tenth, and the time to cancel one."""
-    for name in ("a text", "a number"):
-        began_s, seen = time.perf_counter(), dict[bool, list[float]]({False: [], True: []})
-        progress = dict[str, Any]()
-        async for frame in search(servers, FLAT_FILTERS[name]):
-            if frame["kind"] == "progress" and frame["offsets_read"]:
-                progress, share = dict(frame), frame["offsets_read"] / count
-                for child in searching():
-                    if not 0.1 < share < 0.9:
-                        seen[share > 0.5].append(child.memory_info().rss / 2**20)
-        first, last = max(seen[False], default=0.0), max(seen[True], default=0.0)
-        rate = progress["offsets_read"] / (time.perf_counter() - began_s)
-        print(f"{name}: {progress['found']} of {progress['records']:,} records match, {rate:,.0f} records/s; "
-              f"{first:.0f} MiB in the first tenth, {last:.0f} MiB in the last", flush=True)  # fmt: skip
+    """Print the time to cancel a search, and the memory of searches at the first and at the last tenth."""
     async with aclosing(search(servers, FLAT_FILTERS["a number"])) as frames:
         async for frame in frames:
             if frame["kind"] == "progress" and frame["offsets_read"]:
                 break
         began_s = time.perf_counter()
     print(f"cancelled in {(time.perf_counter() - began_s) * 1e3:.0f} ms; left: {searching()}")
+    for name in ("a text", "a number"):
+        began_s, seen = time.perf_counter(), dict[bool, list[float]]({False: [], True: []})
+        progress = dict[str, Any]()
+        async for frame in search(servers, FLAT_FILTERS[name]):
+            if frame["kind"] == "progress" and frame["offsets_read"]:
+                progress, share = dict(frame), frame["offsets_read"] / count
+                with suppress(psutil.NoSuchProcess):
+                    for child in searching() if not 0.1 < share < 0.9 else ():
+                        seen[share > 0.5].append(child.memory_info().rss / 2**20)
+        first, last = max(seen[False], default=0.0), max(seen[True], default=0.0)
+        rate = progress["offsets_read"] / (time.perf_counter() - began_s)
+        print(f"{name}: {progress['found']} of {progress['records']:,} records match, {rate:,.0f} records/s; "
+              f"{first:.0f} MiB in the first tenth, {last:.0f} MiB in the last", flush=True)  # fmt: skip
 
 
 def searching() -> list[psutil.Process]:
-    """Return the processes of searches."""
-    return [child for child in psutil.Process().children() if "search_process" in " ".join(child.cmdline())]
+    """Return the processes of searches that run."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if "search_process" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 async def pages(servers: str) -> None:
