@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from time import monotonic
+from typing import Any, Final
 
 from ottla.admin import Admin
 from ottla.console.watch.history import History, Series
@@ -28,6 +30,7 @@ CAUSE: Final = {
 }  # fmt: skip
 """Headers of a dead letter."""
 SPAN_S: Final = 6 * 3_600
+BOUND_S: Final = 60.0
 _CITIES: Final = ("Lisbon", "Oslo", "Kyoto", "Quito", "Perth", "Turku")
 
 
@@ -96,7 +99,40 @@ async def remember(path: Path, now_s: int) -> None:
             await history.add(now_s - SPAN_S + 60 * minute, lags)
 
 
-def run_fill(servers: str, replicas: int) -> None:
-    """Fill a cluster, on a thread: Playwright's loop runs on that of the tests."""
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run something on a thread: Playwright's loop runs on that of the tests."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, fill(servers, replicas)).result()
+        pool.submit(asyncio.run, work).result()
+
+
+async def becomes(servers: str, condition: Callable[[Admin], Awaitable[bool]]) -> None:
+    """Return once a cluster is as it is to be."""
+    deadline_s = monotonic() + BOUND_S
+    async with Admin(servers) as admin:
+        while not await condition(admin):
+            assert monotonic() < deadline_s, f"it did not come to be: {condition.__doc__}"
+            await asyncio.sleep(0.1)
+
+
+@contextmanager
+def held_open(servers: str, transactional_id: str, topic: str) -> Iterator[None]:
+    """Hold a transaction open with one record, and commit it at the end."""
+    is_open, done = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        async with (
+            Producer(bootstrap_servers=servers, transactional_id=transactional_id) as producer,
+            producer.transaction(),
+        ):
+            await producer.send_and_wait(topic, b"open")
+            is_open.set()
+            await asyncio.to_thread(done.wait, BOUND_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(asyncio.run, hold())
+        try:
+            assert is_open.wait(BOUND_S)
+            yield
+        finally:
+            done.set()
+            holding.result()

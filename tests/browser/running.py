@@ -22,19 +22,22 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from browser.demo import run_fill
+from browser.demo import fill, run
 from ottla.broker.testing import BrokerCluster, BrokerProcess
-from peers.apache_kafka import ApacheKafka
 from peers.json_service import Answer, Asked, Handler, SmallRegistry, json_service
-from peers.kraft_kafka import KraftKafka
 from peers.processes import free_port
+from peers.three_brokers import ThreeBrokers
 
 BOUND_MS: Final = 60_000
 """How long anything may take. A page updates each five seconds."""
 KINDS: Final = ("ottla", "three", "kafka-3.9", "kafka-4.4")
+"""One broker of ours; three of ours, and of Apache Kafka with ZooKeeper and with KRaft."""
 OF_JAVA: Final = frozenset({"kafka-3.9", "kafka-4.4"})
 CHROMIUM: Final = ("/usr/bin/chromium", "/usr/bin/chromium-browser")
-HEAP: Final = "384m"
+SETTINGS: Final = {
+    # Leaders stay where a test puts them, and a transaction may hang.
+    "auto.leader.rebalance.enable": "false", "transaction.partition.verification.enable": "false",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,13 @@ class Running:
 def running(kind: str, folder: Path) -> Iterator[Running]:
     """Run a cluster of a kind, filled with the demo."""
     made: dict[str, Callable[[], Any]] = {
-        "ottla": lambda: BrokerProcess(folder / "data"),
-        "three": lambda: BrokerCluster(folder / "data"),
-        "kafka-3.9": lambda: ApacheKafka(folder / "kafka", heap=HEAP),
-        "kafka-4.4": lambda: KraftKafka(folder / "kafka", heap=HEAP),
+        "ottla": lambda: BrokerProcess(folder / "data", SETTINGS),
+        "three": lambda: BrokerCluster(folder / "data", SETTINGS),
+        "kafka-3.9": lambda: ThreeBrokers(kind, folder / "kafka", SETTINGS),
+        "kafka-4.4": lambda: ThreeBrokers(kind, folder / "kafka", SETTINGS),
     }
     with made[kind]() as cluster:
-        run_fill(cluster.bootstrap_servers, 3 if kind == "three" else 1)
+        run(fill(cluster.bootstrap_servers, 1 if kind == "ottla" else 3))
         yield Running(kind, cluster.bootstrap_servers, cluster)
 
 
@@ -228,7 +231,10 @@ def registry() -> SmallRegistry:
 
 @dataclass
 class Worker:
-    """A worker of Connect in memory: one connector that runs, with a task that failed."""
+    """A worker of Connect in memory: one connector that runs, with a task that failed.
+
+    Where something runs says how it was restarted.
+    """
 
     configs: dict[str, dict[str, str]] = field(
         default_factory=lambda: {
@@ -236,6 +242,8 @@ class Worker:
         }
     )
     states: dict[str, str] = field(default_factory=lambda: {"copy-orders": "RUNNING"})
+    restarts: int = 0
+    restarted_tasks: set[str] = field(default_factory=set)
 
     def __call__(self, asked: Asked) -> Answer:
         """Answer a request."""
@@ -261,8 +269,15 @@ class Worker:
             case "PUT", ["connectors", name, ("pause" | "resume" | "stop") as verb]:
                 self.states[name] = {"pause": "PAUSED", "resume": "RUNNING", "stop": "STOPPED"}[verb]
                 return Answer(status=202)
-            case "POST", ["connectors", *_]:
+            case "POST", ["connectors"]:
+                self.configs[asked.body["name"]] = asked.body["config"]
+                return Answer({"name": asked.body["name"]}, 201)
+            case "POST", ["connectors", _, "restart"]:
+                self.restarts += 1
                 return Answer(status=202)
+            case "POST", ["connectors", name, "tasks", "0", "restart"]:
+                self.restarted_tasks.add(name)
+                return Answer(status=204)
             case "DELETE", ["connectors", name]:
                 self.configs.pop(name, None)
                 return Answer(status=204)
@@ -270,8 +285,12 @@ class Worker:
 
     def _connector(self, name: str) -> dict[str, Any]:
         state = {"state": self.states.get(name, "RUNNING"), "worker_id": "w:1"}
-        failed = {"id": 0, "state": "FAILED", "worker_id": "w:1", "trace": "java.lang.Exception: no table"}
+        task = {"id": 0, "state": "FAILED", "worker_id": "w:1", "trace": "java.lang.Exception: no table"}
+        if self.restarts:
+            task["worker_id"] = f"restarted {self.restarts} times"
+        if name in self.restarted_tasks:
+            task = {"id": 0, "state": "RUNNING", "worker_id": "worker of a new task"}
         return {
-            "status": {"name": name, "connector": state, "tasks": [failed]},
+            "status": {"name": name, "connector": state, "tasks": [task]},
             "info": {"name": name, "config": self.configs[name], "type": "source"},
         }

@@ -1,12 +1,11 @@
-"""The pages of the console, one entry each, and its changes, one entry each.
+"""The pages of the console, one entry each.
 
-A new page or change gets an entry here: `test_pages.py` fails for a route or a change that has none.
+A new page gets an entry here: `test_pages.py` fails for a route that has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from browser.demo import HOSTILE_GROUP
@@ -24,7 +23,7 @@ class ShownPage:
     kinds: tuple[str, ...] = KINDS
 
 
-_CONNECTOR = "connect=etl&name=copy-orders"
+CONNECTOR = "connect=etl&name=copy-orders"
 _TOPICS, _TOPIC = "/c/{cluster}/topics", "/c/{cluster}/topics/{topic}"
 
 PAGES: Final = (
@@ -59,7 +58,7 @@ PAGES: Final = (
     ShownPage("subject", "/c/local/registry/subject?name=orders-value", ("orders-value", "note")),
     ShownPage("schema", "/c/local/registry/schema?id=1", ("Order",)),
     ShownPage("connect", "/c/local/connect", ("copy-orders", "etl")),
-    ShownPage("connector", f"/c/local/connect/connector?{_CONNECTOR}", ("no table", "JdbcSource")),
+    ShownPage("connector", f"/c/local/connect/connector?{CONNECTOR}", ("no table", "JdbcSource")),
     ShownPage("settings", "/c/local/settings?all=1", ("log.retention.hours", "num.partitions")),
     ShownPage("access", "/c/local/access", ("May X do Y?", "Rules", "Quotas")),
     ShownPage("not there", "/c/local/topics/none-such", ("Not Found", "none-such"), _TOPIC),
@@ -87,110 +86,3 @@ def opened(page: Any, shown: ShownPage) -> None:
     content = page.locator("#content")
     for words in shown.sees:
         content.get_by_text(words).filter(visible=True).first.wait_for(timeout=BOUND_MS)
-
-
-@dataclass(frozen=True)
-class DrivenChange:
-    """A change: what is typed into its form, what the preview shows, and what is there when it is done."""
-
-    name: str
-    query: str
-    fields: Mapping[str, str] = field(default_factory=dict)
-    previews: str = ""
-    typed: str = ""
-    done: str = ""
-    sees: tuple[str, str] | None = None
-    """A page and words on it afterwards."""
-    kinds: tuple[str, ...] = KINDS
-    unclear: str = ""
-    """Why there is nothing to change in the demo; it is driven no further."""
-
-
-CHANGES: Final = (
-    DrivenChange(
-        "create-topic", "",
-        {"topic": "fresh", "partitions": "2", "replicas": "1", "settings": "retention.ms=7200000"},
-        "Topic fresh gets these replicas", done="Topic fresh is created with 2 partitions",
-        sees=("/c/local/topics/fresh", "7200000"),
-    ),
-    DrivenChange(
-        "copy-settings", "topic=fresh", {"other": "clicks"}, "retention.ms",
-        done="1 settings of clicks are as those of fresh", sees=("/c/local/topics/clicks", "7200000"),
-    ),
-    DrivenChange(
-        "add-partitions", "topic=fresh", {"total": "3"}, "1 more partitions, 3 in all", "fresh",
-        "Topic fresh has 3 partitions now",
-    ),
-    DrivenChange(
-        "set-topic-setting", "topic=fresh", {"key": "retention.ms", "value": "3600000"},
-        "retention.ms of topic fresh", done="retention.ms of fresh is 3600000 now",
-        sees=("/c/local/topics/fresh", "3600000"),
-    ),
-    DrivenChange(
-        "produce", "topic=fresh",
-        {"partition": "1", "key": "k", "value": '{"by":"browser"}', "headers": "trace=7"},
-        "Topic fresh gets a record with 16 bytes", done="The record is at offset 0 of fresh-1",
-        sees=("/c/local/topics/fresh/records", "browser"),
-    ),
-    DrivenChange(
-        "delete-records", "topic=fresh", {"partition": "1"}, "These offsets are deleted for good", "fresh",
-        "The records of fresh are deleted", ("/c/local/topics/fresh/records", "No records there"),
-    ),
-    DrivenChange(
-        "reset-group", "group=shipping", {"topic": "payments", "to": "the oldest record"},
-        "Group shipping goes on at these offsets", "shipping", "Group shipping goes on at the offsets",
-        ("/c/local/group?name=shipping", "payments-0"),
-    ),
-    DrivenChange(
-        "delete-group", "group=shipping", {}, "Group shipping is deleted with its commits", "shipping",
-        "Group shipping is deleted", ("/c/local/groups", "billing"),
-    ),
-    DrivenChange(
-        "delete-topic", "topic=fresh", {}, "Topic fresh is deleted with its 3 partitions", "fresh",
-        "Topic fresh is deleted", ("/c/local/topics", "orders"),
-    ),
-    DrivenChange(
-        "reassign", "", {"lines": "clicks:0=2,1"}, "Other replicas, or another order, for 1 partition",
-        done="The move of 1 partition began", kinds=("three",),
-    ),
-    DrivenChange(
-        "abort-transaction", "topic=invoices&partition=0&offset=0",
-        unclear="no transaction that begins at offset 0 is open",
-    ),
-    DrivenChange("cancel-reassignment", "partition=all", unclear="nothing moves any more"),
-    DrivenChange("elect-preferred", "topic=shipments", unclear="led by its first replica"),
-    DrivenChange(
-        "register-schema", "subject=orders-value",
-        {"schema": '{"type":"record","name":"Order","fields":[{"name":"city","type":"string"}]}'},
-        "orders-value", done="The schema has the id 3 in orders-value",
-        sees=("/c/local/registry/subject?name=orders-value", "city"),
-    ),
-    DrivenChange(
-        "set-compatibility", "subject=orders-value", {"level": "FULL"}, "are checked by FULL",
-        done="The compatibility level of", sees=("/c/local/registry/subject?name=orders-value", "FULL"),
-    ),
-    DrivenChange(
-        "pause-connector", _CONNECTOR, {}, "its tasks wait where they are", done="copy-orders pauses",
-        sees=(f"/c/local/connect/connector?{_CONNECTOR}", "PAUSED"),
-    ),
-    DrivenChange("resume-connector", _CONNECTOR, {}, "copy-orders", done="Connector copy-orders"),
-    DrivenChange("restart-connector", _CONNECTOR, {"parts": "the connector"}, "copy-orders", done="Re"),
-    DrivenChange("restart-task", f"{_CONNECTOR}&task=0", {}, "copy-orders", done="Task 0 of copy-orders"),
-    DrivenChange(
-        "set-connector-setting", _CONNECTOR, {"key": "topic", "value": "payments"}, "payments",
-        done="topic of copy-orders is changed",
-    ),
-    DrivenChange("stop-connector", _CONNECTOR, {}, "ends its tasks", done="copy-orders stops"),
-    DrivenChange(
-        "create-connector", "connect=etl", {"name": "second", "config": "connector.class=JdbcSource"},
-        "second", done="Connector second is created",
-    ),
-    DrivenChange(
-        "delete-connector", "connect=etl&name=second", {}, "second", "second", "second is deleted",
-        ("/c/local/connect", "copy-orders"),
-    ),
-    DrivenChange(
-        "delete-subject", "subject=orders-value", {}, "orders-value", "orders-value", "Deleted",
-        ("/c/local/registry", "No subject"),
-    ),
-)  # fmt: skip

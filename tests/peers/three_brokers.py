@@ -1,4 +1,4 @@
-"""Clusters of three brokers of Apache Kafka: 3.9 with ZooKeeper, and 4.1 in KRaft mode."""
+"""Clusters of three brokers of Apache Kafka: 3.9 with ZooKeeper, and 4.4 in KRaft mode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import os
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -41,8 +41,9 @@ Broker = ApacheKafka | KraftKafka
 class ThreeBrokers:
     """Brokers 1, 2 and 3 of one cluster, all running when entered; a test that stops one starts it again."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.kind = kind
+        self._settings = _SETTINGS | dict(settings or {})
         self._folder = folder
         self._stack = ExitStack()
         self.brokers: dict[int, Broker] = {}
@@ -92,14 +93,17 @@ class ThreeBrokers:
         zookeeper = self._stack.enter_context(ZooKeeper(self._folder / "zookeeper"))
         return [
             ApacheKafka(
-                self._folder / str(node), _SETTINGS | {"broker.id": str(node)}, zookeeper=zookeeper, heap=HEAP
+                self._folder / str(node),
+                self._settings | {"broker.id": str(node)},
+                zookeeper=zookeeper,
+                heap=HEAP,
             )
             for node in (1, 2, 3)
         ]
 
     def _of_kraft(self) -> Sequence[Broker]:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        first = KraftKafka(self._folder / "1", _SETTINGS, heap=HEAP, cluster_id=cluster_id)
+        first = KraftKafka(self._folder / "1", self._settings, heap=HEAP, cluster_id=cluster_id)
         controller = f"127.0.0.1:{first.controller_port}"
         return [first, *(self._kraft_broker(node, cluster_id, controller) for node in (2, 3))]
 
@@ -110,4 +114,4 @@ class ThreeBrokers:
             "controller.quorum.bootstrap.servers": controller,
         }
         folder = self._folder / str(node)
-        return KraftKafka(folder, _SETTINGS | roles, heap=HEAP, cluster_id=cluster_id)
+        return KraftKafka(folder, self._settings | roles, heap=HEAP, cluster_id=cluster_id)
