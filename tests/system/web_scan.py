@@ -24,7 +24,7 @@ from browser.running import ConsoleProcess, Worker, registry, running, serving_j
 LOW: Final = 1
 """Wapiti's levels: 0 is information, 1 low, 2 medium, 3 high, 4 critical."""
 MODULES: Final = (
-    "backup", "cookieflags", "crlf", "csp", "csrf", "exec", "file", "htaccess", "http_headers", "ldap",
+    "backup", "cookieflags", "crlf", "csp", "csrf", "exec", "file", "htaccess", "http_headers",
     "methods", "permanentxss", "redirect", "shellshock", "spring4shell", "sql", "ssrf", "timesql", "upload",
     "xss", "xxe",
 )  # fmt: skip
@@ -35,6 +35,7 @@ LEFT_OUT: Final = {
     "cms": "tells versions of Drupal, Joomla and others apart",
     "htp": "tells technologies apart by a list that it downloads",
     "https_redirect": "looks for a redirect to TLS; the console serves one port, with TLS or without",
+    "ldap": "looks for a directory behind a page; there is none, and pages with the time on them deceive it",
     "log4shell": "is about Java, and needs a domain whose name server Wapiti asks",
     "network_device": "tells versions of routers apart",
     "nikto": "asks for a downloaded list of other products' scripts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -13,7 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ottla.client.environment import monotonic_s
 from ottla.console.app import application
@@ -24,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 4_096
 BACKLOG: Final = 1_024
+SEND_BUFFER_BYTES: Final = 256 << 10
+"""What the system keeps of answers for each connection, instead of up to 4 MiB."""
 STOP_S: Final = 3
 """How long requests may go on after the end of the console was asked for."""
 _OLDEST: Final = 2
@@ -35,6 +40,53 @@ LOOK_EVERY_S: Final = 5.0
 """How often the files of the certificate and its key are looked at for changes."""
 _BESIDE_NICE: Final = 5
 """How much a console beside a broker yields the processor to it."""
+
+
+class BoundedConnection(H11Protocol):
+    """Ends when its browser sends no request, or takes nothing of an answer, from one look to the next.
+
+    All connections of a server hold `most_held_bytes` of answers at most: beyond, the fullest one ends.
+    """
+
+    look_every_s: float = 60.0
+    most_held_bytes: int = 128 << 20
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to look."""
+        super().connection_made(transport)
+        self._held_before = 0
+        self._waited_after: object = self  # something that is no request
+        self._looking = self.loop.call_later(self.look_every_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the looks."""
+        self._looking.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of answers that the browser has not taken, apart from those with the system."""
+        return self.transport.get_write_buffer_size()
+
+    def pause_writing(self) -> None:
+        """Wait for the browser, unless all of them leave too much."""
+        super().pause_writing()
+        bounded = [other for other in self.connections if isinstance(other, BoundedConnection)]
+        if sum(other.held_bytes for other in bounded) > self.most_held_bytes:
+            max(bounded, key=lambda other: other.held_bytes)._cut_off("browsers take too little")
+
+    def _look(self) -> None:
+        self._looking = self.loop.call_later(self.look_every_s, self._look)
+        held, waits = self.held_bytes, self.conn.their_state is h11.IDLE
+        if held and held >= self._held_before > 0:
+            self._cut_off("the browser takes nothing")
+        elif waits and not held and self._waited_after is self.cycle:
+            self._cut_off("the browser asks for nothing")
+        self._held_before, self._waited_after = held, self.cycle if waits else self
+
+    def _cut_off(self, reason: str) -> None:
+        _log.warning("a connection is cut off", extra={"client": self.client, "reason": reason})
+        self.transport.abort()
 
 
 class FactsFormatter(logging.Formatter):
@@ -75,6 +127,7 @@ def serve(settings: ConsoleSettings, started: Callable[[str], None], *, beside: 
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=STOP_S, lifespan="on",
             backlog=BACKLOG, log_config=None, proxy_headers=False,
             ssl_context_factory=None if certificates is None else lambda *_: certificates.context,
+            http=BoundedConnection,
         )  # fmt: skip
         server = uvicorn.Server(config)
         ShortCollections(monotonic_s).begin()
@@ -199,6 +252,7 @@ def _listening(settings: ConsoleSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
         listening.bind((settings.host, settings.port))
         listening.listen(BACKLOG)  # a browser that comes before the application is ready waits
