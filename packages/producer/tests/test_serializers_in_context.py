@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -131,6 +132,33 @@ async def test_preparations_that_never_suffice_end() -> None:
                 await producer.send("t", "a")
 
     assert endless.lookups == 16
+
+
+@dataclass
+class Order:
+    drink: str
+    price: float
+
+
+async def test_values_of_a_type_are_written_and_others_refused() -> None:
+    order: Any = Order("tea", 2.0)
+    async with serving(ScriptedBroker()) as broker:
+        async with Producer(broker.bootstrap_servers, key_type=str, value_type=Order) as producer:
+            await producer.send("t", order, key="josef")
+            await producer.send_many("t", [order, None], keys=["a", "b"])
+            with pytest.raises(
+                SerializationFailed, match=r"value of a record for 't' .*: Order is wanted, not dict"
+            ):
+                await producer.send("t", {"drink": "tea"})  # type: ignore[arg-type]
+            with pytest.raises(
+                SerializationFailed, match=r"key of a record for 't' .*: str is wanted, not bytes"
+            ):
+                await producer.send("t", order, key=b"josef")  # type: ignore[arg-type]
+
+    tea = b'{"drink":"tea","price":2.0}'
+    assert [(record.key, record.value) for record in records(broker)] == [
+        (b"josef", tea), (b"a", tea), (b"b", None)
+    ]  # fmt: skip
 
 
 async def test_records_of_a_sync_producer_wait_for_preparations_in_order() -> None:

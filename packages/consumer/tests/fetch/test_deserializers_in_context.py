@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from ottla.client.config import ClientConfig
+from ottla.client.field_types import optional
 from ottla.client.serialization import DeserializationContext, PreparationNeeded
+from ottla.client.settings import SettingError
 from ottla.client.testing import ScriptedBroker
-from ottla.consumer import Consumer, RecordDeserializationFailed, SyncConsumer, TopicPartition
+from ottla.consumer import (
+    Consumer,
+    ConsumerConfig,
+    RecordDeserializationFailed,
+    SyncConsumer,
+    TopicPartition,
+)
 from ottla.consumer._records import RecordCursor
 from ottla.consumer.fetch.decoding import RecordDecoder
 from ottla.protocol.records import BatchBuilder
@@ -43,7 +52,7 @@ class Registered:
         self.names[schema] = f"schema{schema.decode()}"
 
 
-def reading(broker: ScriptedBroker, deserializer: Registered) -> Consumer:
+def reading(broker: ScriptedBroker, deserializer: Registered) -> Consumer[Any, Any]:
     return reader(broker, replace(FAST, value_deserializer=deserializer))
 
 
@@ -154,7 +163,7 @@ async def test_a_call_for_a_list_may_follow_an_iteration_that_must_wait(broker: 
         assert consumer._delivery._next_buffered() is None
         deserializer.names[b"2"] = "schema2"
         (records,) = (await consumer.getmany(timeout_ms=None)).values()
-        assert [record.value for record in records] == READ[2:]
+        assert [str(record.value) for record in records] == READ[2:]
     assert deserializer.lookups == [b"1"]
 
 
@@ -166,7 +175,7 @@ async def test_a_seek_during_a_preparation_counts(broker: ScriptedBroker) -> Non
     deserializer = Registered(seek)
     Log(broker).add(*VALUES)
     async with reading(broker, deserializer) as consumer:
-        assert await take(consumer, 2) == READ[2:]  # type: ignore[comparison-overlap]
+        assert list[object](await take(consumer, 2)) == READ[2:]
 
 
 async def test_a_failed_preparation_says_where_and_is_tried_again_when_asked_again(
@@ -212,3 +221,53 @@ async def test_preparations_that_never_suffice_end(broker: ScriptedBroker) -> No
             await consumer.getone()
 
     assert len(deserializer.lookups) == 16
+
+
+@dataclass
+class Order:
+    drink: str
+    price: float
+
+
+async def test_records_have_values_of_a_type_and_poison_records_say_where_they_are(
+    broker: ScriptedBroker,
+) -> None:
+    log = Log(broker)
+    log.key = b"josef"
+    log.add(b'{"drink":"tea","price":2}', b'{"drink":"tea"}', b'{"drink":"coffee","price":3}')
+    typed: Consumer[Any, Any] = reader(broker, replace(FAST, key_type=str, value_type=Order))
+    async with typed as consumer:
+        record = await consumer.getone()
+        assert (record.key, record.value) == ("josef", Order("tea", 2.0))
+        words = "t-0 at offset 1 cannot be deserialized: no Order in JSON: .* missing required field `price`"
+        with pytest.raises(RecordDeserializationFailed, match=words) as failed:
+            await consumer.getone()
+        assert "\n" not in str(failed.value)
+        consumer.seek(A, failed.value.offset + 1)
+        record = await consumer.getone()
+        assert record.value == Order("coffee", 3.0)
+
+
+def test_records_without_key_or_value_need_an_optional_type() -> None:
+    builder = BatchBuilder(1 << 20)
+    builder.append(b"k", None, 5)
+    builder.append(None, b'{"drink":"tea","price":2}', 5)
+    data = builder.build()
+
+    def values(**types: Any) -> list[tuple[Any, Any]]:
+        cursor = RecordDecoder(replace(FAST, **types)).cursor(A, data, 0, None)
+        return [(record.key, record.value) for record in (*cursor.take(1), *cursor.take(1))]
+
+    assert values(value_type=optional(Order)) == [(b"k", None), (None, Order("tea", 2.0))]
+    with pytest.raises(RecordDeserializationFailed, match=r"there is none, and Order \| None would take"):
+        values(value_type=Order)
+    with pytest.raises(RecordDeserializationFailed, match=r"the key of t-0 at offset 1 .*: there is none"):
+        values(key_type=str)
+    assert values(key_type=optional(str)) == [("k", None), (None, b'{"drink":"tea","price":2}')]
+
+
+def test_a_type_and_a_deserializer_exclude_each_other() -> None:
+    with pytest.raises(SettingError, match="value_type brings its own value_deserializer: give one of"):
+        Consumer("t", value_type=Order, value_deserializer="json")
+    with pytest.raises(SettingError, match="value_type: 'shop:Order' cannot be imported"):
+        ConsumerConfig(value_type="shop:Order")

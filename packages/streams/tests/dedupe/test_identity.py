@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ottla.consumer import ConsumerRecord
@@ -15,7 +17,7 @@ from ottla.streams.dedupe import (
 )
 
 
-def record(key: object = None, **headers: bytes | None) -> ConsumerRecord:
+def record(key: Any = None, **headers: bytes | None) -> ConsumerRecord:
     listed = [(name.replace("_", "-"), value) for name, value in headers.items()]
     return ConsumerRecord("orders", 3, 17, key=key, value=b"v", headers=listed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,8 +54,11 @@ async def prepare(broker: BrokerThread) -> None:
 
 async def read(broker: BrokerThread, topic: str, count: int) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
-    settings = {"bootstrap_servers": broker.bootstrap_servers, "auto_offset_reset": "earliest"}
-    async with asyncio.timeout(WAIT_S), Consumer(topic, **settings) as consumer:  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "auto_offset_reset": "earliest",
+    }
+    async with asyncio.timeout(WAIT_S), Consumer(topic, **settings) as consumer:
         while len(found) < count:
             record = await consumer.getone()
             found.append((record.key, record.value))

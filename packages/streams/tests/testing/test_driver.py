@@ -11,10 +11,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ottla.client.serialization import PreparationNeeded, SerializationContext
-from ottla.consumer import ConsumerRecord
+from ottla.consumer import ConsumerRecord, Record
 from ottla.streams import App, Context, Processor
 from ottla.streams.dedupe import Dedupe, MemoryStore, SqliteStore, TopicStore, by_key
 from ottla.streams.errors import HandlerFailed
@@ -433,3 +434,26 @@ def test_serializers_of_an_app_may_wait(guarantee: str) -> None:
         test.advance(seconds=10)
 
         assert test.received("loud", of=bytes) == [b"17 X for loud"]
+
+
+class Drink(msgspec.Struct):
+    name: str
+
+
+def test_handlers_get_records_with_key_and_value_of_their_types() -> None:
+    seen: list[tuple[str, Drink, int, tuple[tuple[str, bytes | None], ...]]] = []
+
+    async def note(record: Record[str, Drink]) -> None:
+        seen.append((record.key, record.value, record.offset, record.headers))
+
+    with StreamsTest(app_of(note, dead_letter_topic="failed", retries=0)) as test:
+        test.send("orders", {"name": "tea"}, key="anna", headers={"h": "1"})
+        test.send("orders", {"nome": "tea"}, key="anna")
+        test.send("orders", {"name": "tea"})
+        test.advance(seconds=1)
+
+        assert seen == [("anna", Drink("tea"), 0, (("h", b"1"),))]
+        assert {letter.message.split(" (")[0] for letter in test.dead_letters("failed")} == {
+            "the value of a record cannot be decoded as Drink from JSON or msgpack",
+            "the key of a record cannot be decoded as UTF-8 text",
+        }

@@ -306,8 +306,10 @@ def _bytes(serialized: object) -> bytes | None:
     raise TypeError(f"the serializer returned {type(serialized).__name__}, not bytes")
 
 
-def imported(spec: str, known: Iterable[str] = (), *, must_be_callable: bool = True) -> Any:
-    """Import `package.module:name`; a class is called without arguments.
+def imported(
+    spec: str, known: Iterable[str] = (), *, must_be_callable: bool = True, make: bool = True
+) -> Any:
+    """Import `package.module:name`; with `make` a class is called without arguments.
 
     Raises ValueError when the import fails or the text has another form; the message lists the `known` names.
     """
@@ -319,6 +321,8 @@ def imported(spec: str, known: Iterable[str] = (), *, must_be_callable: bool = T
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{spec!r} cannot be imported: {error}") from error
+    if not make:
+        return found
     made = found() if isinstance(found, type) else found
     if must_be_callable and not callable(made):
         raise ValueError(f"{spec!r} is a {type(made).__name__}, which cannot be called")

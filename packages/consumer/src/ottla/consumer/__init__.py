@@ -31,7 +31,7 @@ from ottla.consumer.errors import (
 )
 from ottla.consumer.fetch.offset_lookups import OffsetAndTimestamp
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.consumer.record import ConsumerInterceptor, ConsumerRecord, RecordBatch
+from ottla.consumer.record import ConsumerInterceptor, ConsumerRecord, Record, RecordBatch
 from ottla.consumer.subscription import RebalanceListener, TopicFilter
 from ottla.consumer.sync import SyncConsumer
 from ottla.protocol.topics import TopicPartition
@@ -64,6 +64,7 @@ __all__ = [
     "OversizedBatch",
     "PositionNotFound",
     "RebalanceListener",
+    "Record",
     "RecordBatch",
     "RecordDeserializationFailed",
     "SimpleConsumer",

@@ -130,6 +130,10 @@ cdef class ConsumerRecord:
         if self._has_key and self._has_value and self._headers is not None:
             self._buffer = None
 
+    @classmethod
+    def __class_getitem__(cls, types):
+        return _GenericAlias(cls, types)
+
     def __eq__(self, other):
         if not isinstance(other, ConsumerRecord):
             return NotImplemented

@@ -14,6 +14,7 @@ cdef class RecordCursor:
     cdef object _unprepared                  # the RecordUnprepared of the next record; None: there is none
     cdef dict _decompressed_ahead            # by start of the batch in the data; None: nothing is
     cdef bint _check_crcs, _deserializes, _key_sees_record, _value_sees_record
+    cdef bint _key_takes_none, _value_takes_none
     cdef Py_ssize_t _max_decompressed
     cdef PinnedBuffer _fetched               # the whole data
     cdef const unsigned char* _next_entry    # a batch, or a message of magic 0 or 1
@@ -46,6 +47,8 @@ cdef class RecordCursor:
         value_deserializer=None,
         bint key_sees_record=False,
         bint value_sees_record=False,
+        bint key_takes_none=False,
+        bint value_takes_none=False,
         Py_ssize_t max_decompressed_bytes=268435456,
     ):
         self.topic_partition = topic_partition
@@ -62,6 +65,8 @@ cdef class RecordCursor:
         self._value_deserializer = value_deserializer
         self._key_sees_record = key_sees_record
         self._value_sees_record = value_sees_record
+        self._key_takes_none = key_takes_none
+        self._value_takes_none = value_takes_none
         self._deserializes = key_deserializer is not None or value_deserializer is not None
         self._max_decompressed = max_decompressed_bytes
         self._aborted = sorted(aborted, reverse=True) if aborted else []
@@ -200,14 +205,14 @@ cdef class RecordCursor:
         self._unprepared = None
         self._is_busy = True
         try:
-            if self._key_deserializer is not None and record.serialized_key_size >= 0:
+            if self._key_deserializer is not None and (record.serialized_key_size >= 0 or self._key_takes_none):
                 if self._key_sees_record:
                     record._key = self._key_deserializer(record._get_key(), record)
                 else:
                     record._key = self._key_deserializer(record._get_key())
                 record._has_key = True
             what = "value"
-            if self._value_deserializer is not None and record.serialized_value_size >= 0:
+            if self._value_deserializer is not None and (record.serialized_value_size >= 0 or self._value_takes_none):
                 if self._value_sees_record:
                     record._value = self._value_deserializer(record._get_value(), record)
                 else:

@@ -1,12 +1,13 @@
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, final
+from typing import Any, Generic, Self, final
 
+from ottla.client.field_types import K_co, V_co
 from ottla.consumer.errors import RecordUnprepared
 from ottla.protocol.records import Buffer, TimestampType
 from ottla.protocol.topics import TopicPartition
 
 @final
-class ConsumerRecord:
+class ConsumerRecord(Generic[K_co, V_co]):
     """One record of a partition. Key, value and headers are decoded on first access.
 
     `key` and `value` are bytes or None, unless deserializers convert them.
@@ -18,8 +19,8 @@ class ConsumerRecord:
         partition: int,
         offset: int,
         timestamp_ms: int = -1,
-        key: Any = None,
-        value: Any = None,
+        key: K_co | None = None,
+        value: V_co | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
         *,
         timestamp_type: TimestampType = ...,
@@ -44,9 +45,9 @@ class ConsumerRecord:
     @property
     def timestamp_type(self) -> TimestampType: ...
     @property
-    def key(self) -> Any: ...
+    def key(self) -> K_co: ...
     @property
-    def value(self) -> Any: ...
+    def value(self) -> V_co: ...
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """The headers in order; keys may repeat."""
@@ -69,7 +70,8 @@ class RecordCursor:
     the error again. Raises UnreadableBatch and RecordDeserializationFailed, and RecordUnprepared for a record
     whose deserializer must wait first.
 
-    Deserializers are given the bytes; with `key_sees_record` or `value_sees_record` the record too.
+    Deserializers are given the bytes; with `key_sees_record` or `value_sees_record` the record too. They are
+    called for a record without key or value only with `key_takes_none` or `value_takes_none`.
     """
 
     def __init__(
@@ -84,6 +86,8 @@ class RecordCursor:
         value_deserializer: Callable[..., Any] | None = None,
         key_sees_record: bool = False,
         value_sees_record: bool = False,
+        key_takes_none: bool = False,
+        value_takes_none: bool = False,
         max_decompressed_bytes: int = ...,
     ) -> None: ...
     @property
@@ -108,9 +112,9 @@ class RecordCursor:
     @property
     def is_unreadable(self) -> bool:
         """Whether the next batch, or the rest of this one, could not be read."""
-    def read(self) -> ConsumerRecord | None:
+    def read(self) -> ConsumerRecord[Any, Any] | None:
         """Return the next record; None at the end."""
-    def take(self, limit: int) -> list[ConsumerRecord]:
+    def take(self, limit: int) -> list[ConsumerRecord[Any, Any]]:
         """Return up to `limit` records; fewer at the end, and before a record that fails."""
     def take_unprepared(self) -> RecordUnprepared | None:
         """Return the RecordUnprepared that ended the last read of an iteration; None if there was none."""
@@ -138,8 +142,8 @@ class RecordIterator:
     _intercepts: bool
 
     def __aiter__(self) -> Self: ...
-    async def __anext__(self) -> ConsumerRecord: ...
-    def _next_buffered(self) -> ConsumerRecord | None:
+    async def __anext__(self) -> ConsumerRecord[Any, Any]: ...
+    def _next_buffered(self) -> ConsumerRecord[Any, Any] | None:
         """Return the next record of the current cursor, or None where `__anext__` may wait.
 
         On any thread, one at a time.
@@ -148,5 +152,5 @@ class RecordIterator:
         """Yield to the event loop if it last ran too long ago."""
     async def _wait_for_next_cursor(self) -> None:
         """Wait for records and set `_current_cursor`, or for a deserializer; subclasses implement it."""
-    def _intercept(self, record: ConsumerRecord) -> ConsumerRecord | None:
+    def _intercept(self, record: ConsumerRecord[Any, Any]) -> ConsumerRecord[Any, Any] | None:
         """Pass a record through interceptors; subclasses implement it."""

@@ -38,6 +38,7 @@ from ottla.protocol.records._codec cimport is_sound
 from ottla.protocol.records._record cimport RawRecord, parse_record, read_record
 
 from asyncio import sleep as _sleep
+from types import GenericAlias as _GenericAlias
 
 from ottla.client.serialization import PreparationNeeded
 from ottla.consumer.errors import (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Unpack
 
 from ottla.client.config import ClientConfig, ClientSettings
+from ottla.client.field_types import check_alone
 from ottla.client.interceptors import load
 from ottla.client.serialization import DeserializerSpec, check_deserializer
 from ottla.client.setting_aliases import renamed, without_effect
@@ -171,6 +172,12 @@ class ConsumerConfig:
     """The deserializer of keys. None: keys are bytes."""
     value_deserializer: DeserializerSpec = None
     """The deserializer of values. None: values are bytes."""
+    key_type: Any = None
+    """The type of keys, instead of a deserializer: bytes, str, or another as JSON (`FieldType`: msgpack)."""
+    value_type: Any = None
+    """The type of values, instead of a deserializer: a dataclass, a msgspec struct, a pydantic model, a
+    TypedDict or another type as JSON (`FieldType`: msgpack), bytes, or str. Records without a value fail
+    unless it is `optional`."""
     interceptors: Sequence[object] = ()
     """Objects that observe records before delivery, and commits."""
     client: ClientConfig = field(default_factory=ClientConfig)
@@ -183,6 +190,9 @@ class ConsumerConfig:
         object.__setattr__(self, "interceptors", load(self.interceptors))
         check_deserializer(self.key_deserializer)
         check_deserializer(self.value_deserializer)
+        for name, deserializer in (("key_type", "key_deserializer"), ("value_type", "value_deserializer")):
+            kind = check_alone(getattr(self, name), name, deserializer, getattr(self, deserializer))
+            object.__setattr__(self, name, kind)
         self._check_group()
 
     def _check_group(self) -> None:
@@ -227,8 +237,8 @@ class ConsumerConfig:
         )
 
 
-class ConsumerSettings(ClientSettings, total=False):
-    """The fields of ConsumerConfig as keywords, for type checkers; `ConsumerConfig` documents them."""
+class UntypedConsumerSettings(ClientSettings, total=False):
+    """The fields of ConsumerConfig as keywords, without those that give keys and values their types."""
 
     bootstrap_servers: str | Sequence[str] | None
     group_id: str | None
@@ -254,6 +264,13 @@ class ConsumerSettings(ClientSettings, total=False):
     client_rack: str | None
     allow_auto_create_topics: bool
     exclude_internal_topics: bool
+    interceptors: Sequence[object]
+
+
+class ConsumerSettings(UntypedConsumerSettings, total=False):
+    """The fields of ConsumerConfig as keywords, for type checkers; `ConsumerConfig` documents them."""
+
     key_deserializer: DeserializerSpec
     value_deserializer: DeserializerSpec
-    interceptors: Sequence[object]
+    key_type: Any
+    value_type: Any

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 from uuid import UUID
 
 from ottla.client.errors import Need, error_about
+from ottla.client.field_types import FieldType, K_co, V_co
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.serialization import Deserializer, DeserializerSpec
 from ottla.client.settings import config_from
 from ottla.consumer._records import ConsumerRecord
 from ottla.consumer.argument_validation import (
@@ -24,7 +26,7 @@ from ottla.consumer.argument_validation import (
     to_partitions,
     to_record_limit,
 )
-from ottla.consumer.config import ConsumerConfig, ConsumerSettings
+from ottla.consumer.config import ConsumerConfig, UntypedConsumerSettings
 from ottla.consumer.errors import ConsumerStopped, NotAssigned
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES, pyarrow_module, read_columns, record_batch
 from ottla.consumer.fetch.offset_lookups import EARLIEST, LATEST, OffsetAndTimestamp
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Consumer:
+class Consumer(Generic[K_co, V_co]):
     """Reads topics, or partitions that `assign` gives.
 
         async with Consumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
@@ -53,15 +55,32 @@ class Consumer:
 
     With `group_id`, the members of that group share the partitions, and offsets are committed for the group.
     Without it, a consumer reads all partitions of its topics. Records are fetched ahead in the background.
-    One task at a time may ask for records.
+    One task at a time may ask for records. For type checkers it is `Consumer[K, V]`, a consumer of
+    `ConsumerRecord[K, V]`: deserializers, or `key_type` and `value_type`, give the types.
     """
 
+    @overload
     def __init__(
         self,
         *topics: str,
+        key_type: type[K_co] | FieldType[K_co] | None = None,
+        value_type: type[V_co] | FieldType[V_co] | None = None,
+        key_deserializer: Callable[[bytes], K_co] | Deserializer[K_co] | None = None,
+        value_deserializer: Callable[[bytes], V_co] | Deserializer[V_co] | None = None,
+        **settings: Unpack[UntypedConsumerSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[Any, Any],
+        *topics: str,
         config: ConsumerConfig | None = None,
-        **settings: Unpack[ConsumerSettings],
-    ) -> None:
+        key_type: type[Any] | FieldType[Any] | None = None,
+        value_type: type[Any] | FieldType[Any] | None = None,
+        key_deserializer: DeserializerSpec = None,
+        value_deserializer: DeserializerSpec = None,
+        **settings: Unpack[UntypedConsumerSettings],
+    ) -> None: ...
+    def __init__(self, *topics: str, config: ConsumerConfig | None = None, **settings: Any) -> None:
         check_settings(settings)
         self.config = config_from(ConsumerConfig, config, settings)
         self._lifecycle = lifecycle = ConsumerLifecycle(self.config)
@@ -158,14 +177,14 @@ class Consumer:
 
     # --- records
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord[K_co, V_co]]:
         # The native iterator itself: a record costs no call to this object, unless a subclass wants one.
         return self._delivery if type(self).__anext__ is Consumer.__anext__ else self
 
-    def __anext__(self) -> Coroutine[Any, Any, ConsumerRecord]:
+    def __anext__(self) -> Coroutine[Any, Any, ConsumerRecord[K_co, V_co]]:
         return self._delivery.__anext__()
 
-    async def getone(self, *partitions: Partition) -> ConsumerRecord:
+    async def getone(self, *partitions: Partition) -> ConsumerRecord[K_co, V_co]:
         """Return the next record, of all partitions or some."""
         if not partitions and self._delivery.timeout_ms < 0:
             try:
@@ -182,7 +201,7 @@ class Consumer:
 
     async def getmany(
         self, *partitions: Partition, timeout_ms: float | None = 0, max_records: int | None = None
-    ) -> Records:
+    ) -> dict[TopicPartition, list[ConsumerRecord[K_co, V_co]]]:
         """Return buffered records of all partitions or some, waiting up to `timeout_ms` for the first.
 
         At most `max_records`, which is at least 1 (default: `max_poll_records`, else about 256 KiB); with a
@@ -195,7 +214,7 @@ class Consumer:
             [to_partition(partition) for partition in partitions], timeout_ms, limit
         )
 
-    async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch]:
+    async def batches(self, *, max_records: int | None = None) -> AsyncIterator[RecordBatch[K_co, V_co]]:
         """Iterate over batches of one partition each; a batch is finished when the next is asked for.
 
         Ends when the consumer is stopped, and after `consumer_timeout_ms` without records if that is set.

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
+from ottla.client.field_types import K_co, V_co
 from ottla.consumer._records import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.client.group_metadata import OffsetAndMetadata
 
-__all__ = ["ConsumerInterceptor", "ConsumerRecord", "RecordBatch"]
+__all__ = ["ConsumerInterceptor", "ConsumerRecord", "Record", "RecordBatch"]
+
+Record = ConsumerRecord
+"""The short name, for annotations: `Record[str, Order]`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RecordBatch(Sequence[ConsumerRecord]):
+class RecordBatch(Sequence[ConsumerRecord[K_co, V_co]], Generic[K_co, V_co]):
     """Records of one partition, in order, with the offset to continue at."""
 
     topic_partition: TopicPartition
-    records: list[ConsumerRecord]
+    records: list[ConsumerRecord[K_co, V_co]]
     next_offset: int
     """The offset after this batch; offsets in between may be missing."""
     high_watermark: int
@@ -48,14 +52,16 @@ class RecordBatch(Sequence[ConsumerRecord]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K_co, V_co]]:
         return iter(self.records)
 
     @overload
-    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    def __getitem__(self, index: int) -> ConsumerRecord[K_co, V_co]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
-    def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
+    def __getitem__(self, index: slice) -> list[ConsumerRecord[K_co, V_co]]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> ConsumerRecord[K_co, V_co] | list[ConsumerRecord[K_co, V_co]]:
         return self.records[index]
 
 
@@ -65,7 +71,9 @@ class ConsumerInterceptor:
     Methods run on the event loop and must be quick. Exceptions they raise are logged.
     """
 
-    def on_consume(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord] | None:
+    def on_consume(
+        self, records: Sequence[ConsumerRecord[Any, Any]]
+    ) -> Sequence[ConsumerRecord[Any, Any]] | None:
         """Receive records before they are delivered; return others in their place, or None to keep them."""
         return None
 

@@ -10,14 +10,16 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from ottla.client.blocking import Call, LoopThread
 from ottla.client.errors import DeadlineExceeded
+from ottla.client.field_types import FieldType, K_co, V_co
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.serialization import Deserializer, DeserializerSpec
 from ottla.client.settings import config_from
 from ottla.consumer.argument_validation import Offset, Partition, check_settings, no_such_name, to_topics
-from ottla.consumer.config import ConsumerConfig, ConsumerSettings
+from ottla.consumer.config import ConsumerConfig, UntypedConsumerSettings
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.fetch.arrow import DEFAULT_BYTES
 from ottla.consumer.fetch.offset_lookups import OffsetAndTimestamp
@@ -36,7 +38,7 @@ log = logging.getLogger(__name__)
 SETTLE_S = 5.0
 
 
-class SyncConsumer:
+class SyncConsumer(Generic[K_co, V_co]):
     """Reads topics, for scripts and for threads.
 
         with SyncConsumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
@@ -48,22 +50,38 @@ class SyncConsumer:
     the consumer. After a fork a consumer raises an error: start it in each worker.
     """
 
+    @overload
     def __init__(
         self,
         *topics: str,
+        key_type: type[K_co] | FieldType[K_co] | None = None,
+        value_type: type[V_co] | FieldType[V_co] | None = None,
+        key_deserializer: Callable[[bytes], K_co] | Deserializer[K_co] | None = None,
+        value_deserializer: Callable[[bytes], V_co] | Deserializer[V_co] | None = None,
+        **settings: Unpack[UntypedConsumerSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SyncConsumer[Any, Any],
+        *topics: str,
         config: ConsumerConfig | None = None,
-        **settings: Unpack[ConsumerSettings],
-    ) -> None:
+        key_type: type[Any] | FieldType[Any] | None = None,
+        value_type: type[Any] | FieldType[Any] | None = None,
+        key_deserializer: DeserializerSpec = None,
+        value_deserializer: DeserializerSpec = None,
+        **settings: Unpack[UntypedConsumerSettings],
+    ) -> None: ...
+    def __init__(self, *topics: str, config: ConsumerConfig | None = None, **settings: Any) -> None:
         check_settings(settings)
         self.config = config_from(ConsumerConfig, config, settings)
         self._topics = to_topics(topics)
         self._thread = LoopThread(self._make, name="the consumer")
-        self._consumer: Consumer | None = None
+        self._consumer: Consumer[Any, Any] | None = None
         # One thread at a time asks, so that records of a partition are delivered in order.
         self._asking = threading.Lock()
         self._interrupted: Call[Any] | None = None
         self._settling = threading.Lock()
-        self._next_buffered: Callable[[], ConsumerRecord | None] = lambda: None
+        self._next_buffered: Callable[[], ConsumerRecord[K_co, V_co] | None] = lambda: None
 
     if not TYPE_CHECKING:
 
@@ -92,10 +110,10 @@ class SyncConsumer:
 
     # --- records
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K_co, V_co]]:
         return self
 
-    def __next__(self) -> ConsumerRecord:
+    def __next__(self) -> ConsumerRecord[K_co, V_co]:
         """Return the next record; StopIteration after `consumer_timeout_ms` without one."""
         with self._asking:
             self._thread.check()
@@ -106,20 +124,20 @@ class SyncConsumer:
             raise StopIteration
         return record
 
-    def getone(self, *partitions: Partition) -> ConsumerRecord:
+    def getone(self, *partitions: Partition) -> ConsumerRecord[K_co, V_co]:
         """Return the next record, of all partitions or some."""
-        return cast("ConsumerRecord", self._ask(lambda consumer: consumer.getone(*partitions)))
+        return cast("ConsumerRecord[K_co, V_co]", self._ask(lambda consumer: consumer.getone(*partitions)))
 
     def getmany(
         self, *partitions: Partition, timeout_ms: float | None = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[K_co, V_co]]]:
         """Return buffered records of all partitions or some, waiting up to `timeout_ms` for the first."""
-        records: dict[TopicPartition, list[ConsumerRecord]] = self._ask(
+        records: dict[TopicPartition, list[ConsumerRecord[K_co, V_co]]] = self._ask(
             lambda consumer: consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records)
         )
         return records
 
-    def batches(self, *, max_records: int | None = None) -> Iterator[RecordBatch]:
+    def batches(self, *, max_records: int | None = None) -> Iterator[RecordBatch[K_co, V_co]]:
         """Iterate over batches of one partition each; a batch is finished when the next is asked for."""
         batches = self._opened.batches(max_records=max_records)
         while (batch := self._ask(lambda _: anext(batches, None))) is not None:
@@ -295,28 +313,28 @@ class SyncConsumer:
 
     # --- the thread
 
-    def _make(self) -> Consumer:
+    def _make(self) -> Consumer[Any, Any]:
         return Consumer(*self._topics, config=self.config)
 
     @property
-    def _opened(self) -> Consumer:
+    def _opened(self) -> Consumer[Any, Any]:
         self._thread.check()
         assert self._consumer is not None
         return self._consumer
 
     @property
-    def _settled(self) -> Consumer:
+    def _settled(self) -> Consumer[Any, Any]:
         """The consumer, after records of an interrupted call were put back."""
         consumer = self._opened
         if self._interrupted is not None and not self._thread.is_here:
             self._rewind_interrupted(consumer)
         return consumer
 
-    def _call(self, what: Callable[[Consumer], Coroutine[Any, Any, T]]) -> T:
+    def _call(self, what: Callable[[Consumer[Any, Any]], Coroutine[Any, Any, T]]) -> T:
         consumer = self._settled
         return self._thread.call(lambda: what(consumer))
 
-    def _do(self, what: Callable[[Consumer], T]) -> T:
+    def _do(self, what: Callable[[Consumer[Any, Any]], T]) -> T:
         """Call something that does not wait, but must run on the loop."""
         consumer = self._settled
 
@@ -325,7 +343,7 @@ class SyncConsumer:
 
         return what(consumer) if self._thread.is_here else self._thread.call(done)
 
-    def _ask(self, what: Callable[[Consumer], Any]) -> Any:
+    def _ask(self, what: Callable[[Consumer[Any, Any]], Any]) -> Any:
         """Ask for records in lists or batches."""
         with self._asking:
             consumer = self._settled
@@ -335,17 +353,17 @@ class SyncConsumer:
 
             return self._wait_for(asked)
 
-    def _await_record(self) -> ConsumerRecord | None:
+    def _await_record(self) -> ConsumerRecord[K_co, V_co] | None:
         """Wait for a record on the loop; None after `consumer_timeout_ms`."""
         consumer = self._settled
 
-        async def following() -> ConsumerRecord | None:
+        async def following() -> ConsumerRecord[K_co, V_co] | None:
             try:
                 return await anext(consumer)
             except StopAsyncIteration:
                 return None
 
-        return cast("ConsumerRecord | None", self._wait_for(following))
+        return cast("ConsumerRecord[K_co, V_co] | None", self._wait_for(following))
 
     def _wait_for(self, asked: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Wait for records on the loop.
@@ -363,7 +381,7 @@ class SyncConsumer:
             self._interrupted = call
             raise
 
-    def _rewind_interrupted(self, consumer: Consumer) -> None:
+    def _rewind_interrupted(self, consumer: Consumer[Any, Any]) -> None:
         """Cancel an interrupted call, and rewind to the first record that was not returned."""
         with self._settling:
             call = self._interrupted
@@ -382,7 +400,7 @@ class SyncConsumer:
             self._interrupted = None
 
 
-async def _rewind(consumer: Consumer) -> None:
+async def _rewind(consumer: Consumer[Any, Any]) -> None:
     consumer._position_operations.rewind_unfinished()
 
 

@@ -1,7 +1,8 @@
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Protocol, final
+from typing import Any, Generic, Protocol, final
 
+from ottla.client.field_types import K_contra, V_contra
 from ottla.producer.record import Headers, RecordMetadata
 from ottla.protocol.topics import TopicPartition
 
@@ -391,15 +392,15 @@ class GeneralPath(Protocol):
         headers: Headers | None,
     ) -> Acknowledgement: ...
 
-class SendMethods:
+class SendMethods(Generic[K_contra, V_contra]):
     """`send` and `send_nowait`, compiled: the one base class of `Producer`."""
 
     def __init__(self, appender: Appender, general_path: GeneralPath) -> None: ...
     async def send(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -413,8 +414,8 @@ class SendMethods:
     def send_nowait(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,

@@ -51,6 +51,7 @@ import asyncio
 import logging
 import weakref
 from collections import deque
+from types import GenericAlias as _GenericAlias
 
 from ottla.client.environment import chance as _system_chance
 from ottla.producer.errors import NoSuchPartition, RecordRefused, RecordTooLarge

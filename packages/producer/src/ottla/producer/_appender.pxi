@@ -305,6 +305,10 @@ cdef class SendMethods:
         self._appender = appender
         self._general_path = general_path
 
+    @classmethod
+    def __class_getitem__(cls, types):
+        return _GenericAlias(cls, types)
+
     async def send(self, str topic, value=None, key=None, partition=None, timestamp_ms=None, headers=None):
         """Append a record; return its Acknowledgement. Waits up to `max_block_ms` while the buffer is full.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Unpack
 
 from ottla.client.config import ClientConfig, ClientSettings
+from ottla.client.field_types import check_alone
 from ottla.client.interceptors import load
-from ottla.client.serialization import SerializerSpec, check_serializer
+from ottla.client.serialization import RecordSerializers, SerializerSpec, check_serializer
 from ottla.client.setting_aliases import refresh_interval, renamed, without_effect
 from ottla.client.settings import (
     Alias,
@@ -186,6 +187,11 @@ class ProducerConfig:
     """The serializer of keys. None: bytes and text only."""
     value_serializer: SerializerSpec = None
     """The serializer of values. None: bytes and text as they are, other values as msgpack."""
+    key_type: Any = None
+    """The type of keys, instead of a serializer: bytes, str, or another as JSON (`FieldType`: msgpack)."""
+    value_type: Any = None
+    """The type of values, instead of a serializer: a dataclass, a msgspec struct, a pydantic model, a
+    TypedDict or another type as JSON (`FieldType`: msgpack), bytes, or str."""
     interceptors: Sequence[object] = ()
     """Objects whose methods are called as records are sent, batched and acknowledged."""
     transactional_id: str | None = None
@@ -207,6 +213,9 @@ class ProducerConfig:
         self._check_promises()
         check_serializer(self.key_serializer, is_key=True)
         check_serializer(self.value_serializer)
+        for name, serializer in (("key_type", "key_serializer"), ("value_type", "value_serializer")):
+            kind = check_alone(getattr(self, name), name, serializer, getattr(self, serializer))
+            object.__setattr__(self, name, kind)
         partitioner(self.partitioner)
 
     def _check_promises(self) -> None:
@@ -235,6 +244,17 @@ class ProducerConfig:
         """`acks` as a number of the protocol."""
         return -1 if self.acks == "all" else self.acks
 
+    def serializers(self) -> RecordSerializers:
+        """Return the serializers of keys and values."""
+        return RecordSerializers(
+            self.key_serializer if self.key_type is None else self.key_type.serializer,
+            self.value_serializer if self.value_type is None else self.value_type.serializer,
+        )
+
+    def of_bytes(self) -> Self:
+        """Return this config for a producer of keys and values that are bytes already."""
+        return replace(self, key_serializer=None, value_serializer=None, key_type=None, value_type=None)
+
     def codec_for(self, topic: str) -> Codec:
         """Return the codec of a topic's batches."""
         if self.compressed_topics and topic not in self.compressed_topics:
@@ -242,8 +262,8 @@ class ProducerConfig:
         return CODECS[self.compression_type]
 
 
-class ProducerSettings(ClientSettings, total=False):
-    """The fields of ProducerConfig as keywords; `ProducerConfig` says what they mean."""
+class UntypedProducerSettings(ClientSettings, total=False):
+    """The fields of ProducerConfig as keywords, without those that give keys and values their types."""
 
     bootstrap_servers: str | Sequence[str] | None
     acks: Literal[0, 1, -1, "all"]
@@ -263,8 +283,15 @@ class ProducerSettings(ClientSettings, total=False):
     metadata_max_idle_ms: int
     retries: int
     partitioner: str | Partitioner | PartitionerFunction | None
-    key_serializer: SerializerSpec
-    value_serializer: SerializerSpec
     interceptors: Sequence[object]
     transactional_id: str | None
     transaction_timeout_ms: int
+
+
+class ProducerSettings(UntypedProducerSettings, total=False):
+    """The fields of ProducerConfig as keywords; `ProducerConfig` says what they mean."""
+
+    key_serializer: SerializerSpec
+    value_serializer: SerializerSpec
+    key_type: Any
+    value_type: Any

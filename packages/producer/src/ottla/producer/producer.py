@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from ottla.client.cluster import Cluster
 from ottla.client.context_manager_task import ContextTask
 from ottla.client.environment import chance
 from ottla.client.errors import ClientError
+from ottla.client.field_types import FieldType, K_contra, V_contra
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
+from ottla.client.serialization import Serializer, SerializerSpec
 from ottla.client.settings import config_from
 from ottla.producer.accumulator import (
     Accumulator,
@@ -28,7 +30,7 @@ from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.append.record_admission import BufferSpace, RecordAdmission, not_open
 from ottla.producer.append.record_appender import RecordAppender, RecordSerializer
 from ottla.producer.append.send_general_path import BulkSends, SendGeneralPath, check_lengths
-from ottla.producer.config import ProducerConfig, ProducerSettings
+from ottla.producer.config import ProducerConfig, UntypedProducerSettings
 from ottla.producer.errors import ProducerClosed
 from ottla.producer.flushing import Flushing
 from ottla.producer.metrics import ProducerMetrics
@@ -55,7 +57,7 @@ def loop_time_ms() -> float:
     return asyncio.get_running_loop().time() * 1_000
 
 
-class Producer(SendMethods):
+class Producer(SendMethods[K_contra, V_contra]):
     """Writes records to topics.
 
         async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
@@ -63,19 +65,45 @@ class Producer(SendMethods):
 
     Leaving the block sends the records that still wait. With the defaults a record is acknowledged by all
     in-sync replicas and written once, in the order of `send` for each partition. Settings are those of
-    `ProducerConfig`, `ClientConfig` and `SecurityConfig`, as keywords.
+    `ProducerConfig`, `ClientConfig` and `SecurityConfig`, as keywords. For type checkers it is
+    `Producer[K, V]`: serializers, or `key_type` and `value_type`, give the types of keys and values.
     """
 
     # The only base class is compiled and holds nothing but `send` and `send_nowait`. It calls no method of
     # this class. A method that passed them on to a part would cost 22 % of `await send`; bound methods of a
     # part on the instance cost 7 %, and a subclass could not override them.
 
+    @overload
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        /,
+        *,
+        key_type: type[K_contra] | FieldType[K_contra] | None = None,
+        value_type: type[V_contra] | FieldType[V_contra] | None = None,
+        key_serializer: Callable[[K_contra], bytes | None] | Serializer[K_contra] | None = None,
+        value_serializer: Callable[[V_contra], bytes | None] | Serializer[V_contra] | None = None,
+        **settings: Unpack[UntypedProducerSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Producer[Any, Any],
+        bootstrap_servers: str | Sequence[str] | None = None,
+        /,
+        config: ProducerConfig | None = None,
+        *,
+        key_type: type[Any] | FieldType[Any] | None = None,
+        value_type: type[Any] | FieldType[Any] | None = None,
+        key_serializer: SerializerSpec = None,
+        value_serializer: SerializerSpec = None,
+        **settings: Unpack[UntypedProducerSettings],
+    ) -> None: ...
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,
         /,
         config: ProducerConfig | None = None,
-        **settings: Unpack[ProducerSettings],
+        **settings: Any,
     ) -> None:
         if bootstrap_servers is not None:
             settings["bootstrap_servers"] = bootstrap_servers
@@ -203,8 +231,8 @@ class Producer(SendMethods):
     async def send_and_wait(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -215,9 +243,9 @@ class Producer(SendMethods):
     async def send_many(
         self,
         topic: str,
-        values: Iterable[object],
+        values: Iterable[V_contra | None],
         *,
-        keys: Iterable[object] | None = None,
+        keys: Iterable[K_contra | None] | None = None,
         partition: int | None = None,
         timestamps_ms: Iterable[int] | None = None,
         headers: Headers | None = None,
@@ -234,9 +262,9 @@ class Producer(SendMethods):
             raise TypeError(
                 f"values must be a list of values, not {type(values).__name__}; send takes a single one"
             )
-        given = list(values)  # the caller may change its own list while this waits
+        given: list[object] = list(values)  # the caller may change its own list while this waits
         stamps = None if timestamps_ms is None else list(timestamps_ms)
-        given_keys = None if keys is None else list(keys)
+        given_keys: list[object] | None = None if keys is None else list(keys)
         check_lengths(len(given), keys=given_keys, timestamps_ms=stamps)
         self._admission.check()
         if self._shows_records or (self._has_partitioner and partition is None):
@@ -362,7 +390,8 @@ class Producer(SendMethods):
     def _has_fast_path(self) -> bool:
         """Whether no setting needs to see single records."""
         config = self.config
-        has_serializer = config.key_serializer is not None or config.value_serializer is not None
+        serialization = (config.key_serializer, config.value_serializer, config.key_type, config.value_type)
+        has_serializer = any(setting is not None for setting in serialization)
         waits = config.metadata_refresh_at_each_send
         return not (self._has_interceptors or self._has_partitioner or has_serializer or waits)
 

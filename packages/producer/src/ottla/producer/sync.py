@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from ottla.client.blocking import LoopThread
+from ottla.client.field_types import FieldType, K_contra, V_contra
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.serialization import Serializer, SerializerSpec
 from ottla.client.settings import config_from
 from ottla.producer.accumulator import Acknowledgements, BatchBuilder
-from ottla.producer.config import ProducerConfig, ProducerSettings
+from ottla.producer.config import ProducerConfig, UntypedProducerSettings
 from ottla.producer.errors import ProducerClosed
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.producer import Producer
@@ -31,7 +33,7 @@ GRACE_S = 1.0
 class SyncAcknowledgements:
     """The acknowledgements of many records, for threads: `result()` waits for all of them."""
 
-    def __init__(self, thread: LoopThread[Producer], inner: Acknowledgements) -> None:
+    def __init__(self, thread: LoopThread[Producer[Any, Any]], inner: Acknowledgements) -> None:
         self._thread = thread
         self._inner = inner
 
@@ -55,7 +57,7 @@ class SyncAcknowledgements:
         return self._thread.call(settled, timeout)
 
 
-class SyncProducer:
+class SyncProducer(Generic[K_contra, V_contra]):
     """Writes records to topics, for scripts and for web frameworks with threads.
 
         with SyncProducer(bootstrap_servers="127.0.0.1:9092") as producer:
@@ -66,12 +68,37 @@ class SyncProducer:
     raises Forked: start the producer in each worker.
     """
 
+    @overload
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        /,
+        *,
+        key_type: type[K_contra] | FieldType[K_contra] | None = None,
+        value_type: type[V_contra] | FieldType[V_contra] | None = None,
+        key_serializer: Callable[[K_contra], bytes | None] | Serializer[K_contra] | None = None,
+        value_serializer: Callable[[V_contra], bytes | None] | Serializer[V_contra] | None = None,
+        **settings: Unpack[UntypedProducerSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SyncProducer[Any, Any],
+        servers: str | Sequence[str] | None = None,
+        /,
+        config: ProducerConfig | None = None,
+        *,
+        key_type: type[Any] | FieldType[Any] | None = None,
+        value_type: type[Any] | FieldType[Any] | None = None,
+        key_serializer: SerializerSpec = None,
+        value_serializer: SerializerSpec = None,
+        **settings: Unpack[UntypedProducerSettings],
+    ) -> None: ...
     def __init__(
         self,
         servers: str | Sequence[str] | None = None,
         /,
         config: ProducerConfig | None = None,
-        **settings: Unpack[ProducerSettings],
+        **settings: Any,
     ) -> None:
         if servers is not None:
             settings["bootstrap_servers"] = servers
@@ -79,7 +106,7 @@ class SyncProducer:
         self._thread = LoopThread(
             lambda: Producer(config=self.config), name="the producer", closed=ProducerClosed
         )
-        self._producer: Producer | None = None
+        self._producer: Producer[Any, Any] | None = None
         self._send_queue = SyncSendQueue(
             self._thread,
             most_bytes=min(MOST_BYTES, self.config.buffer_memory),
@@ -117,8 +144,8 @@ class SyncProducer:
     def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -135,8 +162,8 @@ class SyncProducer:
     def send_and_wait(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -147,9 +174,9 @@ class SyncProducer:
     def send_many(
         self,
         topic: str,
-        values: Sequence[Any],
+        values: Sequence[V_contra | None],
         *,
-        keys: Sequence[Any] | None = None,
+        keys: Sequence[K_contra | None] | None = None,
         partition: int | None = None,
         timestamps_ms: Sequence[int] | None = None,
         headers: Headers | None = None,
@@ -174,7 +201,7 @@ class SyncProducer:
     def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> RecordMetadata:
         """Send a batch, wait until it is written, and return the metadata of its first record."""
 
-        async def send(producer: Producer) -> RecordMetadata:
+        async def send(producer: Producer[Any, Any]) -> RecordMetadata:
             return await (await producer.send_batch(batch, topic, partition=partition))
 
         return self._ordered(send)
@@ -243,12 +270,14 @@ class SyncProducer:
     send_offsets_to_transaction = send_offsets
 
     @property
-    def _opened(self) -> Producer:
+    def _opened(self) -> Producer[Any, Any]:
         self._thread.check()
         assert self._producer is not None
         return self._producer
 
-    def _ordered(self, what: Callable[[Producer], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
+    def _ordered(
+        self, what: Callable[[Producer[Any, Any]], Coroutine[Any, Any, T]], timeout: float | None = None
+    ) -> T:
         """Call `what` after the producer has taken every record that was queued before."""
         producer = self._opened
 

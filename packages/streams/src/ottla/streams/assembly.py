@@ -209,7 +209,7 @@ class _Streams:
 
 def _for_streams(config: StreamsConfig) -> StreamsConfig:
     """Return settings of streams: they have serializers of their own, and state needs an order."""
-    plain = replace(config.producer, key_serializer=None, value_serializer=None)
+    plain = config.producer.of_bytes()
     order: Ordering = "partition" if config.order == "partition" else "key"
     return replace(config, producer=plain, order=order, batch_size=1, batch_of="key")
 

@@ -34,6 +34,8 @@ _REASONS = {
     "enable_auto_commit": "enable_auto_commit is not for streams: finished offsets are always committed",
     "key_deserializer": "key_deserializer is not for streams: order and dead letters need bytes",
     "value_deserializer": "value_deserializer is not for streams: annotate the handler's first parameter",
+    "key_type": "key_type is not for streams: annotate the handler's first parameter Record[K, V]",
+    "value_type": "value_type is not for streams: annotate the handler's first parameter",
 }
 
 
@@ -164,7 +166,7 @@ class StreamsConfig:
                 raise SettingError(f"on_error[{kind.__name__}] is 'dead-letter': set dead_letter_topic")
 
     def _check_consumer(self) -> None:
-        for name in ("key_deserializer", "value_deserializer"):
+        for name in ("key_deserializer", "value_deserializer", "key_type", "value_type"):
             if getattr(self.consumer, name) is not None:
                 raise SettingError(_REASONS[name])
 
@@ -271,9 +273,7 @@ def transactional(config: StreamsConfig, unique_suffix: str) -> StreamsConfig:
             config.commit_timeout_ms, max(1, config.producer.transaction_timeout_ms * 4 // 5)
         ),
         consumer=replace(config.consumer, isolation_level="read_committed"),
-        producer=replace(
-            config.producer, transactional_id=transactional_id, key_serializer=None, value_serializer=None
-        ),
+        producer=replace(config.producer.of_bytes(), transactional_id=transactional_id),
     )
 
 

@@ -33,7 +33,7 @@ _AT_ONCE = 10_000
 class Decoded(NamedTuple):
     """Decoded records, and the offset to fetch next."""
 
-    records: list[ConsumerRecord]
+    records: list[ConsumerRecord[Any, Any]]
     next_offset: int
 
 
@@ -45,6 +45,11 @@ class RecordDecoder:
         self._max_decompressed_bytes = config.max_decompressed_batch_bytes
         self._key_deserializer, self._key_sees_record = _deserializer(config.key_deserializer, "key")
         self._value_deserializer, self._value_sees_record = _deserializer(config.value_deserializer, "value")
+        self._key_takes_none = self._value_takes_none = False
+        if config.key_type is not None:
+            self._key_deserializer, self._key_takes_none = config.key_type.deserializer, True
+        if config.value_type is not None:
+            self._value_deserializer, self._value_takes_none = config.value_type.deserializer, True
 
     def cursor(
         self,
@@ -65,6 +70,8 @@ class RecordDecoder:
             value_deserializer=self._value_deserializer,
             key_sees_record=self._key_sees_record,
             value_sees_record=self._value_sees_record,
+            key_takes_none=self._key_takes_none,
+            value_takes_none=self._value_takes_none,
         )
 
 
@@ -74,7 +81,7 @@ def _deserializer(spec: DeserializerSpec, field: RecordField) -> tuple[Callable[
     if in_context is None:
         return deserializer(spec), False
 
-    def deserialize(data: bytes, record: ConsumerRecord) -> Any:
+    def deserialize(data: bytes, record: ConsumerRecord[Any, Any]) -> Any:
         context = DeserializationContext(record.topic, record.partition, record.offset, field, record.headers)
         return in_context(data, context)
 
@@ -96,7 +103,7 @@ def decode(
     skips batches that compaction emptied. Raises UnreadableBatch if there are no records before such a batch.
     """
     cursor = RecordCursor(partition, data, position, abortions(aborted), check_crcs=check_crcs)
-    records: list[ConsumerRecord] = []
+    records: list[ConsumerRecord[Any, Any]] = []
     try:
         while more := cursor.take(_AT_ONCE):
             records += more

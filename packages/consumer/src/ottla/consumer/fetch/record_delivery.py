@@ -29,7 +29,7 @@ from ottla.protocol.topics import TopicPartition
 # caches before the application reads them.
 DEFAULT_BYTES = 256 * 1024
 
-Records = dict[TopicPartition, list[ConsumerRecord]]
+Records = dict[TopicPartition, list[ConsumerRecord[Any, Any]]]
 
 
 class RecordDelivery(RecordIterator):
@@ -103,7 +103,7 @@ class RecordDelivery(RecordIterator):
         self._fetcher.wake()
         return self._intercepted(found) if self._intercepts else found
 
-    async def next_batch(self, limit: int | None) -> RecordBatch | None:
+    async def next_batch(self, limit: int | None) -> RecordBatch[Any, Any] | None:
         """Return records of one partition; None after the timeout of iterations."""
         self._begin()
         await self._yield_if_due()
@@ -293,7 +293,7 @@ class RecordDelivery(RecordIterator):
         }
         return {partition: records for partition, records in shown.items() if records}
 
-    def _intercept(self, record: ConsumerRecord) -> Any:
+    def _intercept(self, record: ConsumerRecord[Any, Any]) -> Any:
         shown: Sequence[Any] = self._interceptors.transform(self._on_consume, [record])
         return shown[0] if shown else None
 

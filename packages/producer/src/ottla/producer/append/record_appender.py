@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ottla.client.interceptors import Interceptors
-from ottla.client.serialization import RecordSerializers, when_prepared
+from ottla.client.serialization import when_prepared
 from ottla.producer.accumulator import (
     Acknowledgement,
     Appender,
@@ -119,7 +119,7 @@ class RecordSerializer:
     def __init__(self, interceptors: Interceptors, config: ProducerConfig) -> None:
         self._interceptors = interceptors
         self._on_send = interceptors.methods("on_send")
-        self._serializers = serializers = RecordSerializers(config.key_serializer, config.value_serializer)
+        self._serializers = serializers = config.serializers()
         self._key, self._value = serializers.key, serializers.value
         self.sees_context = serializers.see_context
         """Whether a serializer sees the headers of each record, and may add some."""

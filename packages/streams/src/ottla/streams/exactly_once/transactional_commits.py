@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from ottla.client.errors import ClientError
 from ottla.client.group_metadata import NO_GENERATION, GroupMetadata, OffsetAndMetadata
@@ -54,8 +54,8 @@ class TransactionalProducer(Protocol):
     async def send(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: Any = None,
+        key: Any = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,

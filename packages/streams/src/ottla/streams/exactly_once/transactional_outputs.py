@@ -90,7 +90,7 @@ class TransactionalOutputs:
         self, finished: BufferedOutputs, config: ProducerConfig, *, max_bytes: int, turn_ms: int = 1_000
     ) -> None:
         self._finished = finished
-        self._serializers = RecordSerializers(config.key_serializer, config.value_serializer)
+        self._serializers = config.serializers()
         self._preparation_timeout_s = None if config.max_block_ms < 0 else config.max_block_ms / 1_000
         self._max_record_bytes = config.max_request_size
         self._max_bytes = max_bytes

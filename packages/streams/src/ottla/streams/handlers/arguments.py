@@ -28,7 +28,7 @@ _STARS: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL)
 
 ValueFormat = Literal["auto", "json", "msgpack"]
-Decode = Callable[[ConsumerRecord], Any]
+Decode = Callable[[ConsumerRecord[Any, Any]], Any]
 
 FIRST_MSGPACK_BYTE: Final = b"\x80"
 """JSON is UTF-8 and never begins with this byte or a higher one; maps and arrays of msgpack always do."""
@@ -97,9 +97,10 @@ def arguments_of(function: Function, value_format: ValueFormat = "auto") -> Argu
     """Return what a function is given, by its annotations.
 
     A parameter annotated `Context`, wherever it stands, is given the context. The first other parameter is
-    given the record if it has no annotation or `ConsumerRecord`, a list of a batch if it is a `list[T]`, and
-    otherwise the record's value decoded as its type. Raises InvalidHandler for a function that cannot be
-    served so, with one line that says why.
+    given the record if it has no annotation or `ConsumerRecord`, the record with its key and value decoded if
+    it is `ConsumerRecord[K, V]`, a list of a batch if it is a `list[T]`, and otherwise the record's value
+    decoded as its type. Raises InvalidHandler for a function that cannot be served so, with one line that
+    says why.
     """
     name = handler_name(function)
     if inspect.isgeneratorfunction(unwrapped(function)) or inspect.isasyncgenfunction(unwrapped(function)):
@@ -204,14 +205,44 @@ def _decoding(kind: Any, value_format: ValueFormat, name: str) -> tuple[Decode |
     if any(kind is record for record in _THE_RECORD):
         return None, is_batch
     try:
+        if get_origin(kind) is ConsumerRecord:
+            return _record_decoder(kind, value_format), is_batch
         return value_decoder(kind, value_format), is_batch
     except (TypeError, NameError, ValueError) as error:
         shown = getattr(kind, "__name__", None) or repr(kind)
         raise InvalidHandler(f"handler {name}: the annotation {shown} {error}") from error
 
 
-def value_decoder(kind: Any, value_format: ValueFormat = "auto") -> Decode:
-    """Return the function that decodes a record's value as `kind`.
+def _record_decoder(kind: Any, value_format: ValueFormat) -> Decode | None:
+    """Return the function that makes a record with key and value of the types in `ConsumerRecord[K, V]`."""
+    key, value = get_args(kind)
+    key_of = None if key in (bytes, Any) else value_decoder(key, value_format, "key")
+    value_of = None if value in (bytes, Any) else value_decoder(value, value_format)
+    if key_of is None and value_of is None:
+        return None
+
+    def record_of(record: ConsumerRecord[Any, Any]) -> ConsumerRecord[Any, Any]:
+        return ConsumerRecord(
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp_ms,
+            record.key if key_of is None else key_of(record),
+            record.value if value_of is None else value_of(record),
+            record.headers,
+            timestamp_type=record.timestamp_type,
+            leader_epoch=record.leader_epoch,
+            serialized_key_size=record.serialized_key_size,
+            serialized_value_size=record.serialized_value_size,
+        )
+
+    return record_of
+
+
+def value_decoder(
+    kind: Any, value_format: ValueFormat = "auto", field: Literal["key", "value"] = "value"
+) -> Decode:
+    """Return the function that decodes a record's value, or its key, as `kind`.
 
     `bytes` is the value as it is, `str` its UTF-8 text; every other type is read from JSON or msgpack and
     checked against the type. With "auto" the first byte decides: below 0x80 it is JSON. Only whole values
@@ -221,18 +252,19 @@ def value_decoder(kind: Any, value_format: ValueFormat = "auto") -> Decode:
     Raises TypeError for a type that cannot be decoded; the message completes "annotation T …".
     """
     without_none, allows_none = _without_none(kind)
+    is_key = field == "key"
     decode = _bytes_decoder(without_none, value_format)
     convert = _converter(without_none)
     how = _how(without_none, value_format)
 
-    def value_of(record: ConsumerRecord) -> Any:
-        value = record.value
+    def value_of(record: ConsumerRecord[Any, Any]) -> Any:
+        value = record.key if is_key else record.value
         try:
             if value is None:
-                return _no_value(allows_none)
+                return _none(allows_none, field)
             return decode(value) if isinstance(value, bytes) else convert(value)
         except (ValueError, TypeError, RecursionError) as error:
-            raise RecordUndecodable(record.topic_partition, record.offset, error, how) from error
+            raise RecordUndecodable(record.topic_partition, record.offset, error, how, field) from error
 
     return value_of
 
@@ -245,9 +277,10 @@ def _how(kind: Any, value_format: ValueFormat) -> str:
     return f"as {getattr(kind, '__name__', None) or repr(kind)} from {source}"
 
 
-def _no_value(allows_none: bool) -> None:
+def _none(allows_none: bool, field: Literal["key", "value"]) -> None:
     if not allows_none:
-        raise ValueError("it has no value (a tombstone); annotate T | None to handle such records")
+        what = "value (a tombstone)" if field == "value" else "key"
+        raise ValueError(f"it has no {what}; annotate T | None to handle such records")
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:

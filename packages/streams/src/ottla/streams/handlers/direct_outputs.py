@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from ottla.producer import Acknowledgement, ProducerRecord
 from ottla.producer.record import Headers
@@ -19,8 +19,8 @@ class SendingProducer(Protocol):
     async def send(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: Any = None,
+        key: Any = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Literal
 
+from ottla.consumer import ConsumerRecord
 from ottla.producer import ProducerRecord
 from ottla.streams.dedupe.identity import MESSAGE_ID_HEADER
 from ottla.streams.errors import RecordUndecodable
@@ -53,7 +54,7 @@ class Compiler:
         read_key, read_value = source.key.deserialize, source.value.deserialize
 
         def step(run: Run) -> Waiting:
-            record = run.record
+            record: ConsumerRecord[Any, Any] = run.record
             key, value = record.key, record.value
             if value is None:
                 run.counters.without_value += 1

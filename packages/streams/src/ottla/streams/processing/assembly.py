@@ -205,9 +205,7 @@ class Assembly:
         if self._transactions is not None:
             return self._transactions.dead_letters.send
         # Dead letters are bytes as they were read; given outputs have transactions of their own.
-        plain = replace(
-            self.config.producer, key_serializer=None, value_serializer=None, transactional_id=None
-        )
+        plain = replace(self.config.producer.of_bytes(), transactional_id=None)
         producer = self._producer(plain)
 
         async def send(record: ProducerRecord) -> None:

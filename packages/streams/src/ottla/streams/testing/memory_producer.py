@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
-from ottla.client.serialization import RecordSerializers, SentHeader, when_prepared
+from ottla.client.serialization import SentHeader, when_prepared
 from ottla.producer import (
     ProducerConfig,
     ProducerFenced,
@@ -72,7 +72,7 @@ class MemoryProducer:
         self._cluster = cluster
         self._life = life
         self._now_ms = now_ms
-        self._serializers = RecordSerializers(config.key_serializer, config.value_serializer)
+        self._serializers = config.serializers()
         self._interceptors = Interceptors(config.interceptors)
         self._partitioner: Partitioner | None = partitioner(config.partitioner)
         self._turns: dict[str, int] = {}
