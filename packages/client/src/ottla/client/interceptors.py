@@ -11,6 +11,8 @@ from ottla.client.serialization import imported
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+End = Callable[[Any, "BaseException | None"], None]
+"""Called with the result, or with the error, of what an interceptor saw begin."""
 
 
 def load(specs: object) -> tuple[object, ...]:
@@ -74,6 +76,25 @@ class Interceptors:
             else:
                 value = value if changed is None else changed
         return value
+
+    def begin(self, methods: Sequence[Callable[[T], tuple[T, End]]], value: T) -> tuple[T, End]:
+        """Pass a value through methods that return it, or another one, and a function to call at its end.
+
+        Return the last value, and a function that calls all of those. An error leaves the value as it is.
+        """
+        ends: list[End] = []
+        for method in methods:
+            try:
+                value, end = method(value)
+            except Exception as error:
+                self._complain(method, error)
+            else:
+                ends.append(end)
+
+        def end_all(result: Any, error: BaseException | None) -> None:
+            self.tell(ends, result, error)
+
+        return value, end_all
 
     def _complain(self, method: Callable[..., Any], error: Exception) -> None:
         # A method that always fails would fill the log: its traceback is logged once.

@@ -1,4 +1,7 @@
-"""The producer: records in, batches out, acknowledgements back."""
+"""The producer: records in, batches out, acknowledgements back.
+
+It has over 500 lines because type checkers need a signature of the constructor for each way to give types.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from ottla.producer.append.metadata import ProducerMetadata
 from ottla.producer.append.pending_metadata import PendingMetadata
 from ottla.producer.append.record_admission import BufferSpace, RecordAdmission, not_open
 from ottla.producer.append.record_appender import RecordAppender, RecordSerializer
-from ottla.producer.append.send_general_path import BulkSends, SendGeneralPath, check_lengths
+from ottla.producer.append.send_general_path import BulkSends, ObservedSends, SendGeneralPath, check_lengths
 from ottla.producer.config import ProducerConfig, UntypedProducerSettings
 from ottla.producer.errors import ProducerClosed
 from ottla.producer.flushing import Flushing
@@ -49,7 +52,7 @@ from ottla.protocol.topics import TopicPartition
 # The limits of the last abort and of the last flush, when an exception leaves the block.
 LAST_FLUSH_S = 5.0
 # The methods of interceptors that need to see single records.
-RECORD_METHODS = ("on_send", "on_enqueue", "on_acknowledgement")
+RECORD_METHODS = ("on_begin", "on_send", "on_enqueue", "on_acknowledgement")
 
 
 def loop_time_ms() -> float:
@@ -128,7 +131,7 @@ class Producer(SendMethods[K_contra, V_contra]):
         self._metadata = self._producer_metadata(appender, records)
         serializer = RecordSerializer(interceptors, config)
         self._shows_records = self._has_interceptors or serializer.sees_context
-        self._general_path = self._make_general_path(appender, serializer, records)
+        self._general_path = self._make_general_path(appender, serializer, records, interceptors)
         super().__init__(appender, self._general_path)
         self._bulk = BulkSends(
             appender, self._admission, serializer, records, self._metadata, self._buffer_space
@@ -423,10 +426,16 @@ class Producer(SendMethods[K_contra, V_contra]):
         )
 
     def _make_general_path(
-        self, appender: Appender, serializer: RecordSerializer, records: RecordAppender
+        self,
+        appender: Appender,
+        serializer: RecordSerializer,
+        records: RecordAppender,
+        interceptors: Interceptors,
     ) -> SendGeneralPath:
-        return SendGeneralPath(
+        kind = ObservedSends if interceptors.methods("on_begin") else SendGeneralPath
+        return kind(
             appender,
+            interceptors=interceptors,
             admission=self._admission,
             serializer=serializer,
             records=records,

@@ -50,7 +50,8 @@ class RecordMetadata(NamedTuple):
 class ProducerInterceptor:
     """Sees records on their way: a base class, or any object with some of its methods.
 
-    Methods run on the event loop and must not block. Their exceptions are logged.
+    Methods run on the event loop and must not block. Their exceptions are logged. Two more are not in this
+    class, for each costs something per record: `on_begin` and `on_create`, which docs/howto/intercept.md has.
     """
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord | None:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 from ottla.client.blocking import LoopThread
 from ottla.client.field_types import FieldType, K_contra, V_contra
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
+from ottla.client.interceptors import Interceptors
 from ottla.client.serialization import Serializer, SerializerSpec
 from ottla.client.settings import config_from
 from ottla.producer.accumulator import Acknowledgements, BatchBuilder
@@ -17,7 +18,7 @@ from ottla.producer.config import ProducerConfig, UntypedProducerSettings
 from ottla.producer.errors import ProducerClosed
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.producer import Producer
-from ottla.producer.record import Headers, RecordMetadata
+from ottla.producer.record import Headers, ProducerRecord, RecordMetadata
 from ottla.producer.sync_acknowledgement import SyncAcknowledgement
 from ottla.producer.sync_send_queue import SyncSendQueue
 from ottla.producer.transactions.prepared_transaction import PreparedTransaction, end_prepared
@@ -106,6 +107,8 @@ class SyncProducer(Generic[K_contra, V_contra]):
         self._thread = LoopThread(
             lambda: Producer(config=self.config), name="the producer", closed=ProducerClosed
         )
+        self._interceptors = Interceptors(self.config.interceptors)
+        self._on_create = self._interceptors.methods("on_create")
         self._producer: Producer[Any, Any] | None = None
         self._send_queue = SyncSendQueue(
             self._thread,
@@ -155,6 +158,8 @@ class SyncProducer(Generic[K_contra, V_contra]):
         The errors of the record are in the acknowledgement: SerializationFailed, RecordTooLarge, and those of
         its delivery. Raises BufferFull, ProducerClosed, Forked.
         """
+        if self._on_create:
+            headers = self._created(ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ()))
         record = SyncAcknowledgement(self._thread, topic, value, key, partition, timestamp_ms, headers)
         self._send_queue.put(record)
         return record
@@ -182,6 +187,8 @@ class SyncProducer(Generic[K_contra, V_contra]):
         headers: Headers | None = None,
     ) -> SyncAcknowledgements:
         """Send many records of a topic at once; much faster than one by one."""
+        if self._on_create:
+            headers = self._created(ProducerRecord(topic, headers=headers or ()))
         inner = self._ordered(
             lambda producer: producer.send_many(
                 topic, values, keys=keys, partition=partition, timestamps_ms=timestamps_ms, headers=headers
@@ -268,6 +275,10 @@ class SyncProducer(Generic[K_contra, V_contra]):
         self._ordered(lambda producer: producer.send_offsets(offsets, group))
 
     send_offsets_to_transaction = send_offsets
+
+    def _created(self, record: ProducerRecord) -> Headers:
+        """Return the headers with those that interceptors add on the thread that sends."""
+        return self._interceptors.transform(self._on_create, record, ProducerRecord).headers
 
     @property
     def _opened(self) -> Producer[Any, Any]:

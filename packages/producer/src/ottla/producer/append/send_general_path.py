@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+from ottla.client.interceptors import End, Interceptors
 from ottla.client.serialization import SerializerUnprepared, UnpreparedField
 from ottla.producer.accumulator import (
     Acknowledgement,
@@ -46,6 +48,7 @@ class SendGeneralPath:
         self,
         appender: Appender,
         *,
+        interceptors: Interceptors,
         admission: RecordAdmission,
         serializer: RecordSerializer,
         records: RecordAppender,
@@ -57,6 +60,8 @@ class SendGeneralPath:
     ) -> None:
         self._appender = appender
         self._accumulator = appender.accumulator
+        self._interceptors = interceptors
+        self._on_begin = interceptors.methods("on_begin")
         self._admission = admission
         self._serializer = serializer
         self._records = records
@@ -162,6 +167,55 @@ class SendGeneralPath:
         if self._appender.is_pause_due():
             await asyncio.sleep(0)
             self._appender.pause_later()
+
+
+class ObservedSends(SendGeneralPath):
+    """The general path of a producer whose interceptors observe each record until it is acknowledged."""
+
+    async def send(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Acknowledgement:
+        """Send a record as any, between `on_begin` and the function that it returns."""
+        given = ProducerRecord(topic, value, key, partition, timestamp_ms, lasting(headers or ()))
+        record, end = self._interceptors.begin(self._on_begin, given)
+        try:
+            sent = await super().send(*record)
+        except BaseException as error:
+            end(None, error)
+            raise
+        sent.add_done_callback(partial(_ended, end))
+        return sent
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Acknowledgement:
+        """Send a record as any, between `on_begin` and the function that it returns."""
+        given = ProducerRecord(topic, value, key, partition, timestamp_ms, lasting(headers or ()))
+        record, end = self._interceptors.begin(self._on_begin, given)
+        try:
+            sent = super().send_nowait(*record)
+        except BaseException as error:
+            end(None, error)
+            raise
+        sent.add_done_callback(partial(_ended, end))
+        return sent
+
+
+def _ended(end: End, sent: Acknowledgement) -> None:
+    error = sent.exception()
+    end(sent.result() if error is None else None, error)
 
 
 class BulkSends:

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, Protocol
 
+from ottla.client.interceptors import Interceptors
 from ottla.client.serialization import RecordSerializers, SentHeader, UnpreparedField, when_prepared
 from ottla.producer import ProducerConfig, ProducerRecord, RecordTooLarge
 from ottla.protocol.topics import TopicPartition
@@ -91,6 +92,8 @@ class TransactionalOutputs:
     ) -> None:
         self._finished = finished
         self._serializers = config.serializers()
+        self._interceptors = Interceptors(config.interceptors)
+        self._on_create = self._interceptors.methods("on_create")
         self._preparation_timeout_s = None if config.max_block_ms < 0 else config.max_block_ms / 1_000
         self._max_record_bytes = config.max_request_size
         self._max_bytes = max_bytes
@@ -111,6 +114,11 @@ class TransactionalOutputs:
 
         Raises SerializationFailed, RecordTooLarge and OutputsTooLarge.
         """
+        if self._on_create:  # now: the producer sends it when this handler has long ended
+            made = ProducerRecord(
+                record.topic, record.value, record.key, record.partition, record.timestamp_ms, record.headers
+            )
+            record = self._interceptors.transform(self._on_create, made, ProducerRecord)
         serialize = partial(self._serialized, record, self._serializers)
         try:
             output = serialize()

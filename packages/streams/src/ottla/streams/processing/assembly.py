@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_checkable
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_chec
 from ottla.client.config import ClientConfig, parse_bootstrap_servers
 from ottla.client.environment import unique_suffix
 from ottla.client.errors import ClientError
+from ottla.client.interceptors import Interceptors
 from ottla.client.retry import Backoff
 from ottla.client.settings import SettingError
 from ottla.consumer import Consumer
@@ -112,7 +113,7 @@ class Assembly:
         """The most works at once: a plain function has no more than there are threads or processes for it."""
         self.states: PartitionStates | None = None
         """The states that the handler keeps for partitions, if it is one of a program."""
-        called = self._make_handler(handler, own)
+        called = _observed(self._make_handler(handler, own), Interceptors(config.consumer.interceptors))
         if wrap is not None:
             called = wrap(called)
         self.handler: Handler = called if own is None else own.wrap(called)
@@ -227,6 +228,21 @@ class Wrap(Protocol):
 
     def __call__(self, handler: Handler, /) -> Handler:
         """Return the outer handler."""
+
+
+def _observed(handler: Handler, interceptors: Interceptors) -> Handler:
+    """Return a handler whose calls run inside `on_process` of interceptors; the same one without any."""
+    methods = interceptors.methods("on_process")
+    if not methods:
+        return handler
+
+    async def handle(work: Work) -> None:
+        with ExitStack() as stack:
+            for method in methods:
+                stack.enter_context(method(work.records))
+            await handler(work)
+
+    return handle
 
 
 class _NoSender:

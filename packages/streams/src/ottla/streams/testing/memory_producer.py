@@ -114,10 +114,17 @@ class MemoryProducer:
         """Write a record. Raises what the serializers raise, and RecordTooLarge."""
         await self._life.going_on()
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers or ())
+        record, end = self._interceptors.begin(self._interceptors.methods("on_begin"), record)
         for on_send in self._interceptors.methods("on_send"):
             record = on_send(record) or record
         timeout_s = None if self.config.max_block_ms < 0 else self.config.max_block_ms / 1_000
-        return MemoryAcknowledgement(await when_prepared(partial(self.write, record), timeout_s))
+        try:
+            metadata = await when_prepared(partial(self.write, record), timeout_s)
+        except BaseException as error:
+            end(None, error)
+            raise
+        end(metadata, None)
+        return MemoryAcknowledgement(metadata)
 
     async def send_and_wait(
         self,
