@@ -57,6 +57,7 @@ LINTERS = ("ruff", "import-linter")
 TYPING = ("mypy", "pyright[nodejs]", "types-psutil", "nox", "rich")
 TESTING = (
     "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "javaproperties",
+    "jsonschema", "starlette", "googleapis-common-protos",
     "uvloop", "google-re2",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
     "deltalake", "pandas", "fastapi", "uvicorn", "httpx", "redis", "watchfiles", "cryptography", "pyjwt",
@@ -464,6 +465,14 @@ def connections(session: nox.Session) -> None:
     """Hold five thousand idle connections open while five hundred clients work."""
     _install(session, "psutil")
     session.run("python", "tests/system/connections.py", *session.posargs)
+
+
+@nox.session
+def drawn_schemas(session: nox.Session) -> None:
+    """Serialize values of ten thousand drawn schemas, and compare with Confluent's serializers both ways."""
+    _install(session, *TESTING, *PEERS)
+    tests = session.posargs or ["packages/registry/tests/test_drawn_values.py"]
+    session.run("pytest", "-n", "2", *tests, env={"OTTLA_DRAWN_SCHEMAS": "10000"})
 
 
 @nox.session

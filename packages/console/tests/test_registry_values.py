@@ -26,13 +26,14 @@ from ottla.console.records.masking import HIDDEN, NO_MASK, Mask
 from ottla.console.records.reading import ShownRecord
 from ottla.console.records.scanning import Span, Window, batches, look_through
 from ottla.console.records.search_process import LENGTH, packed_answer, read_answer
-from ottla.console.registry.decoding import Decoded, Undecodable, _file_set, decode, decoder, json_text
+from ottla.console.registry.decoding import Decoded, Undecodable, decode, decoder, json_text
 from ottla.console.registry.processes import DecodingProcess, Encoded
 from ottla.console.registry.records import shown_records
 from ottla.console.registry.searching import MOST_SCHEMAS, BySchema, SentSchema
 from ottla.console.registry.values import Registry
 from ottla.protocol.records import BatchBuilder
 from ottla.registry.framing import Framed, NotFramed, framed, message_place
+from ottla.registry.protobuf_files import file_set
 from ottla.registry.rest import RestClient
 from ottla.registry.schemas import SchemaText
 from peers.json_service import Answer, JsonService, SmallRegistry, json_service
@@ -155,7 +156,7 @@ def test_protobuf_is_shown_with_imports_nested_messages_and_unknown_fields() -> 
 
 def test_protobuf_that_was_registered_as_a_descriptor_is_read_with_imports_of_both_kinds() -> None:
     def described(source: str, *imports: tuple[str, str]) -> str:
-        files = descriptor_pb2.FileDescriptorSet.FromString(_file_set(source, imports)).file
+        files = descriptor_pb2.FileDescriptorSet.FromString(file_set(source, imports)).file
         return base64.b64encode(files[-1].SerializeToString()).decode()
 
     order, money = described(PROTO, ("money.proto", MONEY)), described(MONEY)
@@ -251,9 +252,9 @@ async def main():
     ballast = b"x" * (260 << 20)
     async with DecodingProcess() as process:
         first = await process.decode([Encoded(SchemaText("1", "AVRO", '"string"'), b"\\x02a")])
-        running = process._process
+        running = process._process._process
         print(*first, *await process.decode([Encoded(SchemaText("1", "AVRO", '"string"'), b"\\x02b")]))
-        print(running is not None and process._process is running, len(ballast) > 0)
+        print(running is not None and process._process._process is running, len(ballast) > 0)
 
 asyncio.run(main())
 """
@@ -279,8 +280,10 @@ async def test_text_and_size_are_bounded_and_the_process_has_no_secrets(
         cut, large = await process.decode(
             [Encoded(schema, avro("string", "x" * 100), most=11), Encoded(schema, bytes(9 << 20))]
         )
-        assert process._process is not None
-        environment = await asyncio.to_thread(Path(f"/proc/{process._process.pid}/environ").read_bytes)
+        assert process._process._process is not None
+        environment = await asyncio.to_thread(
+            Path(f"/proc/{process._process._process.pid}/environ").read_bytes
+        )
 
     assert cut == Decoded('"xxxxxxxxxx', "91 letters are not shown")
     assert "more than 8 MiB" in str(large)

@@ -74,8 +74,15 @@ class _Level(msgspec.Struct):
         return self.compatibility_level or self.compatibility or "unknown"
 
 
-class _Id(msgspec.Struct):
+class _Id(msgspec.Struct, rename="camel"):
     id: int
+    guid: str | None = None
+    version: int | None = None
+    rule_set: Any = None
+
+
+class _Mode(msgspec.Struct):
+    mode: str
 
 
 class RegistryClient:
@@ -94,17 +101,22 @@ class RegistryClient:
         return sorted(await self._rest.get(f"subjects/{_part(subject)}/versions", list[int]))
 
     async def version(
-        self, subject: str, version: int | str = "latest", *, deleted: bool = False
+        self, subject: str, version: int | str = "latest", *, deleted: bool = False, serialized: bool = False
     ) -> RegisteredSchema:
-        """Return a version of a subject, with `deleted` also one that was deleted and can come back."""
-        query = {"deleted": True} if deleted else {}
+        """Return a version of a subject, with `deleted` also one that was deleted and can come back.
+
+        With `serialized` a file of Protobuf is its descriptor in base 64, where the registry can make one.
+        """
+        query: dict[str, object] = {"deleted": True} if deleted else {}
+        query |= {"format": "serialized"} if serialized else {}
         path = f"subjects/{_part(subject)}/versions/{version}"
         return _bounded(await self._rest.get(path, RegisteredSchema, **query))
 
-    async def schema(self, schema: int | str) -> RegisteredSchema:
-        """Return a schema by its id, or by its GUID."""
+    async def schema(self, schema: int | str, *, serialized: bool = False) -> RegisteredSchema:
+        """Return a schema by its id, or by its GUID; `serialized` as for `version`."""
+        query = {"format": "serialized"} if serialized else {}
         path = f"schemas/ids/{schema}" if isinstance(schema, int) else f"schemas/guids/{_part(schema)}"
-        return _bounded(await self._rest.get(path, RegisteredSchema))
+        return _bounded(await self._rest.get(path, RegisteredSchema, **query))
 
     async def places(self, schema_id: int) -> list[SubjectVersion]:
         """Return the subjects and versions where a schema is registered."""
@@ -133,9 +145,50 @@ class RegistryClient:
         at = path if name.endswith("_TRANSITIVE") else f"{path}/latest"
         return await self._rest.send("POST", at, Verdict, schema, verbose=True)
 
+    async def lookup(
+        self, subject: str, schema: Mapping[str, object], *, normalize: bool = False, deleted: bool = False
+    ) -> RegisteredSchema:
+        """Return a schema of a subject by its text, with its id and version."""
+        path = f"subjects/{_part(subject)}"
+        query = {name: True for name, is_set in (("normalize", normalize), ("deleted", deleted)) if is_set}
+        return _bounded(await self._rest.send("POST", path, RegisteredSchema, schema, **query))
+
+    async def latest_with_metadata(self, subject: str, properties: Mapping[str, str]) -> RegisteredSchema:
+        """Return the latest version of a subject whose metadata have these properties."""
+        pairs: dict[str, object] = {"key": list(properties), "value": list(properties.values())}
+        return _bounded(
+            await self._rest.get(f"subjects/{_part(subject)}/metadata", RegisteredSchema, **pairs)
+        )
+
     async def register(self, subject: str, schema: Mapping[str, object]) -> int:
         """Register a schema as the next version of a subject; return its id."""
-        return (await self._rest.send("POST", f"subjects/{_part(subject)}/versions", _Id, schema)).id
+        found = await self._rest.send("POST", f"subjects/{_part(subject)}/versions", _Id, schema)
+        return found.id
+
+    async def registered(
+        self, subject: str, schema: Mapping[str, object], *, normalize: bool = False
+    ) -> RegisteredSchema:
+        """Register a schema in a subject, or find it there; return what the registry says of it.
+
+        Old registries say the id alone.
+        """
+        query = {"normalize": True} if normalize else {}
+        found = await self._rest.send("POST", f"subjects/{_part(subject)}/versions", _Id, schema, **query)
+        return RegisteredSchema(
+            str(schema["schema"]), str(schema.get("schemaType", "AVRO")), id=found.id, guid=found.guid,
+            subject=subject, version=found.version, rule_set=found.rule_set,
+        )  # fmt: skip
+
+    async def set_mode(self, subject: str, mode: str, *, force: bool = False) -> None:
+        """Set the mode of a subject, or without a name that of all others."""
+        path = f"mode/{_part(subject)}" if subject else "mode"
+        await self._rest.send("PUT", path, type(None), {"mode": mode}, **({"force": True} if force else {}))
+
+    async def mode(self, subject: str = "") -> str:
+        """Return the mode of a subject, or without a name that of all others."""
+        path = f"mode/{_part(subject)}" if subject else "mode"
+        query = {"defaultToGlobal": True} if subject else {}
+        return (await self._rest.get(path, _Mode, **query)).mode
 
     async def set_level(self, subject: str, level: str) -> None:
         """Set the compatibility level of a subject, or without a name that of all others."""

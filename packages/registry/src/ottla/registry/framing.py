@@ -82,6 +82,32 @@ def message_place(data: bytes) -> tuple[tuple[int, ...], bytes]:
     return tuple(indexes) or (0,), data[at:]
 
 
+def prefix(schema_id: int) -> bytes:
+    """Return that which stands in front of a value: a zero and the id of its schema. Raises OverflowError."""
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def guid_header(guid: str) -> bytes:
+    """Return the header beside a value: a one and the GUID of its schema. Raises ValueError."""
+    return bytes((_BY_GUID,)) + uuid.UUID(guid).bytes
+
+
+def place_bytes(place: Sequence[int]) -> bytes:
+    """Return the indexes of a Protobuf message as they stand behind an id or a GUID."""
+    if list(place) == [0]:
+        return b"\0"
+    return b"".join(_zigzag(number) for number in (len(place), *place))
+
+
+def _zigzag(number: int) -> bytes:
+    rest, out = number << 1, bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
 def _number(data: bytes, at: int) -> tuple[int, int]:
     found = shift = 0
     for position in range(at, min(at + 5, len(data))):

@@ -219,7 +219,7 @@ class RestClient:
         import httpx2
 
         request = client.build_request(
-            method, f"{url}/{path}", params={name: _text(value) for name, value in query.items()} or None,
+            method, f"{url}/{path}", params={name: _texts(value) for name, value in query.items()} or None,
             content=None if body is None else msgspec.json.encode(body),
             headers={} if body is None else {"content-type": "application/json"},
         )  # fmt: skip
@@ -301,5 +301,7 @@ def _client(login: ServiceLogin) -> httpx2.AsyncClient:
     )  # fmt: skip
 
 
-def _text(value: object) -> str:
+def _texts(value: object) -> str | list[str]:
+    if isinstance(value, list):
+        return [str(part) for part in value]
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ottla.client.errors import ClientError
-from ottla.registry.client import MOST_LETTERS, Reference, RegisteredSchema, RegistryClient
+from ottla.registry.client import MOST_LETTERS, Reference, RegistryClient
 from ottla.registry.rest import ServiceRefused
 
 MOST_KEPT: Final = 500
@@ -29,17 +29,34 @@ class SchemaText:
     kind: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
+    rule_set: Any = None
 
 
 class NoSchema(ClientError):
     """The schema of a value cannot be had; the message says why."""
 
 
+class SchemaUnavailable(NoSchema):
+    """The registry gives no schema now; it may later."""
+
+    retriable = True
+
+
 class Schemas:
     """The schemas of one registry by id or GUID."""
 
-    def __init__(self, client: RegistryClient, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: RegistryClient,
+        now_s: Callable[[], float],
+        *,
+        silent_s: float = SILENT_S,
+        serialized: bool = False,
+    ) -> None:
+        """With `serialized`, files of Protobuf are asked for as descriptors; not every registry has them."""
         self._client = client
+        self._silent_s = silent_s
+        self._serialized = serialized
         self._now_s = now_s
         self._kept: OrderedDict[int | str, SchemaText] = OrderedDict()
         self._letters = 0
@@ -67,13 +84,14 @@ class Schemas:
 
     async def _fetched(self, schema: int | str) -> SchemaText:
         try:
-            found = await self._client.schema(schema)
-            imported = await self._imported(found)
+            found = await self._client.schema(schema, serialized=self._serialized)
+            imported = await self.imported(found.references or (), len(found.schema))
         except ClientError as error:
             is_refused = isinstance(error, ServiceRefused | NoSchema)
-            self._fail(schema, str(error), REFUSED_S if is_refused else SILENT_S)
-            raise NoSchema(str(error)) from None
-        text = SchemaText(str(schema), found.schema_type, found.schema, imported)
+            is_refused = is_refused and not error.retriable
+            self._fail(schema, str(error), REFUSED_S if is_refused else self._silent_s)
+            raise (SchemaUnavailable if error.retriable else NoSchema)(str(error)) from None
+        text = SchemaText(str(schema), found.schema_type, found.schema, imported, found.rule_set)
         self._keep(schema, text)
         return text
 
@@ -90,12 +108,17 @@ class Schemas:
             _, dropped = self._kept.popitem(last=False)
             self._letters -= _letters(dropped)
 
-    async def _imported(self, schema: RegisteredSchema) -> tuple[tuple[str, str], ...]:
-        """Return the imported schemas, each once and behind those that it imports. Raises NoSchema."""
+    async def imported(
+        self, references: Sequence[Reference], letters: int = 0
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the names and texts of imported schemas, each once and behind those that it imports.
+
+        Raises NoSchema.
+        """
         found: dict[str, str] = {}
-        begun, room = set[str](), MOST_LETTERS - len(schema.schema)
+        begun, room = set[str](), MOST_LETTERS - letters
         # An entry is a reference to follow, or the text of one that was followed with all that it imports.
-        stack: list[Reference | tuple[str, str]] = [*reversed(schema.references or [])]
+        stack: list[Reference | tuple[str, str]] = [*reversed(references)]
         while stack:
             entry = stack.pop()
             if isinstance(entry, tuple):
@@ -104,7 +127,9 @@ class Schemas:
                 begun.add(entry.name)
                 if len(begun) > MOST_REFERENCES:
                     raise NoSchema(f"the schema imports more than {MOST_REFERENCES} others")
-                imported = await self._client.version(entry.subject, entry.version, deleted=True)
+                imported = await self._client.version(
+                    entry.subject, entry.version, deleted=True, serialized=self._serialized
+                )
                 if (room := room - len(imported.schema)) < 0:
                     raise NoSchema(f"the schema has, with its imports, more than {MOST_LETTERS} letters")
                 stack.append((entry.name, imported.schema))

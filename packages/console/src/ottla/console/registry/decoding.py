@@ -6,21 +6,19 @@ still take all memory or never end, so `workers` runs it in a process with limit
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import math
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ottla.console.records.values import set_out
 from ottla.registry.framing import NotFramed
+from ottla.registry.json_schema import validator_of
+from ottla.registry.protobuf_files import MAIN, BadSchema, descriptors, message_name
 
 MOST_DEPTH: Final = 100
 MOST_DIGITS: Final = 10_000
@@ -139,39 +137,22 @@ def _without_logical_types(schema: Any) -> Any:
 
 # --- Protobuf
 
-_BUILT_IN: Final[Mapping[str, str]] = {
-    "confluent/meta.proto": (
-        'syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto"; '
-        "message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; } "
-        "extend google.protobuf.FileOptions { Meta file_meta = 1088; } "
-        "extend google.protobuf.MessageOptions { Meta message_meta = 1088; } "
-        "extend google.protobuf.FieldOptions { Meta field_meta = 1088; } "
-        "extend google.protobuf.EnumOptions { Meta enum_meta = 1088; } "
-        "extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }"
-    ),
-    "confluent/type/decimal.proto": (
-        'syntax = "proto3"; package confluent.type; '
-        "message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }"
-    ),
-}
-"""Files that a registry imports by itself, and lists nowhere."""
-_MAIN: Final = "schema.proto"
-_LOG_LINES: Final = ("WARNING: All log messages", "E0000", "W0000", "I0000")
-
 
 def _protobuf(text: str, references: References) -> Decode:
     try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        from google.protobuf import descriptor_pool, message_factory
     except ImportError:
         raise Undecodable(
             "values in Protobuf need `python -m pip install 'ottla-console[protobuf]'`"
         ) from None
-    content = _file_set(text, references)
-    files = descriptor_pb2.FileDescriptorSet.FromString(content).file
+    try:
+        files = descriptors(text, references)
+    except BadSchema as error:
+        raise Undecodable(str(error)) from None
     pool = descriptor_pool.DescriptorPool()
     for file in files:
         pool.Add(file)
-    main = next(file for file in files if file.name == _MAIN)
+    main = next(file for file in files if file.name == MAIN)
     classes: dict[tuple[int, ...], Any] = {}
 
     def decode_protobuf(data: bytes, place: Sequence[int]) -> Decoded:
@@ -185,13 +166,10 @@ def _protobuf(text: str, references: References) -> Decode:
 
 
 def _message_name(file: Any, place: Sequence[int]) -> str:
-    names, messages = [file.package] if file.package else [], file.message_type
-    for index in place:
-        if index >= len(messages):
-            raise Undecodable(f"the schema has no message at {list(place)}: the value names another one")
-        names.append(messages[index].name)
-        messages = messages[index].nested_type
-    return ".".join(names)
+    try:
+        return message_name(file, place)
+    except BadSchema as error:
+        raise Undecodable(str(error)) from None
 
 
 def _message_text(message: Any, pool: Any) -> Decoded:
@@ -208,97 +186,11 @@ def _message_text(message: Any, pool: Any) -> Decoded:
     return Decoded(text, f"{unknown} fields are not in its schema" if unknown else "")
 
 
-def _file_set(text: str, references: References) -> bytes:
-    """Compile files into their descriptors. Raises Undecodable with the compiler's words."""
-    try:
-        import grpc_tools
-        from grpc_tools import protoc
-    except ImportError:
-        raise Undecodable(
-            "values in Protobuf need `python -m pip install 'ottla-console[protobuf]'`"
-        ) from None
-    included = Path(str(grpc_tools.__file__)).parent / "_proto"
-    with tempfile.TemporaryDirectory(prefix="ottla-console-") as folder:
-        given = {**_BUILT_IN, **dict(references), _MAIN: text}
-        described, output = Path(folder, "given-descriptors"), Path(folder, "descriptors")
-        with described.open("wb") as file:
-            for name, source in given.items():
-                path = Path(folder, _checked_name(name))
-                if (included / name).exists():
-                    continue
-                if (content := _described(name, source)) is not None:
-                    file.write(content)
-                    continue
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(source, encoding="utf-8")
-        status, said = _quietly(
-            lambda: protoc.main(
-                ["protoc", f"-I{folder}", f"-I{included}", "--include_imports",
-                 f"--descriptor_set_in={described}", f"--descriptor_set_out={output}", _MAIN]
-            ),
-            Path(folder, "said"),
-        )  # fmt: skip
-        if status != 0:
-            raise Undecodable(f"the schema cannot be read: {said.replace(folder + '/', '')[:_MOST_REASON]}")
-        return output.read_bytes()
-
-
-def _described(name: str, text: str) -> bytes | None:
-    """Return a set of one descriptor for a file that was registered as such, in base 64; None for a source.
-
-    Confluent's Python client registers files so, and not every registry makes a source of them.
-    """
-    from google.protobuf import descriptor_pb2
-
-    try:
-        content = base64.b64decode(text.strip(), validate=True)
-        file = descriptor_pb2.FileDescriptorProto.FromString(content)
-    except Exception:  # DecodeError is no ValueError; a source is neither base 64 nor a descriptor
-        return None
-    if not content:
-        return None
-    file.name = name
-    found: bytes = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    return found
-
-
-def _checked_name(name: str) -> str:
-    path = PurePosixPath(name)
-    if not name or "\0" in name or path.is_absolute() or ".." in path.parts or len(name) > 250:
-        raise Undecodable(f"the schema imports {name[:100]!r}, which is no name of a file")
-    return name
-
-
-def _quietly(call: Callable[[], int], said: Path) -> tuple[int, str]:
-    """Call the compiler, which writes to descriptor 2 by itself; return its status and its words."""
-    kept = os.dup(2)
-    try:
-        with said.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-            status = call()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
-    return status, next((line for line in lines if not line.startswith(_LOG_LINES)), "no reason given")
-
-
 # --- JSON Schema
 
 
 def _json_schema(text: str, references: References) -> Decode:
-    from jsonschema.validators import Draft7Validator, validator_for
-    from referencing import Registry, Resource
-    from referencing.jsonschema import DRAFT7
-
-    schema = json.loads(text)
-    resources = [
-        (name, Resource.from_contents(json.loads(imported), default_specification=DRAFT7))
-        for name, imported in references
-    ]
-    # A registry of resources without a way to retrieve others: nothing is ever loaded from an address.
-    found = validator_for(schema, default=Draft7Validator)
-    validator = found(schema, registry=Registry().with_resources(resources))
+    validator = validator_of(text, references)
 
     def decode_json(data: bytes, _: Sequence[int]) -> Decoded:
         shown = data.decode()

@@ -1,0 +1,67 @@
+"""Bounds on schemas by strangers: size, depth, and the steps of a comparison. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+MOST_DEPTH: Final = 100
+MOST_STEPS: Final = 100_000
+"""Pairs of parts that one comparison looks at."""
+MOST_MESSAGES: Final = 50
+
+
+class BadSchema(ValueError):
+    """A schema cannot be read; the message says why."""
+
+
+class TooComplex(BadSchema):
+    """A comparison of two schemas takes more steps than are allowed."""
+
+
+class Steps:
+    """Counts the steps of a comparison."""
+
+    def __init__(self) -> None:
+        self._left = MOST_STEPS
+
+    def take(self, count: int = 1) -> None:
+        """Count steps. Raises TooComplex."""
+        self._left -= count
+        if self._left < 0:
+            raise TooComplex(f"comparing the schemas takes more than {MOST_STEPS} steps")
+
+
+def json_of(text: str) -> Any:
+    """Return the JSON of a schema. Raises BadSchema, also for one that is too deep."""
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise BadSchema("the schema is too deep") from None
+    except ValueError as error:
+        raise BadSchema(f"the schema is no JSON: {error}") from None
+    if _depth(found) > MOST_DEPTH:
+        raise BadSchema(f"the schema is more than {MOST_DEPTH} levels deep")
+    return found
+
+
+def compact(found: Any) -> str:
+    """Return JSON without spaces."""
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _depth(found: Any) -> int:
+    deepest, level = 0, [found]
+    while level and deepest <= MOST_DEPTH:
+        deepest += 1
+        level = [
+            part
+            for parent in level
+            if isinstance(parent, dict | list)
+            for part in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+    return deepest
