@@ -39,6 +39,7 @@ TREE = record(field("next", ["null", "Order"], default=None), field("value", "in
         (record(ID, field("new", "string", default="")), record(ID)),
         (record(field("number", "long", aliases=["id"])), record(ID)),
         (record(ID, name="Purchase", aliases=["Order"]), record(ID)),
+        (record(ID, namespace="store"), record(ID)),
         (["null", "long"], "int"), (["null", "string", "long"], ["null", "int"]),
         (MORE, ENUM), ({**ENUM, "default": "A"}, MORE),
         ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}),

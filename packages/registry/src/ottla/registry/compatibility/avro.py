@@ -324,7 +324,9 @@ class _Comparison:
         return self._known[key]
 
     def _found(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
-        if reader.name != writer.name and writer.name not in reader.aliases:
+        # By the specification the names must be the same without their namespaces.
+        same = reader.name.rpartition(".")[2] == writer.name.rpartition(".")[2]
+        if not same and writer.name not in reader.aliases:
             return [
                 f"{_at(path)}: {_shown(writer)} cannot be read as {_shown(reader)}, which has another name"
             ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -139,12 +140,36 @@ async def serve(
                 timeout_graceful_shutdown=STOP_S, lifespan="off", log_config=None, proxy_headers=False,
                 ssl_context_factory=None if context is None else lambda *_: context,
             )  # fmt: skip
-            server = uvicorn.Server(config)
+            server = _Server(config)
             scheme = "http" if context is None else "https"
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             started(f"{scheme}://{host}:{listening.getsockname()[1]}", server)
-            # `serve` handles signals, which a thread other than the first cannot.
-            await (server.serve([listening]) if handles_signals else server._serve([listening]))
+            with _ended_by_signals(server) if handles_signals else nullcontext():
+                await server.serve([listening])
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals alone: uvicorn's would end the process before the topic is closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
+
+@contextmanager
+def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Ask the server to exit at SIGINT and SIGTERM; only the first thread of a process may."""
+
+    def end(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _listening(host: str, port: int) -> socket.socket:
