@@ -145,6 +145,14 @@ async def is_free(admin: Admin) -> bool:
     return stable == await admin.offsets.find_reachable(latest) == {where: 3}
 
 
+async def takes_large_messages(admin: Admin) -> bool:
+    """Whether each broker has the setting."""
+    brokers = (await admin.brokers.describe()).brokers
+    found = [await admin.configs.describe(BROKER, str(broker.id)) for broker in brokers]
+    values = [entry.value for entries in found for entry in entries if entry.name == "message.max.bytes"]
+    return values == ["2000123"] * len(brokers)
+
+
 async def has_three_partitions(admin: Admin) -> bool:
     """Whether the topic has grown."""
     admin.cluster.forget("fresh")
@@ -239,6 +247,11 @@ CHANGES: Final = (
         "abort-transaction", previews="held-0", typed="held", prepare=hang_a_transaction,
         link=("/c/local/transactions", "nothing: it hangs", "Abort it"), done="readers of held-0 go on",
         effect=is_free, sees=("/c/local/transactions", "No partition: each reader gets to the end."),
+    ),
+    DrivenChange(
+        "set-broker-setting", "", {"broker": "all brokers", "key": "message.max.bytes", "value": "2000123"},
+        "changes at once, without a restart", done="message.max.bytes of all brokers is 2000123",
+        sees=("/c/local/settings?q=message.max.bytes", "2000123"), effect=takes_large_messages,
     ),
     DrivenChange(
         "register-schema", "subject=orders-value",
