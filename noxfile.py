@@ -60,8 +60,8 @@ TESTING = (
     "jsonschema", "starlette", "googleapis-common-protos",
     "uvloop", "google-re2",
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
-    "deltalake", "pandas", "fastapi", "uvicorn", "httpx", "redis", "watchfiles", "cryptography", "pyjwt",
-    "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
+    "deltalake", "pandas", "fastapi", "uvicorn", "websockets", "httpx", "redis", "watchfiles", "cryptography",
+    "pyjwt", "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
     "oidc-provider-mock", "cibuildwheel", "packaging", "pyyaml", "kubernetes-validate",
     "duckdb", "polars",
 )  # fmt: skip

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -23,6 +24,7 @@ from peers.snippets import PRINTED_SERVERS, ROOT, TIMEOUT_S, blocks, run_command
 HOWTO = ROOT / "docs/howto"
 WORKER = HOWTO / "shut-down-gracefully.md"
 WEB = HOWTO / "serve-a-web-application.md"
+LIVE = HOWTO / "use-fastapi.md"
 CONTAINERS = HOWTO / "run-in-containers.md"
 COFFEE = {"guest": "franz", "drink": "coffee"}
 
@@ -64,12 +66,13 @@ def test_a_worker_that_is_told_to_stop_has_copied_and_committed_everything(
 
 
 @contextmanager
-def served(broker: BrokerProcess, folder: Path) -> Iterator[tuple[str, Service]]:
-    """Serve the application of the page; give its address."""
+def served(broker: BrokerProcess, folder: Path, page: Path = WEB) -> Iterator[tuple[str, Service]]:
+    """Serve the application of a page; give its address."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
-    save(WEB, "needs uvicorn", folder / "shop.py", broker)
-    with running(sys.executable, "-m", "uvicorn", "shop:app", "--port", "0", folder=folder) as service:
+    save(page, "needs uvicorn", folder / "shop.py", broker)
+    program = ("uvicorn", "shop:app", "--port", "0", "--timeout-graceful-shutdown", "1")
+    with running(sys.executable, "-m", *program, folder=folder) as service:
         yield service.line_with(r"running on (http://[\d.:]+)")[1], service
 
 
@@ -96,6 +99,22 @@ def test_the_web_application_says_when_its_consumer_has_ended(broker: BrokerProc
             pass  # the time of `running` bounds it
         assert ask(f"{at}/health") == 503
         assert ask(f"{at}/orders", COFFEE) == 503
+
+
+def test_the_live_page_gets_each_order_and_the_application_ends_while_it_looks(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with served(broker, tmp_path, LIVE) as (at, service):
+        with urllib.request.urlopen(f"{at}/", timeout=TIMEOUT_S) as page:
+            assert b'new EventSource("/events")' in page.read()
+        with urllib.request.urlopen(f"{at}/events", timeout=TIMEOUT_S) as events:
+            assert events.readline() == b": connected\n"
+            drinks = [ask(f"{at}/orders", {"drink": drink, "price": 2}) for drink in ("tea", "coffee")]
+            assert [cast("dict[str, int]", written)["offset"] for written in drinks] == [0, 1]
+            lines = [line for line in (events.readline() for _ in range(7)) if line.startswith(b"data: ")]
+            values = [json.loads(line.removeprefix(b"data: "))["value"]["drink"] for line in lines]
+            assert values == ["tea", "coffee"]
+            service.stop(-signal.SIGTERM)
 
 
 def ask(url: str, body: object = None) -> object:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from ottla.client.displays import Table, Tabular
 from ottla.protocol.messages import consumer_groups, groups, share_groups, streams_group_describe
 from ottla.protocol.stored_messages import ConsumerProtocolAssignment
 from ottla.protocol.topics import TopicPartition
@@ -66,7 +67,7 @@ class Subtopology:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(Tabular):
     """A group with its members; classic groups have no epochs, streams groups alone have subtopologies."""
 
     name: str
@@ -79,6 +80,14 @@ class GroupDescription:
     epoch: int | None = None
     assignment_epoch: int | None = None
     subtopologies: tuple[Subtopology, ...] = ()
+
+    def _table(self) -> Table:
+        columns = ("member", "client", "host", "partitions")
+        rows = [
+            (member.id, member.client_id, member.host, ", ".join(map(str, member.partitions)))
+            for member in self.members
+        ]
+        return Table(f"Group {self.name}: {self.state}, {len(self.members)} members", columns, rows)
 
 
 def of_classic(given: groups.DescribedGroup, coordinator: int) -> GroupDescription:

@@ -22,6 +22,7 @@ from ottla.admin.group_descriptions import MemberDescription as MemberDescriptio
 from ottla.admin.offsets import LATEST, Offsets
 from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
+from ottla.client.displays import Table, Tabular
 from ottla.client.errors import ClientError, Need, error_about
 from ottla.client.group_metadata import commit_without_member
 from ottla.protocol.acls import Operation, ResourceType
@@ -409,11 +410,19 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupProgress:
+class GroupProgress(Tabular):
     """A group with its members, and its progress by partition, sorted."""
 
     description: GroupDescription
     partitions: tuple[PartitionProgress, ...]
+
+    def _table(self) -> Table:
+        columns = ("topic", "partition", "offset", "end", "lag", "owner")
+        rows = [
+            (*part.partition, part.offset, part.end_offset, part.lag, part.owner and part.owner.client_id)
+            for part in self.partitions
+        ]
+        return Table(f"Group {self.description.name}: {self.description.state}", columns, rows)
 
     @property
     def beyond_the_end(self) -> list[PartitionProgress]:

@@ -75,6 +75,16 @@ class Topic:
     is_internal: bool
     partitions: Mapping[int, Partition]
 
+    def _repr_html_(self) -> str:
+        from ottla.client.displays import Table  # in notebooks only, and not in brokers
+
+        columns = ("partition", "leader", "replicas", "in sync")
+        rows = [
+            (index, found.leader, ", ".join(map(str, found.replicas)), ", ".join(map(str, found.isr)))
+            for index, found in sorted(self.partitions.items())
+        ]
+        return Table(f"Topic {self.name}, {len(rows)} partitions", columns, rows).html()
+
 
 class Cluster:
     """Metadata of a cluster, and requests to its brokers.

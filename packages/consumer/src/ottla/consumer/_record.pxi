@@ -149,6 +149,9 @@ cdef class ConsumerRecord:
             f"value={_brief(self.value)}, headers={_brief(self.headers)})"
         )
 
+    def _repr_html_(self):
+        return _record_table(f"Record of {self.topic}", (self,)).html()
+
     def __copy__(self):
         return self
 

@@ -71,6 +71,12 @@ include "_record_iterator.pxi"
 
 
 
+def _record_table(caption, records):
+    from ottla.client.displays import record_table  # in notebooks only
+
+    return record_table(caption, records)
+
+
 def end_of(data, int64_t position):
     """Return the offset after the last whole batch in `data`, or `position`; its epoch; the record count.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from ottla.client.displays import Table, Tabular, record_table
 from ottla.client.field_types import K_co, V_co
 from ottla.consumer._records import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
@@ -20,7 +21,7 @@ Record = ConsumerRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RecordBatch(Sequence[ConsumerRecord[K_co, V_co]], Generic[K_co, V_co]):
+class RecordBatch(Tabular, Sequence[ConsumerRecord[K_co, V_co]], Generic[K_co, V_co]):
     """Records of one partition, in order, with the offset to continue at."""
 
     topic_partition: TopicPartition
@@ -48,6 +49,9 @@ class RecordBatch(Sequence[ConsumerRecord[K_co, V_co]], Generic[K_co, V_co]):
     def __repr__(self) -> str:
         offsets = f"offsets {self.base_offset} to {self.records[-1].offset}" if self.records else "empty"
         return f"RecordBatch({self.topic_partition}, {len(self.records)} records, {offsets})"
+
+    def _table(self) -> Table:
+        return record_table(repr(self).removeprefix("RecordBatch"), self.records)
 
     def __len__(self) -> int:
         return len(self.records)
