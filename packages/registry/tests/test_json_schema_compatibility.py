@@ -46,7 +46,7 @@ FIRST = {"type": "array", "items": [TEXT], "additionalItems": False}
         ({"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 4}),
         ({"anyOf": [TEXT, {"type": "null"}]}, TEXT),
         ({"oneOf": [TEXT, {"type": "null"}]}, {"anyOf": [{"type": "null"}, TEXT]}),
-        ({"allOf": [TEXT]}, {"allOf": [TEXT, {"maxLength": 3}]}),
+        ({"allOf": [TEXT]}, {"allOf": [TEXT, {"maxLength": 3}]}), (TEXT, {"allOf": [TEXT, {"maxLength": 3}]}),
         ({"not": {"type": "string", "maxLength": 1}}, {"not": TEXT}),
         ({"type": "array", "items": {"type": "number"}}, {"type": "array", "items": {"type": "integer"}}),
         ({"type": "array", "items": [TEXT]}, FIRST), (TREE, TREE), (TREE,
@@ -108,6 +108,25 @@ def test_a_reader_that_does_not_take_all_says_where(reader: Any, writer: Any, wo
 def test_a_text_that_is_no_schema_is_refused_with_the_reason(schema: Any, words: str) -> None:
     with pytest.raises(BadSchema, match=words):
         json_schema.parse_json_schema(json.dumps(schema))
+
+
+def test_each_branch_is_compared_together_with_the_keywords_beside_it() -> None:
+    branches = [opened(a={"const": number}) for number in range(5)]
+    reader = opened(a={"enum": [0, 1, 2, 3]})
+
+    messages = found(reader, {"maxProperties": 5, "anyOf": branches})
+
+    assert [message.partition("/properties")[0] for message in messages] == ["#/4"]
+
+
+def test_exclusions_within_exclusions_share_the_steps() -> None:
+    def nested(depth: int, mark: int) -> Any:
+        if depth == 0:
+            return {"const": mark}
+        return {"not": {"anyOf": [opened(a=nested(depth - 1, mark * 5 + index)) for index in range(5)]}}
+
+    with pytest.raises((TooComplex, BadSchema)):
+        found(nested(6, 1), nested(6, 2))
 
 
 def test_branches_made_to_take_long_are_given_up() -> None:

@@ -20,8 +20,8 @@ from ottla.client.serialization import (
     SerializationContext,
     SerializerUnprepared,
 )
-from ottla.consumer import Consumer, RecordDeserializationFailed
-from ottla.producer import Producer, SerializationFailed
+from ottla.consumer import Consumer, RecordDeserializationFailed, SyncConsumer
+from ottla.producer import Producer, SerializationFailed, SyncProducer
 from ottla.registry import (
     AvroDeserializer,
     AvroSerializer,
@@ -463,3 +463,18 @@ def test_the_plugin_gives_a_registry_whose_schemas_are_in_the_broker(
 
     with RegistryThread(ottla_broker.bootstrap_servers) as other, httpx.Client(base_url=other.url) as http:
         assert http.get("/subjects").json() == ["s"]
+
+
+def test_clients_without_a_loop_of_their_own_use_a_registry_too(
+    broker: BrokerThread, registry_url: str
+) -> None:
+    serializer = AvroSerializer(SchemaRegistry(registry_url), ORDER)
+    servers = broker.bootstrap_servers
+    with SyncProducer(servers, value_serializer=serializer) as producer:
+        producer.send("sync", {"id": 1}, partition=0).result(30)
+
+    deserializer = AvroDeserializer(SchemaRegistry(registry_url))
+    with SyncConsumer(
+        "sync", bootstrap_servers=servers, auto_offset_reset="earliest", value_deserializer=deserializer
+    ) as consumer:
+        assert next(iter(consumer)).value == {"id": 1, "note": ""}

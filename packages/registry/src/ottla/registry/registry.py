@@ -120,7 +120,10 @@ class SchemaRegistry:
         **settings: Any,
     ) -> None:
         self.config = config or RegistryConfig(url=url, **settings)
-        self._rest = RestClient(self.config.service(), answer_s=self.config.request_timeout_s)
+        # Questions are few, and a client without a loop of its own has none to close connections in.
+        self._rest = RestClient(
+            self.config.service(), answer_s=self.config.request_timeout_s, keeps_connections=False
+        )
         self._backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
         self.client = RegistryClient(self._rest)
         """Single questions, without retries and without answers that are kept."""

@@ -153,8 +153,13 @@ class RestClient:
         *,
         answer_s: float = ANSWER_S,
         most_bytes: int = MOST_BYTES,
+        keeps_connections: bool = True,
     ) -> None:
-        """`name` is that of the service in messages, if it is not the service's own."""
+        """`name` is that of the service in messages, if it is not the service's own.
+
+        Without `keeps_connections` each question has a connection of its own, and nothing is left to close.
+        """
+        self._keeps_connections = keeps_connections
         self.name = name or service.name
         self.urls = service.urls
         self._service = service
@@ -282,7 +287,8 @@ class RestClient:
             if self._http is None:
                 # Secrets may come from a command, and the import takes longer than the loop may stand.
                 try:
-                    made = await asyncio.to_thread(lambda: _client(self._service.login()))
+                    keeps = self._keeps_connections
+                    made = await asyncio.to_thread(lambda: _client(self._service.login(), keeps=keeps))
                 except (ValueError, OSError) as error:
                     reason = " ".join(str(error).split())
                     raise ServiceFailed(f"the {self.name} cannot be asked: {reason}") from None
@@ -290,14 +296,17 @@ class RestClient:
             return self._http
 
 
-def _client(login: ServiceLogin) -> httpx2.AsyncClient:
+def _client(login: ServiceLogin, *, keeps: bool) -> httpx2.AsyncClient:
     import httpx2
 
     return httpx2.AsyncClient(
         auth=login.basic, verify=login.tls_context(), trust_env=False, follow_redirects=False, timeout=None,
         headers={"accept": _BODY_IS, "accept-encoding": "identity", "user-agent": "ottla"}
         | login.headers,
-        limits=httpx2.Limits(max_connections=MOST_CONNECTIONS, keepalive_expiry=30),
+        limits=httpx2.Limits(
+            max_connections=MOST_CONNECTIONS, keepalive_expiry=30,
+            max_keepalive_connections=None if keeps else 0,
+        ),
     )  # fmt: skip
 
 

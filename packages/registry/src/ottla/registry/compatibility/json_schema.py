@@ -161,10 +161,12 @@ def incompatibilities(reader: JsonSchema, writer: JsonSchema) -> list[str]:
 class _Comparison:
     """Compares parts of two schemas, each pair once: a schema that contains itself ends."""
 
-    def __init__(self, reader: JsonSchema, writer: JsonSchema) -> None:
+    def __init__(self, reader: JsonSchema, writer: JsonSchema, steps: Steps | None = None) -> None:
         self._reader = reader
         self._writer = writer
-        self._steps = Steps()
+        self._steps = steps or Steps()
+        self._made: list[Part] = []
+        """Schemas made here: pairs are known by the ids of objects, which must live as long."""
         self._known: dict[tuple[int, int], list[str]] = {}
 
     def compare(self, reader: Part, writer: Part, path: str) -> list[str]:
@@ -189,6 +191,8 @@ class _Comparison:
                 for index, branch in enumerate(branches)
                 for message in self.compare(reader, self._both(rest, branch), f"{path}/{index}")
             ]
+        if any(not self.compare(reader, part, path) for part in writer.get("allOf") or ()):
+            return []  # a part of the writer's implies all of the reader's
         messages = self._reader_sum(reader, writer, path) + self._product(reader, writer, path)
         for rule in _RULES:
             messages += [f"{path}: {text}" for text in rule(reader, writer)]
@@ -206,9 +210,10 @@ class _Comparison:
     def _both(self, rest: dict[str, Any], branch: Part) -> Part:
         """Return a branch of the writer together with the keywords beside the branches."""
         branch = self._writer.follow(branch)
-        if not rest or branch is False:
-            return branch
-        return rest if branch is True else {**rest, **branch} if not rest.keys() & branch.keys() else branch
+        if not rest or branch is False or (branch is not True and rest.keys() & branch.keys()):
+            return branch  # without the rest, the branch is taken to allow more than it does
+        self._made.append({**rest, **({} if branch is True else branch)})
+        return self._made[-1]
 
     def _reader_sum(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[str]:
         for key in _SUM:
@@ -225,7 +230,9 @@ class _Comparison:
                 messages.append(f"{path}/allOf/{index}: the writer has nothing that implies it")
         if "not" in reader and (
             "not" not in writer
-            or _Comparison(self._writer, self._reader).compare(writer["not"], reader["not"], path)
+            or _Comparison(self._writer, self._reader, self._steps).compare(
+                writer["not"], reader["not"], path
+            )
         ):
             messages.append(f"{path}/not: the reader excludes more than the writer")
         return messages

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 MOST_BODY_BYTES: Final = 4 << 20
 BODY_S: Final = 30.0
 MOST_LISTED: Final = 10_000
-"""Entries of a list that has `limit` for more."""
+"""Schemas with their texts in one answer."""
+MOST_LISTED_LETTERS: Final = 16 << 20
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _ALL_CONTEXTS: Final = ":*:"
 Answer = Callable[[RegistryService, Request], Awaitable[Any]]
@@ -271,7 +272,11 @@ async def _all_schemas(service: RegistryService, request: Request) -> Any:
     for name in _names(service, request, deleted=is_deleted):
         versions = service.state.versions(name, deleted=is_deleted)
         found += versions[-1:] if latest else versions
-    listed = _part(request, found)[:MOST_LISTED]
+    listed = _part(request, found)
+    if len(listed) > MOST_LISTED or sum(len(value.schema) for value in listed) > MOST_LISTED_LETTERS:
+        raise Refused(
+            422, f"more than {MOST_LISTED} schemas, or {MOST_LISTED_LETTERS >> 20} Mi letters: ask with limit"
+        )
     return [await _shown(service, request, value, **_placed(value)) for value in listed]
 
 
