@@ -17,8 +17,8 @@ import pytest
 from browser.running import ConsoleProcess, Running, running
 from ottla.admin import Admin
 from ottla.console.records.searches import TAILS_AT_ONCE
-from ottla.console.server import BoundedConnection
 from ottla.producer import Producer
+from ottla.registry.server.connections import BoundedConnection
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -12,7 +12,8 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from ottla.console.server import SEND_BUFFER_BYTES, BoundedConnection
+from ottla.console.server import SEND_BUFFER_BYTES
+from ottla.registry.server.connections import BoundedConnection
 
 BOUND_S = 60.0
 ANSWER = bytes(16 << 20)
@@ -77,7 +78,7 @@ async def test_a_browser_that_sends_or_takes_nothing_loses_its_connection(
         assert server.server_state.tasks == set()
 
     reason = "takes nothing" if request_ == ASKING else "asks for nothing"
-    assert [getattr(record, "reason", "") for record in caplog.records] == [f"the browser {reason}"]
+    assert [getattr(record, "reason", "") for record in caplog.records] == [f"the client {reason}"]
 
 
 async def test_a_browser_that_takes_little_gets_all_of_its_answer() -> None:
@@ -103,4 +104,4 @@ async def test_answers_that_are_not_taken_are_bounded_together(caplog: pytest.Lo
                 browser.close()
 
     assert held <= Frugal.most_held_bytes
-    assert {getattr(record, "reason", "") for record in caplog.records} == {"browsers take too little"}
+    assert {getattr(record, "reason", "") for record in caplog.records} == {"clients take too little"}

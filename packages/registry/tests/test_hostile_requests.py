@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,3 +134,19 @@ def test_other_machines_need_tls_and_logins_or_a_clear_word(tmp_path: Path) -> N
     RegistrySettings(host="0.0.0.0", users=tmp_path, certificate=tmp_path).check()
     RegistrySettings(host="0.0.0.0", is_insecure=True).check()
     RegistrySettings(host="::1").check()
+
+
+def test_a_connection_that_asks_for_nothing_is_ended() -> None:
+    with RegistryThread(idle_s=0.05) as registry:
+        host, _, port = registry.url.removeprefix("http://").partition(":")
+        for sent in (b"", b"GET / HTTP/1.1\r\nx: "):
+            with socket.create_connection((host, int(port)), timeout=30) as connection:
+                connection.sendall(sent)
+                assert _rest(connection) == b""
+
+
+def _rest(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(100)
+    except ConnectionResetError:
+        return b""

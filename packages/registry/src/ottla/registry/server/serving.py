@@ -17,6 +17,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.config_definition import SettingError
 from ottla.registry.server.access import LOOPBACK, Access, users_of
 from ottla.registry.server.app import application
+from ottla.registry.server.connections import BoundedConnection
 from ottla.registry.server.parsing import SchemaParser
 from ottla.registry.server.service import RegistryService
 from ottla.registry.server.state import Record, RegistryState
@@ -41,6 +42,8 @@ class RegistrySettings:
     """A file with lines NAME:PASSWORD: each request needs a login then."""
     certificate: Path | None = None
     key: Path | None = None
+    idle_s: float = 60.0
+    """A connection ends when its client asks for nothing, or takes nothing, for longer."""
     in_memory: bool = False
     """Whether schemas are kept by no topic, and end with the process."""
     is_insecure: bool = False
@@ -138,6 +141,7 @@ async def serve(
                 Access(application(service), users=users, only_local=only_local), log_level="warning",
                 access_log=False, server_header=False, limit_concurrency=MOST_CONNECTIONS, backlog=_BACKLOG,
                 timeout_graceful_shutdown=STOP_S, lifespan="off", log_config=None, proxy_headers=False,
+                http=type("Connection", (BoundedConnection,), {"look_every_s": settings.idle_s}),
                 ssl_context_factory=None if context is None else lambda *_: context,
             )  # fmt: skip
             server = _Server(config)
