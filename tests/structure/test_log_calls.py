@@ -11,8 +11,11 @@ from typing import Final, TypeGuard
 
 from structure.sources import Source, package_sources
 
-STRUCTURED: Final = ("ottla/broker/", "ottla/console/", "ottla/registry/")
-"""The packages with a formatter that shows facts. Libraries log into handlers of applications."""
+STRUCTURED: Final = (
+    "ottla/broker/", "ottla/client/", "ottla/console/", "ottla/consumer/", "ottla/producer/",
+    "ottla/registry/",
+)  # fmt: skip
+"""The packages of which all lines are an event and facts; `ottla.client.log_formats` shows both."""
 BEFORE_THE_EVENT: Final = {
     "debug": 0, "info": 0, "warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1, "warn": 1,
 }  # fmt: skip

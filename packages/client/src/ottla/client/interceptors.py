@@ -100,4 +100,7 @@ class Interceptors:
         # A method that always fails would fill the log: its traceback is logged once.
         if method not in self._complained:
             self._complained.add(method)
-            log.error("%r failed; it will not be logged again", method, exc_info=error)
+            facts = {"method": getattr(method, "__qualname__", repr(method))}
+            log.error(
+                "an interceptor failed, later failures of it are not logged", extra=facts, exc_info=error
+            )

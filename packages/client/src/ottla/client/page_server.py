@@ -215,7 +215,8 @@ class PageServer:
                 try:
                     plug, _ = await self._loop.sock_accept(self._socket)
                 except OSError as error:
-                    _log.warning("no connection is accepted: %s", error, extra={"server": self._name})
+                    facts = {"server": self._name, "error": str(error)}
+                    _log.warning("no connection is accepted", extra=facts)
                     await asyncio.sleep(ACCEPT_BACKOFF_S)
                     continue
                 if len(self._connections) >= CONNECTIONS:
@@ -251,7 +252,8 @@ class PageServer:
         try:
             self._context = self._access.context() or earlier
         except PagesRefused as error:
-            _log.warning("the certificate of %s stays as it was: %s", self._name, error)
+            facts = {"server": self._name, "error": str(error)}
+            _log.warning("the certificate stays as it was", extra=facts)
         return self._context or earlier
 
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -277,7 +279,8 @@ class PageServer:
         try:
             page = self._answer(path)
         except Exception as error:
-            _log.warning("a page of %s could not be made: %s", self._name, error)
+            facts = {"server": self._name, "path": path, "error": f"{type(error).__name__}: {error}"}
+            _log.warning("a page could not be made", extra=facts)
             return _http(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", b"the page could not be made\n")
         if any(field.lower().startswith("accept-encoding:") and "gzip" in field for field in fields):
             body = gzip.compress(page.body, compresslevel=1)

@@ -107,7 +107,7 @@ def refresh_interval(given: Any) -> dict[str, Any]:
     if interval_ms < -1:
         raise ValueError("give milliseconds; -1 refreshes only after errors, 0 as often as possible")
     if interval_ms == 0:
-        log.warning("a refresh interval of 0 refreshes metadata every %d ms", _OFTEN_MS)
+        log.warning("a refresh interval of 0 is too short", extra={"interval_ms": _OFTEN_MS})
     return {"metadata_max_age_ms": {-1: _NEVER_MS, 0: _OFTEN_MS}.get(interval_ms, interval_ms)}
 
 

@@ -203,7 +203,8 @@ def _nested_names(cls: type[Any]) -> Iterator[str]:
 def _read_alias(spelling: str, value: Any, alias: Alias) -> Iterator[tuple[str, Any]]:
     try:
         if alias.advice:
-            log.warning("%s: %s", spelling, alias.advice)
+            event = f"{spelling}: {alias.advice}"  # for people who move: they see it by any formatter
+            log.warning(event, extra={"setting": spelling})
         if alias.expand is not None:
             yield from alias.expand(value).items()
         elif alias.field is not None:

@@ -132,7 +132,8 @@ class PartitionLeaders:
                 state.seek(0)
             state.topic_id = topic_id
         for name in recreated:
-            log.warning("topic %s was deleted and created again: reading from its beginning", name)
+            facts = {"topic": name}
+            log.warning("a topic was deleted and created again, it is read from its beginning", extra=facts)
 
     def _fail(self, error: Exception, topics: set[str]) -> None:
         for state in self._positions:

@@ -215,7 +215,7 @@ class StreamCommits:
             try:
                 await self.finished()
             except (ZooKeeperError, ClientError, KafkaError) as error:
-                log.warning("an automatic commit failed: %s", error)
+                log.warning("an automatic commit failed", extra={"error": str(error)})
 
     async def _write(self, due: Callable[[], Mapping[TopicPartition, int]]) -> None:
         async with self._one_at_a_time:

@@ -135,7 +135,8 @@ class GroupMembership:
                 return
             except FAILURES as error:
                 last: Exception = error
-                log.info("a rebalance failed: %s", error, extra={"consumer": self.registration.consumer_id})
+                facts = {"consumer": self.registration.consumer_id, "error": str(error)}
+                log.info("a rebalance failed", extra=facts)
             # A backoff that a change cut short does not count as a try: the rebalance may succeed now.
             if await self._pause():
                 continue
@@ -168,7 +169,9 @@ class GroupMembership:
             self.balanced.set_exception(error)
             self.balanced.exception()  # retrieved, as the waiting task may be gone
             return
-        log.warning("%s", error)  # streams raise it too, but only those that are iterated over
+        # Streams raise it too, but only those that are iterated over.
+        facts = {"consumer": self.registration.consumer_id, "error": str(error)}
+        log.warning("all rebalances failed", extra=facts)
         for stream in self._streams.values():
             stream.fail(error)
         await self._release_unread()
@@ -179,7 +182,7 @@ class GroupMembership:
         try:
             await self._group_znodes().release(self._doubtful)
         except ZooKeeperError as error:
-            log.info("claims were not released: %s", error)
+            log.info("claims were not released", extra={"error": str(error)})
         else:
             self._doubtful.clear()
 
@@ -221,7 +224,7 @@ class GroupMembership:
             brokers = self._open_brokers(addresses, self.config)
             self._brokers = await self._stack.enter_async_context(brokers)
         if self._brokers is None:
-            log.warning("cannot rebalance: no broker has a %s listener", protocol)
+            log.warning("cannot rebalance, no broker has a listener", extra={"protocol": protocol})
         return self._brokers is not None
 
     async def _leave_brokers(self) -> None:
@@ -291,7 +294,8 @@ class GroupMembership:
             stream.own(readers[stream], {p: None if at == UNKNOWN else at for p, at in begins.items()})
         if wanted:
             owned = ", ".join(sorted(str(partition) for partition in mine))
-            log.info("%s owns %s", self.registration.consumer_id, owned)
+            facts = {"consumer": self.registration.consumer_id, "partitions": owned}
+            log.info("partitions assigned", extra=facts)
 
     def _check(self, number: int) -> None:
         """Raise SessionExpired if the session in which the rebalance began has ended."""
@@ -327,7 +331,8 @@ class GroupMembership:
             # Now, not when the first record is asked for: records written in between must be read.
             bounds = await self._known_brokers().bounds(missing, smallest=self.config.smallest)
         except (ClientError, KafkaError) as error:
-            log.warning("start offsets were not found and are left to the readers: %s", error)
+            facts = {"error": str(error)}
+            log.warning("start offsets were not found and are left to the readers", extra=facts)
             return stored, stored
         return stored, {**bounds, **stored}
 
@@ -356,4 +361,4 @@ class GroupMembership:
                 await znodes.release(self._doubtful.union(self._held))
                 await znodes.unregister(self.registration.consumer_id)
         except (*FAILURES, TimeoutError) as error:
-            log.warning("leaving the group failed: %s", error)
+            log.warning("leaving the group failed", extra={"error": str(error)})

@@ -194,7 +194,8 @@ class ProducerMetadata:
         if not self._is_recreated(known):
             return self._accumulator.update_topic(known.name, count, led)
         before = count if info is None else info.count
-        log.warning("topic %s was deleted and created again, with %d partitions", known.name, count)
+        facts = {"topic": known.name, "partitions": count}
+        log.warning("a topic was deleted and created again", extra=facts)
         displaced = self._accumulator.recreate_topic(known.name, count, led)
         self._on_recreated(known.name, displaced, TopicRecreated(known.name, before, count))
         return self._accumulator.topics[known.name]

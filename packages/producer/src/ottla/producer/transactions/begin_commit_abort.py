@@ -92,9 +92,8 @@ class Transactions:
                 await abort()
         except (ClientError, KafkaError, TimeoutError) as error:
             # The coordinator aborts it by itself after `transaction_timeout_ms`.
-            log.warning(
-                "the transaction of %r was not aborted: %s", self._coordinator.transactional_id, error
-            )
+            facts = {"transactional_id": self._coordinator.transactional_id, "error": str(error)}
+            log.warning("a transaction was not aborted", extra=facts)
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata

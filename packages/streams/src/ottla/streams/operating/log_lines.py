@@ -6,13 +6,14 @@ same exception type and outcome one line is written per second, and the next say
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from ottla.client.log_formats import FactsFormatter as FactsFormatter
+from ottla.client.log_formats import JsonFormatter as JsonFormatter
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import DeadLetterDelayed, RecordUndecodable
 from ottla.streams.handlers.context import key_hash
@@ -20,8 +21,6 @@ from ottla.streams.seams import DeadLetter, Plan, Retry, Skip, Verdict, Work
 
 EVERY_MS: Final = 1_000
 MOST_SUBJECTS: Final = 1_000
-
-_USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class LineLimit:
@@ -148,40 +147,8 @@ def _own_frames(error: BaseException) -> tuple[type[BaseException], BaseExceptio
     return None if frames is None else (type(error), error, frames)
 
 
-class FactsFormatter(logging.Formatter):
-    """Appends the fields passed as `extra` to the message, as `name=value`."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
-        facts = [f"{name}={value}" for name, value in _facts(record).items()]
-        return " ".join([super().formatMessage(record), *facts])
-
-
-class JsonFormatter(logging.Formatter):
-    """Writes a line as one JSON object: time, level, logger, event, and the fields passed as `extra`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        line: dict[str, Any] = {
-            "time_ms": round(record.created * 1_000),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-            **_facts(record),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
 def set_up_logging(level: str, *, as_json: bool = False) -> None:
     """Send everything from `level` up to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else FactsFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
-
-
-def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in record.__dict__.items() if name not in _USUAL}
