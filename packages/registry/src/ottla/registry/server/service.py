@@ -27,6 +27,7 @@ from ottla.registry.server.state import (
     content_of,
     context_of,
     deletion_record,
+    last_id_record,
     mode_record,
     schema_record,
     schema_tombstone,
@@ -123,8 +124,8 @@ class RegistryService(RegistryQuestions):
             if live:
                 raise Refused(errors.SUBJECT_NOT_SOFT_DELETED, f"Subject '{subject}' was not deleted first")
             numbers = [value.version for value in versions]
-            tombstones = [schema_tombstone(subject, number) for number in numbers]
-            return Decision([*tombstones, deletion_record(subject, None)], numbers)
+            records = [*self._removal(versions), deletion_record(subject, None)]
+            return Decision(records, numbers)
         if not live:
             raise Refused(errors.SUBJECT_SOFT_DELETED, f"Subject '{subject}' was deleted already")
         records = [deletion_record(subject, versions[-1].version)]
@@ -142,11 +143,19 @@ class RegistryService(RegistryQuestions):
             if not value.deleted:
                 text = f"Subject '{subject}' Version {value.version} was not deleted first"
                 raise Refused(errors.VERSION_NOT_SOFT_DELETED, text)
-            return Decision([schema_tombstone(subject, value.version)], value.version)
+            return Decision(self._removal([value]), value.version)
         if value.deleted:
             text = f"Subject '{subject}' Version {value.version} was deleted already"
             raise Refused(errors.VERSION_SOFT_DELETED, text)
         return Decision([schema_record(_replaced(value, deleted=True))], value.version)
+
+    def _removal(self, values: Sequence[SchemaValue]) -> list[Record]:
+        """Return the records that remove versions, and keep the last id where it would be forgotten."""
+        records = [schema_tombstone(value.subject, value.version) for value in values]
+        context = self.state.contexts[values[0].context]
+        if any(value.id == context.last_id for value in values):
+            records.append(last_id_record(values[0].context, context.last_id))
+        return records
 
     def _check_unreferred(self, values: Sequence[SchemaValue]) -> None:
         for value in values:

@@ -155,6 +155,8 @@ class RegistryState:
                 self._set(self.modes, found.subject, mode)
             case "DELETE_SUBJECT" | "CLEAR_SUBJECT" if value is not None:
                 self._delete(_decoded(value))
+            case "OTTLA_LAST_ID" if value is not None:
+                self._keep_last_id(_decoded(value))
             case _:  # NOOP, CONTEXT, and those of later versions
                 pass
 
@@ -200,10 +202,20 @@ class RegistryState:
             content = context.contents.pop(value.id)
             if context.ids.get(content) == value.id:
                 del context.ids[content]
+                # Schemas that were imported may have had several ids.
+                for other in (other for other, found in context.contents.items() if found == content):
+                    context.ids.setdefault(content, other)
             self.guids[value.guid].discard((value.context, value.id))
             self._texts.pop(content, None)
         self.letters -= len(value.schema)
         self.versions_count -= 1
+
+    def _keep_last_id(self, value: dict[str, Any]) -> None:
+        name, last_id = value.get("context"), value.get("id")
+        if not isinstance(name, str) or not isinstance(last_id, int):
+            raise ValueError("a last id names no context and id")
+        context = self.contexts.setdefault(name, Context())
+        context.last_id = max(context.last_id, last_id)
 
     def _set(self, settings: dict[str, Any], subject: str | None, found: Any) -> None:
         if found is None:
@@ -246,6 +258,15 @@ def schema_tombstone(subject: str, version: int) -> Record:
     """Return the record that removes a schema for good."""
     key = {"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1}
     return msgspec.json.encode(key), None
+
+
+def last_id_record(context: str, last_id: int) -> Record:
+    """Return the record that keeps the last id of a context, for schemas that are removed for good.
+
+    It is not Confluent's, whose registry passes over types that it does not know.
+    """
+    key = {"keytype": "OTTLA_LAST_ID", "context": context, "magic": 0}
+    return msgspec.json.encode(key), msgspec.json.encode({"context": context, "id": last_id})
 
 
 def config_record(subject: str, config: Mapping[str, Any] | None) -> Record:
