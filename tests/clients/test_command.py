@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from ottla.admin import Admin
+from ottla.broker.testing import free_port
 from ottla.client.cli import main
 from ottla.consumer import Consumer
 from ottla.producer import Producer
@@ -206,3 +214,82 @@ def test_a_mistake_is_one_line_that_says_what_to_change(
     assert done.exit_code in (1, 2)
     assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.output
+
+
+def test_load_is_made_of_a_template_with_keys_times_and_a_partition(
+    ottla: Callable[..., Result], fresh: Callable[[str], str]
+) -> None:
+    topic = fresh("cmd-load")
+    ottla("topic", "create", topic, "--partitions", "2")
+    done = ottla(
+        "produce", topic, "--template", '{"n": {{n}}}', "--key-template", "k{{n}}", "--count", "3",
+        "--timestamp", "2026-01-31T08:00Z", "--partition", "1", "--rate", "1000",
+    )  # fmt: skip
+    assert done.output == f"Produced 3 records to {topic}.\n"
+    read = ottla("consume", topic, "--from-beginning", "--exit-at-end", "--format", "%p %k %v %i")
+    assert read.stdout.splitlines() == [f'1 k{n} {{"n": {n}}} 2026-01-31T08:00:00.000Z' for n in range(3)]
+    wrong = ottla("produce", topic, "--template", "{{wat}}")
+    assert "{{wat}} is no field of a template" in wrong.stderr.splitlines()[-1]
+    assert "--count need --template" in ottla("produce", topic, "--count", "3").stderr.splitlines()[-1]
+
+
+def test_perf_prints_rates_and_percentiles(ottla: Callable[..., Result], fresh: Callable[[str], str]) -> None:
+    topic = fresh("cmd-perf")
+    ottla("topic", "create", topic)
+    wrote = json.loads(ottla("perf", "produce", topic, "--count", "500", "--size", "50", "--json").stdout)
+    assert (wrote["records"], wrote["bytes"]) == (500, 25_000)
+    assert 0 < wrote["latency_ms"]["p50"] <= wrote["latency_ms"]["p99"] <= wrote["latency_ms"]["max"]
+    read = ottla("perf", "consume", topic, "--count", "500").stdout
+    assert read.startswith("read 500 records in ")
+
+
+def test_top_draws_a_cluster(ottla: Callable[..., Result]) -> None:
+    shown = ottla("top", "--times", "2", "--every", "10ms").stdout
+    assert shown.count("RECORDS/S") == 2
+    assert [ORDERS, "0", "10"] in [line.split() for line in shown.splitlines()]
+
+
+def completed(servers: str, *words: str, **more: str) -> list[str]:
+    """Return what bash is offered for the last of the words."""
+    environment = {
+        "_OTTLA_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("ottla", *words)),
+        "COMP_CWORD": str(len(words)), "OTTLA_BOOTSTRAP_SERVER": servers,
+    }  # fmt: skip
+    program = "import sys; sys.argv[0] = 'ottla'; from ottla.client.cli import main; main(prog_name='ottla')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment | more, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    return [line.partition(",")[2] for line in done.stdout.split()]
+
+
+def test_a_shell_completes_commands_topics_groups_and_keys(filled: str, fresh: Callable[[str], str]) -> None:
+    assert completed(filled, "top") == ["top", "topic"]
+    assert completed(filled, "topic", "describe", "cmd-orders") == ["cmd-orders", "cmd-orders-eu"]
+    assert completed(filled, "consume", "-b", filled, "cmd-orders-") == ["cmd-orders-eu"]
+    assert "retention.ms" in completed(filled, "config", "describe", "retention.")
+    assert completed(f"127.0.0.1:{free_port()}", "topic", "describe", "cmd") == []
+
+
+def test_the_script_of_a_shell_is_printed() -> None:
+    words = {"bash": "complete -o nosort", "zsh": "#compdef ottla", "fish": "complete --no-files"}
+    for shell, word in words.items():
+        assert word in CliRunner().invoke(main, ["completion", shell]).output
+
+
+PAGE = Path(__file__).parents[2] / "docs/reference/commands-compared.md"
+ON_PAGE = sorted(set(re.findall(r"`ottla ([a-z][^`]*)`", PAGE.read_text(encoding="utf-8"))))
+
+
+@pytest.mark.parametrize("line", [line for line in ON_PAGE if "topci" not in line])
+def test_each_command_of_the_comparison_exists_with_its_options(line: str) -> None:
+    words = [word for word in shlex.split(line.partition("`")[0].replace("\\|", "|")) if word != "…"]
+    command: click.Command = main
+    context = click.Context(main)
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(context, words[0])
+        assert found is not None, f"ottla has no {words[0]!r}"
+        command, words = found, words[1:]
+    known = {option for parameter in command.params for option in parameter.opts}
+    given = {word.partition("=")[0] for word in words if word.startswith("-") and not word[1:2].isdigit()}
+    assert given <= known, f"{line}: there is no {', '.join(given - known)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.client.commands import cluster_options, did_you_mean, load_config, read_time, run
+from ottla.client.commands.completion import complete_topics
 from ottla.client.commands.record_lines import FIELDS, FORMAT_FIELDS, json_bytes, json_headers
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ POLL_MS = 500
 
 
 @click.command()
-@click.argument("topics", nargs=-1, required=True)
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--from-beginning", is_flag=True, help="Read from the first record, not only new ones.")
 @click.option("--max-messages", "-n", type=click.IntRange(1), help="Stop after this number of records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop at the end offsets found at the start.")
@@ -105,6 +106,8 @@ def consume(
     properties: str | None,
 ) -> None:
     """Print the records of topics, one per line, until Ctrl-C. A topic that begins with ^ is a pattern.
+
+    A pattern stands for the topics that there are at the start; in a group, for later ones, too.
 
     \b
     Examples:
@@ -195,7 +198,10 @@ async def _consume(
     from ottla.protocol.topics import TopicPartition
 
     printed_positions = PrintedPositions(consumer, commits=consumer.config.group_id is not None)
-    if partition is None and not wanted:
+    # Without a group, a subscription to a pattern has its partitions some time after the start: too late for
+    # a read up to the end.
+    is_subscribed = partition is None and not wanted and not (pattern and consumer.config.group_id is None)
+    if is_subscribed:
         consumer.subscribe(() if pattern else topics, pattern=pattern, listener=printed_positions)
     async with consumer:
         names = topics if pattern is None else await _matching(consumer, pattern)
@@ -203,7 +209,7 @@ async def _consume(
         _check_topics(known)
         if partition is not None:
             consumer.assign(_only(partition, known))
-        elif wanted:
+        elif not is_subscribed:
             consumer.assign(
                 TopicPartition(name, number) for name, found in known.items() for number in found or ()
             )

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Final, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, Self, cast
 
 import click
 
-from ottla.client.commands import cluster_options, key_values, load_config, run
+from ottla.client.commands import cluster_options, key_values, load_config, read_time, run
+from ottla.client.commands.completion import complete_topics
 from ottla.client.commands.record_lines import Headers, from_json, unescape
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
@@ -34,7 +35,7 @@ _AHEAD: Final = 2
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.File("rb"))
 @click.option(
     "--key-separator", "-k", metavar="TEXT", help=r"The text between key and value in a line; \t is a tab."
@@ -49,6 +50,15 @@ _AHEAD: Final = 2
     help="Lines are records as `ottla consume --json` prints them; they keep partition and timestamp.",
 )  # fmt: skip
 @click.option("--partition", type=click.IntRange(0), help="Write to this partition; ignore keys.")
+@click.option("--timestamp", metavar="TIME", help="The time of each record: 2026-01-31T08:00Z, -1h.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Write so many records per second.")
+@click.option(
+    "--template",
+    metavar="TEXT",
+    help="Make values instead of reading lines: {{n}}, {{random:1-100}}, {{choice:a|b}}, {{hex}}, {{now}}.",
+)
+@click.option("--key-template", metavar="TEXT", help="With --template: make keys, too.")
+@click.option("--count", "-n", type=click.IntRange(1), help="With --template: stop after so many records.")
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="A header for each record.")
 @click.option(
     "--acks",
@@ -72,6 +82,11 @@ def produce(
     null_marker: str | None,
     as_json: bool,
     partition: int | None,
+    timestamp: str | None,
+    rate: float | None,
+    template: str | None,
+    key_template: str | None,
+    count: int | None,
     headers: tuple[str, ...],
     acks: str,
     compression: str,
@@ -88,8 +103,14 @@ def produce(
       ottla produce orders -k '\\t' --null-marker NULL orders.tsv
       ottla consume orders --from-beginning --exit-at-end --json | ottla produce copy --json
       journalctl -f -o cat | ottla produce logs --compression zstd
+      ottla produce load --template '{"n": {{n}}, "amount": {{random:1-100}}}' --rate 500
     """
+    if template is not None:
+        files, key_separator = (_generated(template, key_template, count, files),), _separator(key_template)
+    elif key_template is not None or count is not None:
+        raise click.UsageError("--key-template and --count need --template")
     split = _splitter(as_json, key_separator, null_marker)
+    how = How(partition, None if timestamp is None else read_time(timestamp), rate)
     client = load_config(properties)
     extra: Headers = [(key, value.encode()) for key, value in key_values(headers).items()]
 
@@ -102,13 +123,38 @@ def produce(
             client=client,
         )
         async with Producer(bootstrap_server, config) as producer:
-            sending = Sending(producer, topic, split, partition, extra)
+            sending = Sending(producer, topic, split, how, extra)
             await sending.all_of(files or (sys.stdin.buffer,))
             return sending.count
 
-    count = run(call)
+    sent = run(call)
     if not quiet:
-        click.echo(f"Produced {_counted(count)} to {topic}.")
+        click.echo(f"Produced {_counted(sent)} to {topic}.")
+
+
+def _generated(value: str, key: str | None, count: int | None, files: tuple[IO[bytes], ...]) -> IO[bytes]:
+    from ottla.producer.cli_load import GeneratedLines
+
+    if files:
+        raise click.UsageError("--template makes records itself: leave out the files")
+    try:
+        return cast("IO[bytes]", GeneratedLines(value, key, count))
+    except ValueError as error:
+        raise click.UsageError(f"--template: {error}") from None
+
+
+def _separator(key_template: str | None) -> str | None:
+    from ottla.producer.cli_load import KEY_SEPARATOR
+
+    return None if key_template is None else KEY_SEPARATOR
+
+
+class How(NamedTuple):
+    """The partition and the time of all records, where they are given, and the rate."""
+
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    rate: float | None = None
 
 
 class Partitions:
@@ -137,13 +183,17 @@ class Sending:
     """
 
     def __init__(
-        self, producer: Producer, topic: str, split: Split | None, partition: int | None, headers: Headers
+        self, producer: Producer, topic: str, split: Split | None, how: How, headers: Headers
     ) -> None:
+        from ottla.producer.cli_load import Pace
+
         self.count = 0
         self._producer = producer
         self._topic = topic
         self._split = split
-        self._partition = partition
+        self._partition = how.partition
+        self._timestamp_ms = how.timestamp_ms
+        self._pace = Pace(how.rate, asyncio.get_running_loop().time())
         self._partitions = Partitions(producer, topic)
         self._headers = headers
         self._underway: deque[Acknowledgements] = deque()
@@ -155,21 +205,35 @@ class Sending:
         try:
             async with Input(files, self._producer.config.max_request_size) as given:
                 while not self._failed and (found := await given.next()) is not None:
-                    if self._split is None:
-                        await self._send_each(found)
-                    else:
-                        await self._send_many(found, self._split)
+                    await self._send_paced(found)
         except ValueError as error:
             await self._flush()
             sent = f"{_counted(self.count)} before it {'was' if self.count == 1 else 'were'} sent"
             raise click.ClickException(f"{error}; {sent}") from None
         await self._flush()
 
+    async def _send_paced(self, found: Lines) -> None:
+        """Send lines, in slices with pauses where there is a rate."""
+        size = self._pace.slice_records or len(found.lines)
+        for start in range(0, len(found.lines), size):
+            part = Lines(found.file, found.first_number + start, found.lines[start : start + size])
+            if self._split is None:
+                await self._send_each(part)
+            else:
+                await self._send_many(part, self._split)
+            if pause_s := self._pace.pause_s(len(part.lines), asyncio.get_running_loop().time()):
+                await asyncio.sleep(pause_s)
+
     async def _send_many(self, found: Lines, split: Split) -> None:
         keys, values, wrong = split(found.lines)
         self._underway.append(
             await self._producer.send_many(
-                self._topic, values, keys=keys, partition=self._partition, headers=self._headers
+                self._topic,
+                values,
+                keys=keys,
+                partition=self._partition,
+                headers=self._headers,
+                timestamps_ms=None if self._timestamp_ms is None else [self._timestamp_ms] * len(values),
             )
         )
         self.count += len(values)
@@ -189,6 +253,7 @@ class Sending:
             try:
                 key, value, headers, partition, timestamp_ms = from_json(line)
                 partition = partition if self._partition is None else self._partition
+                timestamp_ms = timestamp_ms if self._timestamp_ms is None else self._timestamp_ms
                 await self._partitions.check(partition)
             except ValueError as error:
                 raise ValueError(f"{found.file}, line {number}: {error}") from None

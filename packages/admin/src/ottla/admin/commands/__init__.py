@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ottla.client.commands import did_you_mean, load_config, one_line, run
+from ottla.client.commands.completion import completes
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
+    from ottla.client.config import ClientConfig
     from ottla.protocol.topics import TopicPartition
 
-__all__ = ["check_partition", "delete_each", "named_partitions", "with_admin"]
+__all__ = [
+    "check_partition",
+    "complete_groups",
+    "complete_keys",
+    "delete_each",
+    "named_partitions",
+    "with_admin",
+]
 
 T = TypeVar("T")
 
@@ -34,6 +43,29 @@ def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Aw
                 raise click.ClickException(f"{error}{did_you_mean(error.name, names)}") from None
 
     return run(call)
+
+
+async def _groups(servers: str, config: ClientConfig) -> list[str]:
+    from ottla.admin import Admin
+
+    async with Admin(servers, config) as admin:
+        return [listing.name for listing in await admin.groups.list()]
+
+
+complete_groups = completes(_groups)
+"""The names of the groups of a command's cluster."""
+
+
+async def _topic_keys(servers: str, config: ClientConfig) -> list[str]:
+    from ottla.admin import TOPIC, Admin
+
+    async with Admin(servers, config) as admin:
+        first = (await admin.topics.list(internal=True))[:1]
+        return [entry.name for topic in first for entry in await admin.configs.describe(TOPIC, topic.name)]
+
+
+complete_keys = completes(_topic_keys)
+"""The keys that a topic can have."""
 
 
 def _is_index(text: str) -> bool:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin.commands import with_admin
+from ottla.admin.commands import complete_keys, with_admin
 from ottla.client.commands import cluster_options, json_option, key_values, show
+from ottla.client.commands.completion import complete_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--all-brokers", is_flag=True, help="The defaults of all brokers in the cluster."),
         click.option("--broker", type=click.IntRange(0), help="A broker, by id."),
-        click.option("--topic", help="A topic, by name."),
+        click.option("--topic", shell_complete=complete_topics, help="A topic, by name."),
     ):
         command = option(command)
     return command
@@ -42,7 +43,7 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple
 
 @config.command()
 @_resource_options
-@click.argument("patterns", nargs=-1, metavar="[KEY]...")
+@click.argument("patterns", nargs=-1, shell_complete=complete_keys, metavar="[KEY]...")
 @click.option("--changed", is_flag=True, help="Only values that differ from the defaults.")
 @json_option
 @cluster_options

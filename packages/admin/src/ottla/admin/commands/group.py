@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from ottla.admin.commands import delete_each, named_partitions, with_admin
+from ottla.admin.commands import complete_groups, delete_each, named_partitions, with_admin
 from ottla.client.commands import (
     ExtensibleGroup,
     cluster_options,
@@ -54,7 +54,7 @@ def list_groups(types: tuple[str, ...], as_json: bool, bootstrap_server: str, pr
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_groups)
 @click.option("--members", is_flag=True, help="Show its members and their partitions.")
 @json_option
 @cluster_options
@@ -126,7 +126,7 @@ def _member_of_epoch(member: MemberDescription) -> tuple[object, ...]:
 
 
 @group.command(name="reset-offsets")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_groups)
 @click.option(
     "--topic", "topics", multiple=True, help="TOPIC or TOPIC:PARTITION; without it, all with a commit."
 )
@@ -217,7 +217,7 @@ async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[Top
 
 
 @group.command(name="delete-offsets")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, required=True, help="TOPIC or TOPIC:PARTITION. Repeatable.")
 @cluster_options
 def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
@@ -239,7 +239,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, pr
 
 
 @group.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_groups)
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option("--every", metavar="TIME", default="2s", show_default=True, help="With --watch: how often.")
 @click.option("--times", type=click.IntRange(1), help="With --watch: stop after so many times.")
@@ -332,7 +332,7 @@ def _lag_row(key: tuple[str, str], now: Total, before: Total | None, seconds: fl
 
 
 @group.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
 @cluster_options
 def delete(names: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
     """Delete groups with their offsets. They must have no members. Exits with 1 if one cannot be deleted.

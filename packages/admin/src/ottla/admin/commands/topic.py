@@ -8,6 +8,7 @@ import click
 
 from ottla.admin.commands import delete_each, named_partitions, with_admin
 from ottla.client.commands import cluster_options, json_option, key_values, read_time, show, show_json
+from ottla.client.commands.completion import complete_topics
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -90,7 +91,7 @@ def list_topics(internal: bool, as_json: bool, bootstrap_server: str, properties
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @json_option
 @cluster_options
 def describe(name: str, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
@@ -139,7 +140,7 @@ def describe(name: str, as_json: bool, bootstrap_server: str, properties: str | 
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--partitions", "-p", type=click.IntRange(1), help="The new total; it can only grow.")
 @click.option("--config", "-c", "configs", metavar="KEY=VALUE", multiple=True, help="Set a key.")
 @click.option("--delete-config", "unset", metavar="KEY", multiple=True, help="Unset a key.")
@@ -176,7 +177,7 @@ def alter(
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--if-exists", is_flag=True, help="Succeed when the topic does not exist.")
 @cluster_options
 def delete(names: tuple[str, ...], if_exists: bool, bootstrap_server: str, properties: str | None) -> None:
@@ -195,7 +196,9 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap_server: str, prope
 
 
 @topic.command(name="delete-records")
-@click.argument("partitions", nargs=-1, required=True, metavar="TOPIC[:PARTITION]...")
+@click.argument(
+    "partitions", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC[:PARTITION]..."
+)  # fmt: skip
 @click.option("--before-offset", type=click.IntRange(0), help="Those below this offset.")
 @click.option(
     "--before", "before_time", metavar="TIME", help="Those up to the first at or after: -7d, today."

@@ -128,6 +128,23 @@ bootstrap_option: Final = click.option(
 )
 
 
+def completion_target(context: click.Context) -> tuple[str, ClientConfig]:
+    """Return the brokers and the login of a command line that a shell completes."""
+    import os
+
+    from ottla.client.config import ClientConfig
+    from ottla.client.profiles import read_profile
+
+    given = context.params.get("bootstrap_server")
+    if (name := context.params.get("profile") or os.environ.get("OTTLA_PROFILE")) is not None:
+        profile = read_profile(name)
+        return given or profile.servers or DEFAULT_BOOTSTRAP, profile.config()
+    properties = context.params.get("properties")
+    config = ClientConfig() if properties is None else _config(properties)
+    found = _servers_in(properties) if properties is not None else None
+    return given or found or os.environ.get("OTTLA_BOOTSTRAP_SERVER") or DEFAULT_BOOTSTRAP, config
+
+
 def login_options(command: F) -> F:
     """Add the options of a command that finds the brokers elsewhere, and logs in there."""
     properties = click.option(
@@ -364,18 +381,27 @@ def show(
     if as_json:
         show_json(records(columns, rows))
         return
+    for line in table_lines(columns, rows, max_cell_length):
+        click.echo(line)
+
+
+def table_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], max_cell_length: int | None = None
+) -> list[str]:
+    """Return the lines of a table: names in upper case, numbers at the right."""
     cells = [
         [column.upper() for column in columns],
         *([_shown(_cell(value), max_cell_length) for value in row] for row in rows),
     ]
     numeric = [all(_is_number(row[i]) or row[i] is None for row in rows) for i in range(len(columns))]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    for row in cells:
-        aligned = (
+    return [
+        "  ".join(
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
-        )
-        click.echo("  ".join(aligned).rstrip())
+        ).rstrip()
+        for row in cells
+    ]
 
 
 def records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:

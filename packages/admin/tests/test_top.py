@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from ottla.admin.cluster_health import ClusterState
+from ottla.admin.commands.top import Sample, screen
+
+STATE = ClusterState("c1", 1, (), ())
+
+
+def test_topics_are_ordered_by_their_rate_and_groups_by_their_lag() -> None:
+    before = Sample(10.0, STATE, {"slow": 100, "fast": 0}, {"g": ("Stable", 5, 10)})
+    now = Sample(
+        12.0, STATE, {"slow": 102, "fast": 2_000, "new": 7}, {"g": ("Stable", 3, 20), "h": ("Empty", 9, 0)}
+    )
+
+    lines = [line.split() for line in screen(before, now, 100, 40)]
+
+    assert lines[0][:4] == ["cluster", "c1", "brokers", "0"]
+    assert ["fast", "1000", "2000"] in lines
+    assert lines.index(["fast", "1000", "2000"]) < lines.index(["slow", "1", "102"])
+    assert lines.index(["h", "Empty", "9", "-"]) < lines.index(["g", "Stable", "3", "5"])
+
+
+def test_the_view_fits_the_terminal() -> None:
+    now = Sample(1.0, STATE, {f"topic-{number}-{'x' * 80}": 1 for number in range(100)}, {})
+
+    lines = screen(None, now, 40, 12)
+
+    assert len(lines) <= 11
+    assert max(map(len, lines)) <= 40
+    assert any(line.startswith("and ") and line.endswith(" more") for line in lines)
