@@ -111,11 +111,9 @@ def consume(
 
     \b
     Examples:
-      ottla consume orders
       ottla consume orders --from-beginning --max-messages 10
       ottla consume orders --from-beginning --exit-at-end --format '{offset} {key}: {value}'
       ottla consume orders --from-beginning --format '{key}\\t{value}' --null-marker NULL
-      ottla consume orders --tail 10
       ottla consume orders --since 2026-01-31T08:00Z --until 2026-01-31T09:00Z --json
       ottla consume '^orders-.*' --since -1h --filter 'value.amount > 100'
       ottla consume orders --tail 5 --exit-at-end --format '%i %p:%o %k %s'

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Final, NamedTuple, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import click
 
@@ -82,17 +82,13 @@ def produce(
     null_marker: str | None,
     as_json: bool,
     partition: int | None,
-    timestamp: str | None,
-    rate: float | None,
-    template: str | None,
-    key_template: str | None,
-    count: int | None,
     headers: tuple[str, ...],
     acks: str,
     compression: str,
     quiet: bool,
     bootstrap_server: str,
     properties: str | None,
+    **load: Any,
 ) -> None:
     """Write lines to a topic, one record each, from files or standard input, until its end or Ctrl-C.
 
@@ -105,12 +101,10 @@ def produce(
       journalctl -f -o cat | ottla produce logs --compression zstd
       ottla produce load --template '{"n": {{n}}, "amount": {{random:1-100}}}' --rate 500
     """
-    if template is not None:
-        files, key_separator = (_generated(template, key_template, count, files),), _separator(key_template)
-    elif key_template is not None or count is not None:
-        raise click.UsageError("--key-template and --count need --template")
+    if generated := _generated(files, load["template"], load["key_template"], load["count"]):
+        files, key_separator = (generated,), _separator(load["key_template"])
     split = _splitter(as_json, key_separator, null_marker)
-    how = How(partition, None if timestamp is None else read_time(timestamp), rate)
+    how = How(partition, load["timestamp"] and read_time(load["timestamp"]), load["rate"])
     client = load_config(properties)
     extra: Headers = [(key, value.encode()) for key, value in key_values(headers).items()]
 
@@ -132,9 +126,15 @@ def produce(
         click.echo(f"Produced {_counted(sent)} to {topic}.")
 
 
-def _generated(value: str, key: str | None, count: int | None, files: tuple[IO[bytes], ...]) -> IO[bytes]:
+def _generated(
+    files: tuple[IO[bytes], ...], value: str | None, key: str | None, count: int | None
+) -> IO[bytes] | None:
     from ottla.producer.cli_load import GeneratedLines
 
+    if value is None:
+        if key is not None or count is not None:
+            raise click.UsageError("--key-template and --count need --template")
+        return None
     if files:
         raise click.UsageError("--template makes records itself: leave out the files")
     try:

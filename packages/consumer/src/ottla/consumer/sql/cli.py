@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ottla.consumer.sql.session import Topics, Window
 
+_M_ARENA_MAX = -8
 _FORMATS = ("table", "csv", "json", "parquet")
 
 
@@ -51,6 +52,10 @@ _FORMATS = ("table", "csv", "json", "parquet")
 )
 @click.option("--allow-files", is_flag=True, help="The query may read files, and load DuckDB's extensions.")
 @click.option("--memory", metavar="SIZE", default="64MB", show_default=True, help="DuckDB's share of memory.")
+@click.option(
+    "--threads", type=click.IntRange(1), default=1, show_default=True,
+    help="DuckDB's threads, beside that which reads.",
+)  # fmt: skip
 @cluster_options
 def sql(
     query: str,
@@ -80,8 +85,10 @@ def sql(
         raise click.UsageError("parquet needs --to FILE, and no --follow")
     if query.replace("-", "_").replace(".", "_").isidentifier():
         query = f'FROM "{query}"'
-    # pyarrow.dataset imports pandas wherever it is installed: 45 MB and most of a second, for nothing here.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+    # pyarrow imports numpy and pandas wherever they are installed: 55 MB and a second, for nothing here.
+    for unused in ("numpy", "pandas"):
+        sys.modules.setdefault(unused, None)  # type: ignore[arg-type]
+    _keep_memory_together()
     with _one_line_errors(), ExitStack() as resources:
         from ottla.client.times import duration_s
         from ottla.consumer.sql import Topics
@@ -97,6 +104,14 @@ def sql(
                 _follow(topics.windows(query, duration_s(every)), chosen, out, windows)
             else:
                 _print(topics, query, chosen, out)
+
+
+def _keep_memory_together() -> None:
+    """Keep glibc from a heap for each thread: buffers pass from one thread to another."""
+    import ctypes
+
+    with suppress(OSError, AttributeError, TypeError):  # another C library, or Windows
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _print(topics: Topics, query: str, chosen: str, out: IO[bytes]) -> None:

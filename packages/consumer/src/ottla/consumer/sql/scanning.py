@@ -24,8 +24,10 @@ from ottla.consumer.sql.ranges import beyond, earliest_ms, names_in, wanted_offs
 from ottla.consumer.sync import SyncConsumer
 from ottla.protocol.topics import TopicPartition
 
-BATCH_BYTES: Final = 1024 * 1024
-BUFFERED_BYTES: Final = 4 * 1024 * 1024
+BATCH_BYTES: Final = 512 * 1024
+BUFFERED_BYTES: Final = 2 * 1024 * 1024
+FIRST_RECORDS: Final = 500
+"""The records of a reader's first batch: their size decides how many the next ones have."""
 STALL_S: Final = 60.0
 _POLL_MS: Final = 1_000
 
@@ -53,6 +55,7 @@ class OffsetReader:
     topic: str
     config: ConsumerConfig
     rows_read: int = 0
+    most_records: int = FIRST_RECORDS
 
     def batches(self, offsets: Mapping[int, range], columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield batches with partition, offset and other columns, in the order of each partition."""
@@ -71,6 +74,8 @@ class OffsetReader:
                     consumer.pause(*(tp for tp, end in until.items() if consumer.position(tp) >= end))
                     batch = batch.filter(inside)
                 self.rows_read += batch.num_rows
+                # Bounds of a fetch are those of compressed bytes, which may become thirty times as many.
+                self.most_records = max(FIRST_RECORDS, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
                 if batch.num_rows:
                     yield batch
 
@@ -81,8 +86,9 @@ class OffsetReader:
         deadline_s = monotonic_s() + STALL_S
         while monotonic_s() < deadline_s:
             batch = consumer.fetch_arrow(
-                timeout_ms=_POLL_MS, max_bytes=BATCH_BYTES, columns=columns, until=until
-            )
+                timeout_ms=_POLL_MS, max_bytes=BATCH_BYTES, max_records=self.most_records, columns=columns,
+                until=until,
+            )  # fmt: skip
             if batch.num_rows:
                 return batch
             if all(consumer.position(partition) >= end for partition, end in until.items()):

@@ -37,6 +37,7 @@ SAMPLE: Final = 2_000
 """The records of a topic whose values are looked at for their fields."""
 MEMORY: Final = "64MB"
 BATCH_ROWS: Final = 4_096
+_FLUSHED: Final = "2MB"
 
 Wait = Callable[[float], object]
 
@@ -51,6 +52,7 @@ class Options:
     decode: Decode | None = None
     allow_files: bool = False
     memory: str = MEMORY
+    threads: int = 1
 
 
 class Topics:
@@ -62,7 +64,8 @@ class Topics:
     A query sees the records that are there when it starts. `values` has the format of topics whose sample is
     misleading: json, msgpack, avro, text or bytes. `decode` reads values of a schema registry. With
     `lenient`, values that do not fit the sample are NULL and no errors. Queries read no files, and load no
-    extensions, unless `allow_files`. Raises SqlMissing without DuckDB, pyarrow or msgspec.
+    extensions, unless `allow_files`. DuckDB works on `threads` beside that of the consumer, each with buffers
+    of its own, and may take `memory`. Raises SqlMissing without DuckDB, pyarrow or msgspec.
     """
 
     def __init__(
@@ -302,7 +305,10 @@ def _connect(options: Options) -> Iterator[Any]:
     opened = str(options.allow_files).lower()
     settings: dict[str, Any] = {
         "memory_limit": options.memory,
-        "threads": 2,
+        "threads": options.threads,
+        # Buffers of megabytes go back when they are free, and not when there are 128 MB of them.
+        "allocator_flush_threshold": _FLUSHED,
+        "allocator_bulk_deallocation_flush_threshold": _FLUSHED,
         "autoload_known_extensions": opened,
         "autoinstall_known_extensions": opened,
         "enable_external_access": opened,
