@@ -26,6 +26,8 @@ from ottla.client.cluster import NoSuchTopic  # noqa: E402
 from ottla.consumer import SyncConsumer  # noqa: E402
 from ottla.consumer.sql import QueryFailed, Topics, read_table  # noqa: E402
 from ottla.producer import Producer, SyncProducer  # noqa: E402
+from ottla.registry import AvroSerializer, SchemaRegistry  # noqa: E402
+from ottla.registry.testing import RegistryThread  # noqa: E402
 
 START = datetime(2026, 1, 31, 8, tzinfo=UTC)
 MINUTE_MS = 60_000
@@ -321,3 +323,41 @@ def test_without_duckdb_the_command_names_what_brings_it() -> None:
     assert done.stderr.decode().splitlines() == [
         "Error: SQL over topics needs duckdb: pip install 'ottla-consumer[sql]'"
     ]
+
+
+def test_values_in_avro_are_columns_by_the_schemas_of_a_registry(filled: str) -> None:
+    pytest.importorskip("fastavro")
+    schema = {
+        "type": "record", "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "seen", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "note", "type": ["null", "string"], "default": None},
+        ],
+    }  # fmt: skip
+
+    async def write(url: str) -> None:
+        async with SchemaRegistry(url) as registry:
+            serializer: Any = AvroSerializer(registry, schema)
+            async with Producer(filled, value_serializer=serializer) as producer:
+                for number in range(5):
+                    note = "late" if number % 2 else None
+                    await producer.send("sql-avro", {"id": number, "seen": START, "note": note})
+                await producer.flush()
+
+    query = 'SELECT id, seen, note FROM "sql-avro" ORDER BY id'
+    with RegistryThread() as registry:
+        asyncio.run(write(registry.url))
+        done = ottla(filled, query, "--registry", registry.url, "--output", "json")
+        shown = ottla(filled, "--schema", "sql-avro", "--registry", registry.url)
+    assert done.stderr == b""
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["id"], row["note"]) for row in found] == [
+        (0, None), (1, "late"), (2, None), (3, "late"), (4, None),
+    ]  # fmt: skip
+    assert datetime.fromisoformat(found[0]["seen"]) == START
+    assert ["avro", "id", "BIGINT"] in [line.split()[1:] for line in shown.stdout.decode().splitlines()]
+
+    gone = ottla(filled, query, "--registry", registry.url)
+    assert gone.returncode == 1
+    assert "schema registry" in gone.stderr.decode().splitlines()[-1]

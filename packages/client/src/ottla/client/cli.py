@@ -46,6 +46,7 @@ PACKAGES = {
     "profile": "ottla-client",
     "quota": "ottla-admin",
     "reassign": "ottla-admin",
+    "registry": "ottla-registry",
     "replica": "ottla-admin",
     "sql": "ottla-consumer",
     "streams": "ottla-streams",

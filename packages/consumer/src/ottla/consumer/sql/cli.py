@@ -13,6 +13,7 @@ from ottla.client.commands import cluster_options, key_values, load_config, one_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ottla.consumer.sql.columns import Decode
     from ottla.consumer.sql.session import Topics, Window
 
 _M_ARENA_MAX = -8
@@ -43,6 +44,7 @@ _FORMATS = ("table", "csv", "json", "parquet")
     "--values", metavar="TOPIC=FORMAT", multiple=True,
     help="The values of a topic are json, msgpack, avro, text or bytes; else the sample decides. Repeatable.",
 )  # fmt: skip
+@click.option("--registry", metavar="URL", help="The schema registry of values in Avro.")
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
@@ -66,6 +68,7 @@ def sql(
     every: str,
     windows: int | None,
     values: tuple[str, ...],
+    registry: str | None,
     bootstrap_server: str,
     properties: str | None,
     **options: Any,
@@ -76,9 +79,8 @@ def sql(
     Examples:
       ottla sql "SELECT origin, count(*) FROM flights WHERE timestamp > now() - INTERVAL 1 HOUR GROUP BY 1"
       ottla sql --schema flights
-      ottla sql 'SELECT * FROM orders JOIN customers USING (customer_id)' --to joined.parquet
+      ottla sql 'SELECT * FROM orders JOIN "my-customers" USING (customer_id)' --to joined.parquet
       ottla sql "SELECT count(*) FROM orders WHERE amount > 100" --follow --every 5s
-      ottla sql 'SELECT "partition", max("offset") FROM "my-topic" GROUP BY 1' --output csv
     """
     chosen = output or _format_of(path)
     if chosen == "parquet" and (path is None or follow):
@@ -94,8 +96,11 @@ def sql(
         from ottla.consumer.sql import Topics
 
         topics = resources.enter_context(
-            Topics(bootstrap_server, load_config(properties), values=key_values(values), **options)
-        )
+            Topics(
+                bootstrap_server, load_config(properties), values=key_values(values),
+                decode=_decode(registry, resources), **options,
+            )
+        )  # fmt: skip
         if schema_only:
             show(("topic", "values", "column", "type"), topics.columns(query), as_json=chosen == "json")
         else:
@@ -104,6 +109,14 @@ def sql(
                 _follow(topics.windows(query, duration_s(every)), chosen, out, windows)
             else:
                 _print(topics, query, chosen, out)
+
+
+def _decode(registry: str | None, resources: ExitStack) -> Decode | None:
+    if registry is None:
+        return None
+    from ottla.consumer.sql.registry_values import registry_values
+
+    return resources.enter_context(registry_values(registry))
 
 
 def _keep_memory_together() -> None:
