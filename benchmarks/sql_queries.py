@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from contenders import Contender, ottla
 from ottla.admin import Admin
@@ -82,14 +83,14 @@ def values(count: int, size: int) -> Iterator[bytes]:
         yield json.dumps(flight).encode()
 
 
-async def fill(servers: str, count: int, size: int = 0, compression: str = "none") -> int:
+async def fill(servers: str, count: int, size: int = 0, compression: Literal["none", "zstd"] = "none") -> int:
     """Write flights to all partitions in turns; return their bytes."""
     async with Admin(servers) as admin:
         await admin.topics.create(TOPIC, partitions=PARTITIONS)
     made = values(min(count, 10 * SLICE), size)
     slices = [list(part) for part in iter(lambda: [next(made, b"") for _ in range(SLICE)], [b""] * SLICE)]
     total = 0
-    async with Producer(servers, compression_type=compression) as producer:  # type: ignore[arg-type]
+    async with Producer(servers, compression_type=compression) as producer:
         for number in range(0, count, SLICE):
             part = [value for value in slices[number // SLICE % len(slices)] if value][: count - number]
             for partition in range(PARTITIONS):

@@ -23,8 +23,10 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from ottla.admin import Admin  # noqa: E402
 from ottla.client.cluster import NoSuchTopic  # noqa: E402
-from ottla.consumer import SyncConsumer  # noqa: E402
+from ottla.client.config import ClientConfig  # noqa: E402
+from ottla.consumer import ConsumerConfig, SyncConsumer  # noqa: E402
 from ottla.consumer.sql import QueryFailed, Topics, read_table  # noqa: E402
+from ottla.consumer.sql.scanning import FIRST_RECORDS, OffsetReader, reading_config  # noqa: E402
 from ottla.producer import Producer, SyncProducer  # noqa: E402
 from ottla.registry import AvroSerializer, SchemaRegistry  # noqa: E402
 from ottla.registry.testing import RegistryThread  # noqa: E402
@@ -361,3 +363,22 @@ def test_values_in_avro_are_columns_by_the_schemas_of_a_registry(filled: str) ->
     gone = ottla(filled, query, "--registry", registry.url)
     assert gone.returncode == 1
     assert "schema registry" in gone.stderr.decode().splitlines()[-1]
+
+
+def test_batches_are_bounded_by_what_they_become_and_not_by_compressed_bytes(filled: str) -> None:
+    count, size = 3_000, 10_000
+
+    async def write() -> None:
+        async with Producer(filled, compression_type="zstd") as producer:
+            await producer.send_many("sql-dense", [b"a" * size] * count)
+            await producer.flush()
+
+    asyncio.run(write())
+    reader = OffsetReader(
+        "sql-dense", reading_config(ConsumerConfig(client=ClientConfig(bootstrap_servers=filled)))
+    )
+    with Topics(filled) as topics:
+        sizes = [batch.nbytes for batch in reader.batches(topics.offsets("sql-dense"), ["value"])]
+
+    assert reader.rows_read == count
+    assert max(sizes) < 1.2 * FIRST_RECORDS * size
