@@ -95,7 +95,7 @@ def build(interpreter: Interpreter, folder: Path, dist: Path, names: Sequence[st
     built = folder / interpreter.tag
     run(python, str(ROOT / "packages" / "clone_wheels.py"), "--release", str(built), *names)
     dist.mkdir(parents=True, exist_ok=True)
-    repair = ("-m", "auditwheel", "-q", "repair", "--strip", "-w", str(dist))
+    repair = ("-m", "auditwheel", "repair", "--strip", "-w", str(dist))
     for wheel in sorted(built.glob("*.whl")):
         if wheel.stem.endswith("-any") or sys.platform != "linux":
             shutil.move(wheel, dist / wheel.name)
