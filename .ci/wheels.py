@@ -32,7 +32,8 @@ MESSAGE_LIMIT_S: Final = 20.0
 """From the empty environment to the first message that was read."""
 LOOK: Final = (
     "import sys, sysconfig; print(sys.implementation.name, *sys.version_info[:2], "
-    "sys.prefix == sys.base_prefix, sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
+    "sys.prefix == sys.base_prefix, sys.base_prefix.replace(' ', '?'), "
+    "sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
 )
 
 
@@ -79,12 +80,12 @@ def known(paths: Sequence[Path] | Iterator[Path]) -> Iterator[Interpreter]:
     """Yield each CPython 3.11 or later once; an environment stands for its interpreter, and is left out."""
     seen = set()
     for path in paths:
-        if not re.fullmatch(r"python3(\.\d+)?", path.name) or path.resolve() in seen:
+        if not re.fullmatch(r"python3(\.\d+)?", path.name):
             continue
-        seen.add(path.resolve())
         done = subprocess.run([path, "-c", LOOK], capture_output=True, text=True, check=False)
         match done.stdout.split():
-            case ["cpython", "3", minor, "True", "0"] if int(minor) >= 11:
+            case ["cpython", "3", minor, "True", prefix, "0"] if int(minor) >= 11 and prefix not in seen:
+                seen.add(prefix)
                 yield Interpreter(path, f"cp3{minor}")
 
 
@@ -144,9 +145,9 @@ def attempt(interpreter: Interpreter) -> list[str]:
     """Install the wheels of `ottla` in an empty environment, send a line, read it; return what was late."""
     with tempfile.TemporaryDirectory() as folder:
         python = environment(interpreter, Path(folder, "env"))
-        begun_s = time.monotonic()
+        begun_s, begun_cpu_s = time.monotonic(), cpu_s()
         run(python, "-m", "pip", "install", "-q", *map(str, wheels_for(interpreter)))
-        installed_s = time.monotonic() - begun_s
+        installed_s, installed_cpu_s = time.monotonic() - begun_s, cpu_s() - begun_cpu_s
         send_and_read(python.parent, Path(folder))
         read_s = time.monotonic() - begun_s
         installed = sum(path.stat().st_size for path in Path(folder, "env").rglob("*") if path.is_file())
@@ -155,14 +156,21 @@ def attempt(interpreter: Interpreter) -> list[str]:
         )
     name = f"{interpreter.tag} ({interpreter.path})"
     print(
-        f"{name}: installed in {installed_s:.1f} s, first message after {read_s:.1f} s; the environment has "
-        f"{installed / 1e6:.0f} MB with pip, ottla of them {ours / 1e6:.0f} MB",
+        f"{name}: installed in {installed_s:.1f} s ({installed_cpu_s:.1f} s of CPU), first message after "
+        f"{read_s:.1f} s; the environment has {installed / 1e6:.0f} MB with pip, ottla of them "
+        f"{ours / 1e6:.0f} MB",
         flush=True,
     )
     late = [(installed_s, INSTALL_LIMIT_S, "installing"), (read_s, MESSAGE_LIMIT_S, "the first message")]
     return [
         f"{name}: {what} took {took:.1f} s, not {limit:.0f}" for took, limit, what in late if took > limit
     ]
+
+
+def cpu_s() -> float:
+    """Return the processor time of the processes that this one has waited for."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def wheels_for(interpreter: Interpreter) -> list[Path]:
