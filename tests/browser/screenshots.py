@@ -45,7 +45,7 @@ PICTURES: Final = (
     Picture("cluster-light", "/c/local/", "light", 1_280, 900),
     Picture("cluster-wide-dark", "/c/local/", "dark", 2_560, 1_100),
     Picture("topics-dark", "/c/local/topics", "dark", 1_280, 720),
-    Picture("records-light", "/c/local/topics/orders/records?count=10", "light", 1_280, 900),
+    Picture("records-light", "/c/local/topics/orders/records", "light", 1_280, 900),
     Picture("group-light", "/c/local/group?name=billing", "light", 1_280, 900, "#lag-chart canvas"),
     Picture("group-phone-dark", "/c/local/group?name=billing", "dark", 390, 844, "#lag-chart canvas"),
     Picture("topics-phone-light", "/c/local/topics", "light", 390, 844),

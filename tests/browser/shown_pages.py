@@ -45,7 +45,7 @@ PAGES: Final = (
     ShownPage("searches", "/c/local/searches", ("Searches", "Offsets read")),
     ShownPage("compared", "/c/local/topics/orders/compare?a=0-0&b=0-1", ("Two records of", "city")),
     ShownPage("record", "/c/local/topics/audit/record?partition=0&offset=0", ("onerror", "Headers", "Key")),
-    ShownPage("groups", "/c/local/groups", ("billing", "shipping", "Lag in records")),
+    ShownPage("groups", "/c/local/groups", ("billing", "shipping", "Oldest unread")),
     ShownPage("group", "/c/local/group?name=billing", ("Committed", "orders-0", "No member reads")),
     ShownPage("odd group", f"/c/local/group?name={HOSTILE_GROUP}", ("evil<script>",), "/c/{cluster}/group"),
     ShownPage("streams", "/c/local/streams", ("Streams and pipelines", "orders-dead")),
