@@ -27,6 +27,7 @@ def compacted(records: list[Record]) -> list[Record]:
 
 def facts(state: RegistryState) -> dict[str, Any]:
     return {
+        "live": list(state.names()),
         "subjects": {name: state.versions(name, deleted=True) for name in state.names(deleted=True)},
         "last ids": {name: context.last_id for name, context in state.contexts.items()},
         "ids": {name: context.ids for name, context in state.contexts.items()},
@@ -83,6 +84,8 @@ async def test_a_compacted_topic_has_the_state_of_the_whole(seed: int) -> None:
 
     assert len(records) > 20
     assert facts(applied(records)) == facts(state)
+    for name in state.names(deleted=True):
+        assert (name in list(state.names())) == bool(state.versions(name))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """Protobuf: whether messages of a writer's file can be read by a reader's file. Pure.
 
-Fields are known by their numbers, so names of fields may change. The rules are those of Confluent's registry, and
-a number must not become repeated, for its bytes are others:
+Fields are known by their numbers, so names of fields may change. The rules are those of Confluent's registry:
 a message may not vanish, a type may only change to another one with the same bytes, and a field may not move
-into or out of a oneof with others.
+into or out of a oneof with others. Beyond these, a number must not become repeated, for its bytes are others.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -101,6 +102,10 @@ class RegistryState:
         self.letters = 0
         self.versions_count = 0
         self._texts: dict[bytes, str] = {}
+        self._live: Counter[str] = Counter()
+        """The versions of each subject that are not deleted."""
+        self._sorted: list[str] | None = None
+        """The names of the subjects in order, until there is another one, or one less."""
 
     # --- questions
 
@@ -111,8 +116,10 @@ class RegistryState:
 
     def names(self, *, deleted: bool = False) -> Iterator[str]:
         """Yield the names of the subjects with versions, in order."""
-        for name in sorted(self.subjects):
-            if deleted or any(not value.deleted for value in self.subjects[name].values()):
+        if self._sorted is None:
+            self._sorted = sorted(self.subjects)
+        for name in self._sorted:
+            if deleted or self._live[name]:
                 yield name
 
     def by_id(self, context: str, schema_id: int) -> SchemaValue | None:
@@ -173,7 +180,10 @@ class RegistryState:
         text = self._texts.setdefault(content, value.schema)
         value = msgspec.structs.replace(value, schema=text)  # one object for all places
         place = value.subject, value.version
+        if value.subject not in self.subjects:
+            self._sorted = None
         self.subjects.setdefault(value.subject, {})[value.version] = value
+        self._live[value.subject] += not value.deleted
         context = self.contexts.setdefault(value.context, Context())
         context.places.setdefault(value.id, set()).add(place)
         context.ids.setdefault(content, value.id)
@@ -190,8 +200,10 @@ class RegistryState:
         value = self.subjects.get(subject, {}).pop(version, None)
         if value is None:
             return
+        self._live[subject] -= not value.deleted
         if not self.subjects[subject]:
-            del self.subjects[subject]
+            del self.subjects[subject], self._live[subject]
+            self._sorted = None
         place, context = (subject, version), self.contexts[value.context]
         for reference in value.references:
             target = qualified(value.context, reference.subject), reference.version
@@ -231,6 +243,7 @@ class RegistryState:
         for number, found in versions.items():
             if number <= last and not found.deleted:
                 versions[number] = msgspec.structs.replace(found, deleted=True)
+                self._live[subject] -= 1
 
 
 class _Key(msgspec.Struct):
