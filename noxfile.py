@@ -516,7 +516,7 @@ def lowest(session: nox.Session) -> None:
             if sibling == "protocol":
                 _install_declarations(session, dist)
         wheels = [str(_wheel(dist, sibling)) for sibling in (*_needed_by_tests(name), name)]
-        python = _empty_environment(session, f"lowest-{name}")
+        python = _empty_environment(session, f"lowest-{name}-python")
         lowest = _lowest_versions(session, (*_needed_by_tests(name), name), dist, python)
         _install_into(session, python, "-c", str(lowest), *TESTING, *PEERS, *wheels)
         if list((ROOT / "packages" / name).glob("tests/**/test_*.py")):
