@@ -1,4 +1,7 @@
-"""Generate the reference pages from the code: configuration, command, APIs, errors, metrics."""
+"""Generate the reference pages from the code: configuration, command, APIs, errors, metrics.
+
+Over 500 lines because MkDocs loads a hook as one file, and each page is some lines of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ from ottla.client.settings import Alias, settings_of
 from ottla.client.settings import aliases as aliases_of
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.metrics import ConsumerMetrics
-from ottla.pipeline.options import options_of
+from ottla.pipeline.connector_options import CLIENTS, CONFIGURATION, CONNECTOR, CONSUMER, OPTIONS, PRODUCER
+from ottla.pipeline.options import options_of, treatment
 from ottla.pipeline.segments.config import SegmentsConfig
 from ottla.pipeline.sink.config import REFUSED as NO_SETTINGS_OF_SINK
 from ottla.pipeline.sink.config import SinkConfig
@@ -365,6 +369,50 @@ def spark_options() -> Iterator[str]:
     yield "see [Backfill a lake from log files](../howto/backfill-from-log-files.md)."
     yield ""
     yield from spark_table(SegmentsConfig)
+    yield from connector_options()
+
+
+def connector_options() -> Iterator[str]:
+    """Write the tables of the options of Spark's own connector, and their effect here."""
+    yield "## Coming from Spark's own connector"
+    yield ""
+    yield (
+        f"These are all options of `spark-sql-kafka-0-10` {CONNECTOR}. A line of a program that reads "
+        '`format("kafka")` needs no other change than that word.'
+    )
+    yield ""
+    rows = (
+        (code(name), option_effect(name, SourceConfig), option_effect(name, SinkConfig)) for name in OPTIONS
+    )
+    yield from table(("Option", "Reads", "Writes"), rows)
+    yield f"These are all settings of Kafka's clients {CLIENTS}, as options with the prefix `kafka.`:"
+    yield ""
+    settings = (
+        (
+            code(f"kafka.{name}"),
+            setting_effect(name, ConsumerConfig, NO_SETTINGS_OF_SOURCE),
+            setting_effect(name, ProducerConfig, NO_SETTINGS_OF_SINK),
+        )
+        for name in sorted(CONSUMER | PRODUCER)
+    )
+    yield from table(("Setting", "Reads", "Writes"), settings)
+    yield "These settings in Spark's configuration have no effect:"
+    yield ""
+    yield from table(("Setting", "Why"), ((code(name), why) for name, why in CONFIGURATION.items()))
+
+
+def option_effect(name: str, cls: type[Any]) -> str:
+    """Return whether a data source takes an option of Spark's own connector, or why it has no effect."""
+    if name.lower() in cls.without_effect:
+        return f"ignored: {cls.without_effect[name.lower()]}"
+    (found,) = (option for option in options_of(cls) if option.name == name)
+    return f"ignored: {found.meaning.partition(': ')[2]}" if "without effect" in found.meaning else "accepted"
+
+
+def setting_effect(name: str, config: type[Any], refused: Mapping[str, str | None]) -> str:
+    """Return whether a data source takes a setting of Kafka's clients, and otherwise why it does not."""
+    found = treatment(name, config, refused)
+    return f"{found.kind}: {found.why}" if found.why else found.kind
 
 
 def spark_table(cls: type[Any]) -> Iterator[str]:

@@ -206,6 +206,20 @@ SECURITY_ALIASES: Mapping[str, Alias] = {
             "security_providers",
         )
     },
+    **{
+        f"sasl_oauthbearer_{name}": without_effect("Kafka", "brokers check tokens, clients only send them")
+        for name in (
+            "clock_skew_seconds",
+            "expected_audience",
+            "expected_issuer",
+            "jwks_endpoint_url",
+            "jwks_endpoint_refresh_ms",
+            "jwks_endpoint_retry_backoff_ms",
+            "jwks_endpoint_retry_backoff_max_ms",
+            "scope_claim_name",
+            "sub_claim_name",
+        )
+    },
     "ssl_truststore_type": Alias(None, "Kafka", expand=_store_type),
     "ssl_keystore_type": Alias(None, "Kafka", expand=_store_type),
     "ssl_endpoint_identification_algorithm": Alias("ssl_check_hostname", "Kafka", _check_hostname),

@@ -74,6 +74,9 @@ CONSUMER_ALIASES: Mapping[str, Alias] = {
     ),
     "interceptor_classes": Alias("interceptors", "Kafka"),
     "group_protocol": Alias(None, "Kafka, librdkafka", expand=_protocol),
+    "group_remote_assignor": without_effect(
+        "Kafka", "members assign the partitions: see partition_assignment_strategy"
+    ),
     "consumer_id": without_effect(
         "Kafka 0.8", "the coordinator names members; client_id and group_instance_id are yours"
     ),

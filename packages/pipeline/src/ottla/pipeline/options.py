@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_origin
 from ottla.client.config_definition import Check, Setting, SettingError, define, setting
 from ottla.client.profiles import Profile, read_profile
 from ottla.client.settings import aliases, owner_of, settings_of
+from ottla.pipeline.connector_options import CONSUMER, PRODUCER
 from ottla.pipeline.errors import OptionError
 
 log = logging.getLogger(__name__)
@@ -106,18 +107,78 @@ def client_settings(
     for name, instead in taken.items():
         if name in settings and instead is not None:
             raise OptionError(f"option 'kafka.{name}' cannot be set: {instead}")
-    settings.pop("group.id", None)  # a label only: nothing is committed and no group is joined
-    return {name: text for name, text in settings.items() if not _is_of_another(name, config)}
+    labels = {name for name, instead in taken.items() if instead is None}  # no group is joined
+    return {
+        name: text
+        for name, text in settings.items()
+        if name not in labels and not _is_of_another(name, config)
+    }
 
 
 def _is_of_another(name: str, config: type[Any]) -> bool:
-    field = name.replace(".", "_")
-    if field in settings_of(config) or field in aliases(config):
-        return False
-    owner = owner_of(field, config)
+    owner = _other_owner(name, config)
     if owner is not None:
         log.warning("option kafka.%s has no effect here: it is a setting of the %s", name, owner)
     return owner is not None
+
+
+def _other_owner(name: str, config: type[Any]) -> str | None:
+    field = name.replace(".", "_")
+    if field in settings_of(config) or field in aliases(config):
+        return None
+    own = config.__name__.removesuffix("Config").lower()
+    only = {"producer": PRODUCER - CONSUMER, "consumer": CONSUMER - PRODUCER}
+    known = (client for client, names in only.items() if client != own and name in names)
+    return next(known, None) or owner_of(field, config)
+
+
+class Treatment(NamedTuple):
+    """The effect of a setting of Kafka's client that a data source is given as an option `kafka.*`."""
+
+    kind: Literal["accepted", "ignored", "refused"]
+    why: str = ""
+
+
+NOTES: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("ssl.keystore.location", "ssl.truststore.location"),
+        "a PEM or PKCS#12 file, on each worker; a JKS file is refused with the line that converts it",
+    ),
+    **dict.fromkeys(
+        ("ssl.keystore.type", "ssl.truststore.type"), "`PEM` or `PKCS12`; `JKS` is refused: convert the file"
+    ),
+    **dict.fromkeys(("ssl.keystore.password", "ssl.truststore.password"), "the password of a PKCS#12 file"),
+    **dict.fromkeys(
+        ("sasl.login.class", "sasl.login.callback.handler.class", "sasl.client.callback.handler.class"),
+        "only Kafka's own classes, for which there are settings: no class of Java runs here",
+    ),
+    **dict.fromkeys(
+        ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+        "the level, where `kafka.compression.type` is this codec",
+    ),
+}
+"""Limits of settings that are accepted."""
+
+
+def treatment(name: str, config: type[Any], refused: Mapping[str, str | None]) -> Treatment:
+    """Return the effect of a setting of Kafka's clients, given the settings that its data source refuses."""
+    field, alias = name.replace(".", "_"), aliases(config).get(name.replace(".", "_"))
+    if name in refused:
+        instead = refused[name]
+        return Treatment("refused", instead) if instead else Treatment("ignored", "no group is joined")
+    if (owner := _other_owner(name, config)) is not None:
+        return Treatment("ignored", f"it is a setting of the {owner}")
+    if alias is not None and alias.field is None and alias.expand is None:
+        return Treatment("ignored", alias.advice)
+    if field in settings_of(config) or alias is not None or name in NOTES:
+        return Treatment("accepted", NOTES.get(name, ""))
+    return Treatment("refused", "there is no such setting")
+
+
+REFUSED_BY_ALL = {
+    "ssl.engine.factory.class": "no class of Java runs here; other options kafka.ssl.* configure TLS"
+}
+"""Settings that neither the source nor the sink can follow, and the reason."""
 
 
 def over_profile(name: str | None, settings: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import client_settings, given_options, option, required
+from ottla.pipeline.options import REFUSED_BY_ALL, client_settings, given_options, option, required
 from ottla.producer.config import ProducerConfig
 
 Delivery = Literal["at-least-once", "dedupe", "exactly-once"]
@@ -25,12 +25,14 @@ maximum."""
 _SHARE_OF_LATER_ATTEMPTS = 4
 
 REFUSED = {
+    **REFUSED_BY_ALL,
     "group.id": None,
     "key.serializer": "keys are written as raw bytes; convert them in a select",
     "value.serializer": "values are written as raw bytes; convert them in a select",
     "transactional.id": "delivery=exactly-once derives one for each task from transactional.id.prefix",
     "interceptor.classes": "interceptors work on single records, and rows are written as columns",
     "partitioner.class": "the column `partition` chooses the partition of a row",
+    "partitioner.ignore.keys": "the column `partition` chooses the partition of a row",
     "partitioner": "the column `partition` chooses the partition of a row",
 }
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from ottla.client.settings import SettingError
 from ottla.consumer.config import ConsumerConfig
 from ottla.pipeline.errors import OptionError
-from ottla.pipeline.options import client_settings, given_options, option, options_of
+from ottla.pipeline.options import REFUSED_BY_ALL, client_settings, given_options, option, options_of
 from ottla.pipeline.source.offset_bounds import STARTING_OFFSETS, Bound, BoundOptions, Edge, ending, starting
 from ottla.pipeline.source.offsets import parse_partitions
 from ottla.pipeline.values import ValueFormat, value_format
@@ -20,7 +20,9 @@ from ottla.protocol.topics import TopicPartition
 log = logging.getLogger(__name__)
 
 REFUSED = {
+    **REFUSED_BY_ALL,
     "group.id": None,
+    "group.instance.id": None,
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "the checkpoint stores the offsets",
     "key.deserializer": "keys are bytes",
