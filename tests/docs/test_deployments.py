@@ -26,6 +26,7 @@ from peers.snippets import ROOT
 
 DEPLOY = ROOT / "deploy"
 WITHIN_S = 60.0
+PIPELINES = "kubernetes-pipelines"
 OTTLA = str(Path(sys.executable).with_name("ottla"))
 
 
@@ -34,6 +35,13 @@ def instructions(name: str) -> list[list[str]]:
     text = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     found = re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)
     return [json.loads(words) if words.startswith("[") else words.split() for words in found]
+
+
+def pod_of(folder: str, name: str) -> dict[str, Any]:
+    """Return the pod of a workload."""
+    (workload,) = (m for m in manifests(folder) if "template" in m["spec"] and m["metadata"]["name"] == name)
+    pod: dict[str, Any] = workload["spec"]["template"]["spec"]
+    return pod
 
 
 def image_environment() -> dict[str, str]:
@@ -283,17 +291,24 @@ def test_systemd_accepts_the_unit_and_its_command_is_one_of_ours(tmp_path: Path)
     assert about_ours == []
 
 
-def manifests() -> Iterator[dict[str, Any]]:
-    """Yield the objects of all manifests that the kustomization names."""
-    folder = DEPLOY / "kubernetes"
+def manifests(of: str = "kubernetes") -> Iterator[dict[str, Any]]:
+    """Yield the objects of all manifests that the kustomization of a folder names."""
+    folder = DEPLOY / of
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    assert {path.name for path in folder.iterdir()} == {*kustomization["resources"], "kustomization.yaml"}
+    generated = [file for made in kustomization.get("configMapGenerator", ()) for file in made["files"]]
+    named = {*kustomization["resources"], *generated, "kustomization.yaml"}
+    assert {path.name for path in folder.iterdir()} == named
     for resource in kustomization["resources"]:
         yield from yaml.safe_load_all((folder / resource).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
-    "manifest", [pytest.param(m, id=f"{m['kind']}-{m['metadata']['name']}") for m in manifests()]
+    "manifest",
+    [
+        pytest.param(m, id=f"{m['kind']}-{m['metadata']['name']}")
+        for folder in ("kubernetes", PIPELINES)
+        for m in manifests(folder)
+    ],
 )
 def test_a_manifest_is_valid_for_kubernetes(manifest: dict[str, Any]) -> None:
     kubernetes_validate.validate(manifest, "1.33", strict=True)
@@ -319,3 +334,53 @@ def test_the_pods_of_brokers_start_with_settings_that_the_broker_takes(tmp_path:
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/data"}
+
+
+def test_the_pod_of_a_pipeline_runs_a_valid_declaration_that_its_workers_can_follow() -> None:
+    pod, worker = pod_of(PIPELINES, "access-logs"), pod_of(PIPELINES, "spark-worker")
+    (driver,), (executor,) = pod["containers"], worker["containers"]
+    declaration = DEPLOY / PIPELINES / "access-logs.toml"
+    settings = tomllib.loads(declaration.read_text(encoding="utf-8"))
+    services = {m["metadata"]["name"]: m["spec"] for m in manifests(PIPELINES) if m["kind"] == "Service"}
+
+    checked = subprocess.run(
+        [OTTLA, "pipeline", "check", str(declaration)], capture_output=True, text=True, check=False
+    )
+    shown = subprocess.run([OTTLA, *driver["args"][:2], "--help"], capture_output=True, text=True, check=True)
+
+    assert checked.returncode == 0, checked.stdout
+    assert driver["args"][2] == f"/etc/ottla/{declaration.name}"
+    assert all(word in shown.stdout for word in driver["args"] if word.startswith("--"))
+    spark = settings["spark"]
+    assert executor["args"][-1] == spark["master"]
+    assert spark["master"].removeprefix("spark://").partition(":")[0] in services
+    ports = {port["port"] for port in services[spark["driver"]["host"]]["ports"]}
+    assert {spark["driver"]["port"], spark["driver"]["blockManager"]["port"]} <= ports
+    shared = {"name": "pipeline", "mountPath": "/pipeline"}
+    assert shared in driver["volumeMounts"]
+    assert shared in executor["volumeMounts"]
+    assert settings["checkpoint"].startswith("/pipeline/")
+    assert settings["lake"]["path"].startswith("/pipeline/")
+    assert pod["enableServiceLinks"] is worker["enableServiceLinks"] is False
+
+
+def test_the_image_of_pipelines_has_each_package_that_its_packages_need() -> None:
+    text = text_of("Containerfile.pipeline")
+    (named,) = re.findall(r'^ARG PACKAGES="(.*)"$', text, re.MULTILINE)
+    installed = set(named.split())
+    projects = [
+        tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text()) for name in installed
+    ]
+
+    needed = {
+        found[1]
+        for project in projects
+        for need in project["project"]["dependencies"]
+        if (found := re.match(r"ottla-([a-z]+)", need))
+    }
+
+    assert needed <= installed
+    assert "pipeline" in installed
+    assert "SPARK_HOME=" in text
+    assert "openjdk" in text
+    assert "\nUSER 10001:10001\n" in text
