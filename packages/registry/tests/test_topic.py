@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -92,7 +93,9 @@ async def test_two_registries_of_one_topic_take_changes_and_give_each_id_once(br
             assert first.version(name, "latest") == second.version(name, "latest")
 
 
-async def test_a_decision_by_an_old_state_is_decided_once_more(broker: BrokerThread) -> None:
+async def test_a_decision_by_an_old_state_is_decided_once_more(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = registry(broker, "raced")
     async with opened_registry(settings) as first, opened_registry(settings) as second:
         await register(first, "s", record("a"))
@@ -105,6 +108,9 @@ async def test_a_decision_by_an_old_state_is_decided_once_more(broker: BrokerThr
         await second.set_level("s", {"compatibility": "NONE"})
         assert (await register(second, "s", record("b")))[1] == 2
         assert (await register(first, "s", record("c")))[1] == 3
+
+    gc.collect()
+    assert "not delivered" not in caplog.text
 
 
 class LosingTopic:

@@ -24,7 +24,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.environment import unique_suffix
 from ottla.client.errors import ClientError
 from ottla.consumer import Consumer, ConsumerConfig
-from ottla.producer import Producer, ProducerConfig
+from ottla.producer import Acknowledgement, Producer, ProducerConfig
 from ottla.protocol.errors import KafkaError, TopicAlreadyExists
 from ottla.protocol.topics import TopicPartition
 from ottla.registry.server.errors import STORE_FAILED, STORE_TIMEOUT, Refused
@@ -148,13 +148,17 @@ class SchemasTopic:
     async def _write(self, records: Sequence[Record]) -> str:
         producer, token = self._producer, unique_suffix() + unique_suffix()
         assert producer is not None
+        sent: list[Acknowledgement] = []
         try:
             async with producer.transaction():
                 for key, value in records:
                     headers = [(TOKEN_HEADER, token.encode())]
-                    await producer.send(self.name, value, key=key, partition=0, headers=headers)
+                    sent.append(await producer.send(self.name, value, key=key, partition=0, headers=headers))
         except (ClientError, KafkaError) as error:
             await self.stop_leading()
+            for acknowledgement in sent:  # their errors are this one: the producer need not log them
+                if acknowledgement.done():
+                    acknowledgement.exception()
             raise NotWritten(token, error) from None
         except BaseException:  # the end of the transaction is not known
             await self.stop_leading()
