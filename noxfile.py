@@ -363,7 +363,8 @@ def web_scan(session: nox.Session) -> None:
     python = _empty_environment(session, "wapiti")
     _install_into(session, python, "wapiti3==3.2.3")
     wapiti = str(Path(python).parent / "wapiti")
-    session.run("python", "tests/system/web_scan.py", "--wapiti", wapiti, *session.posargs)
+    script = ("tests/system/web_scan.py", "--wapiti", wapiti, *session.posargs)
+    session.run("python", *script, env={"PYTHONPATH": str(ROOT / "tests")})
 
 
 def _need_debian(session: nox.Session, **packages: str) -> None:
