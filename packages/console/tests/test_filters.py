@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.expressions import BadExpression, expression
-from ottla.console.records.filters import CompiledFilter, Filter, wanted_filter
+from ottla.client.expressions import BadExpression, Undecided, expression
+from ottla.console.records.filters import CompiledFilter, Filter, decoded, wanted_filter
 from ottla.console.records.patterns import compiled_pattern
 from ottla.console.records.reading import ShownRecord
+from ottla.console.records.values import Ambiguous, unambiguous
 from ottla.console.web.fields import Unclear
 
 ORDER = {
@@ -229,3 +230,62 @@ def test_a_header_whose_name_is_no_text_is_searched_by_its_bytes() -> None:
 
     assert passes(found, text="-trace")
     assert not passes(found, text="other")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(':"{\\ a\u00e9', max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.lists(st.tuples(st.sampled_from(("a", 'b":', "c :")), inner))
+    ),
+    max_leaves=12,
+)
+
+
+def written(value: Any, colon: str) -> str:
+    """Return JSON in which a list of pairs is a map, whose keys may stand twice."""
+    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
+        pairs = (f"{json.dumps(key)}{colon}{written(item, colon)}" for key, item in value)
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(written(item, colon) for item in value) + "]"
+    return json.dumps(value)
+
+
+@given(JSON, st.sampled_from((":", ": ", " : ", "\n:", "\t:")))
+def test_json_is_read_as_the_slow_way_reads_it_and_a_key_twice_is_always_noticed(
+    value: Any, colon: str
+) -> None:
+    data = written([value], colon).encode()
+    try:
+        expected = json.loads(data, object_pairs_hook=unambiguous)
+    except Ambiguous:
+        with pytest.raises(Undecided):
+            decoded(data)
+        return
+
+    assert repr(decoded(data)) == repr(expected)
+
+
+@pytest.mark.parametrize("data", [b"[NaN]", b"[1e400]", b'["\\ud800"]', b"[" * 900 + b"]" * 900, b"[1] x"])
+def test_json_that_a_quick_reader_refuses_is_read_as_before(data: bytes) -> None:
+    try:
+        expected = json.loads(data)
+    except ValueError:
+        expected = data.decode()
+
+    assert repr(decoded(data)) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_quick"),
+    [("value.n > 1", True), ("key == 'a' && offset > 2", True), ("kind == 'record'", False),
+     ("partition == 1 || value.n > 1", False)],
+)  # fmt: skip
+def test_an_expression_that_asks_for_no_place_is_asked_of_records_as_they_are_decoded(
+    text: str, *, is_quick: bool
+) -> None:
+    assert CompiledFilter(Filter(expression=text)).needs_batch_alone is is_quick

@@ -4,10 +4,13 @@
 of those that stand here, and all are bounded by the size of the record. An operation that makes no sense for
 a record (a field that is missing, a text that is compared with a number) raises Undecided, which `||` and
 `&&` absorb where the other side decides, as in CEL.
+
+It has over 500 lines because the grammar, its nodes and their operations are one list: what may be run.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -276,12 +279,20 @@ def _constant(value: Any) -> Node:
 
 
 def _applied(operation: Callable[..., Any], *nodes: Node) -> Node:
-    runs = [node.run for node in nodes]
+    return Node(
+        _run_of(operation, [node.run for node in nodes]),
+        frozenset[str]().union(*(node.names for node in nodes)),
+    )
 
-    def run(names: Names) -> Any:
-        return operation(*(part(names) for part in runs))
 
-    return Node(run, frozenset[str]().union(*(node.names for node in nodes)))
+def _run_of(operation: Callable[..., Any], runs: list[Run]) -> Run:
+    """Return the run of an operation; that of one or two values, which most have, takes no list of them."""
+    match runs:
+        case [only]:
+            return lambda names: operation(only(names))
+        case [left, right]:
+            return lambda names: operation(left(names), right(names))
+    return lambda names: operation(*[part(names) for part in runs])
 
 
 def _list(nodes: list[Node]) -> Node:
@@ -289,9 +300,19 @@ def _list(nodes: list[Node]) -> Node:
 
 
 def _member(node: Node, key: Node, *, is_field: bool) -> Node:
+    if (name := key.literal) is not None:
+        return Node(_field_run(node.run, name), node.names, is_field=is_field)
     return Node(
         lambda names: _item(node.run(names), key.run(names)), node.names | key.names, is_field=is_field
     )
+
+
+def _field_run(holder_run: Run, name: str) -> Run:
+    def run(names: Names) -> Any:
+        holder = holder_run(names)
+        return holder[name] if type(holder) is dict and name in holder else _item(holder, name)
+
+    return run
 
 
 def _has(node: Node) -> Node:
@@ -394,11 +415,16 @@ def _equal(left: Any, right: Any) -> bool:
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def run(left: Any, right: Any) -> bool:
+        if type(left) in _PLAIN_NUMBERS and type(right) in _PLAIN_NUMBERS:
+            return compare(left, right)
         if isinstance(left, str) and isinstance(right, str):
             return compare(left, right)
         return compare(_number(left), _number(right))
 
     return run
+
+
+_PLAIN_NUMBERS: Final = frozenset({int, float})
 
 
 def _within(item: Any, holder: Any) -> bool:
@@ -480,8 +506,8 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "==": _equal, "!=": lambda left, right: not _equal(left, right), "in": _within,
-    "<": _ordered(lambda left, right: left < right), ">": _ordered(lambda left, right: left > right),
-    "<=": _ordered(lambda left, right: left <= right), ">=": _ordered(lambda left, right: left >= right),
+    "<": _ordered(operator.lt), ">": _ordered(operator.gt),
+    "<=": _ordered(operator.le), ">=": _ordered(operator.ge),
 }  # fmt: skip
 _METHODS: Final[Mapping[str, tuple[Callable[..., Any], int]]] = {
     "contains": (lambda text, part: _text(part) in _text(text), 1),

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, Literal, cast, get_args
 
 import msgpack
+import msgspec
 
 from ottla.client.expressions import BadExpression, Expression, Undecided, expression
 from ottla.console.records.patterns import compiled_path, compiled_pattern
@@ -108,8 +109,8 @@ class CompiledFilter:
         """Raises Unclear for a pattern, a path or an expression that cannot be read."""
         self._by_schema = by_schema
         self.needles: tuple[bytes, ...] = ()
-        self.needs_bytes_alone = not wanted.expression
-        """Whether it looks at keys, values and headers alone: then it tests records as they are decoded."""
+        self.needs_batch_alone = True
+        """Whether it looks at that alone which its batch has: then it tests records as they are decoded."""
         self.undecided = 0
         self._has_escapes = False
         self._tests = tuple(self._parts(wanted))
@@ -117,11 +118,14 @@ class CompiledFilter:
     def __call__(self, record: Tested) -> bool:
         """Whether a record passes."""
         try:
-            return all(test(record) for test in self._tests)
+            for test in self._tests:
+                if not test(record):
+                    return False
         except (Undecided, RecursionError, ArithmeticError, TypeError, ValueError):
             # The last three: lone surrogates, numbers and keys that JSON or a float cannot hold.
             self.undecided += 1
             return False
+        return True
 
     def may_hold(self, batch: bytes, start: int = 0, end: int | None = None) -> bool:
         """Whether records of uncompressed batches could pass, by a look at their bytes alone."""
@@ -139,6 +143,7 @@ class CompiledFilter:
             yield self._text(wanted)
         if wanted.expression:
             found = _read(wanted.expression)
+            self.needs_batch_alone = _SHOWN_ALONE.isdisjoint(found.names)
             needles = tuple(needle.encode() for needle in found.needles)
             if needles:  # it is much faster to look for a text than to read JSON
                 yield partial(self._holds, needles)
@@ -186,7 +191,8 @@ class CompiledFilter:
 
     def _is_true(self, found: Expression) -> RecordTest:
         fields = {**_FIELDS, "key": self._key, "value": self._value}
-        return lambda record: found.matches({name: fields[name](record) for name in found.names})
+        reads = [(name, fields[name]) for name in sorted(found.names)]
+        return lambda record: found.matches({name: read(record) for name, read in reads})
 
     def _value(self, record: Tested) -> Any:
         text = None if self._by_schema is None else self._by_schema(record.value, "value", record.headers)
@@ -250,6 +256,8 @@ def decoded(data: bytes | None) -> Any:
     """
     if data is None:
         return None
+    if (found := _quick_json(data)) is not None:
+        return found
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -262,6 +270,34 @@ def decoded(data: bytes | None) -> Any:
         except (ValueError, RecursionError):
             pass
     return text
+
+
+def _quick_json(data: bytes) -> dict[str, Any] | list[Any] | None:
+    """Return a map or a list of JSON that has surely no key twice; None for all others.
+
+    A colon stands behind each key, and behind its quotation mark where no white space is between them. So a
+    text with as many of these as there are different keys has none twice, be there others within texts.
+    """
+    if data[:1] not in (b"{", b"["):
+        return None
+    try:
+        found: dict[str, Any] | list[Any] = msgspec.json.decode(data)
+        keys = _keys(found)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if data.count(b":") == keys:
+        return found
+    is_tight = not any(space in data for space in _SPACED_COLONS)
+    return found if is_tight and data.count(b'":') == keys else None
+
+
+def _keys(value: dict[str, Any] | list[Any]) -> int:
+    """Return how many keys all maps of a value have."""
+    items, count = (value.values(), len(value)) if type(value) is dict else (value, 0)
+    for item in items:
+        if type(item) is dict or type(item) is list:
+            count += _keys(item)
+    return count
 
 
 def _unpacked(data: bytes) -> Any:
@@ -286,6 +322,9 @@ def _headers(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str | byt
     return {name: _text_or_bytes(value) for name, value in headers}
 
 
+_SPACED_COLONS: Final = (b" :", b"\n:", b"\t:", b"\r:")
+_SHOWN_ALONE: Final = frozenset({"kind", "partition"})
+"""Names that a record has only as it is shown."""
 _FIELDS: Final[Mapping[str, Callable[[ShownRecord], Any]]] = {
     "headers": lambda record: _headers(record.headers),
     "partition": lambda record: record.partition, "offset": lambda record: record.offset,

@@ -271,7 +271,8 @@ def look_through(
     `readable` reads a record by its schemas, without which its fields cannot be masked. Batches whose bytes
     cannot hold one are not unfolded. With a mask all are: a filter sees only that which its viewer may see.
     """
-    looked = Looked()
+    looked, span = Looked(), window.span
+    is_open_to_all, is_quick = mask.is_empty and mask.origins is None, passes.needs_batch_alone
     for part in window.parts:
         fates = Fates(part.aborted)
         at = 0
@@ -285,17 +286,19 @@ def look_through(
                 looked.records += read_header(batch).record_count
                 continue
             for record in decode_records(batch, max_decompressed_bytes=MOST_UNFOLDED_BYTES):
-                if not window.span.start <= record.offset < window.span.end:
+                if not span.start <= record.offset < span.end:
                     continue
                 looked.records += 1
-                own = mask.of(record.headers)
-                if own.is_empty and passes.needs_bytes_alone and not passes(record):
+                own = NO_MASK if is_open_to_all else mask.of(record.headers)
+                if is_quick and (is_open_to_all or own.is_empty):
+                    if passes(record):
+                        looked.found.append(shown_record(span.partition, record, fate, producer))
                     continue
-                shown = shown_record(window.span.partition, record, fate, producer)
+                shown = shown_record(span.partition, record, fate, producer)
                 if own.fields and readable is not None:
                     shown = readable(shown)
                 shown = masked(shown, own)
-                if (own.is_empty and passes.needs_bytes_alone) or passes(shown):
+                if passes(shown):
                     looked.found.append(shown)
     return looked
 
