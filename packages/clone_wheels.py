@@ -121,8 +121,9 @@ def build(name: str, digest: str) -> Path:
         with suppress(OSError):  # another session may have built it meanwhile
             finished.replace(BUILT / f"{name}-{digest}")
     for other in BUILT.iterdir():
-        if time.time() - other.stat().st_mtime > KEPT_DAYS * 86_400:
-            shutil.rmtree(other, ignore_errors=True)
+        with suppress(FileNotFoundError):  # wheels are built side by side, each in a folder that then ends
+            if time.time() - other.stat().st_mtime > KEPT_DAYS * 86_400:
+                shutil.rmtree(other, ignore_errors=True)
     found = kept_wheel(name, digest)
     assert found is not None
     return found

@@ -125,6 +125,8 @@ def test_c_is_generated_once_for_all_flags_and_a_wheel_built_once_for_each_state
         compiled = subprocess.run(compiling, capture_output=True, text=True, timeout=200, check=True)
     again, unchanged_since = built(), first.stat().st_mtime_ns
     (package / "src" / "ottla" / "toy" / "more.py").write_text("MORE = 1\n")
+    # As the folder of a wheel that is built beside this one, and ends between two looks at it.
+    (package.parents[1] / "build" / "wheels" / "ended").symlink_to("nowhere")
     changed = built()
 
     assert compiled.stdout == "compiled 1 of 1: ottla.toy._answer\n"
