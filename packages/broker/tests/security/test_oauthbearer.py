@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import jwt
@@ -416,3 +419,30 @@ def test_a_redirect_of_a_document_is_not_followed() -> None:
         server.server_close()
 
     assert asked == ["/jwks"]
+
+
+@pytest.mark.parametrize("begin", [b"x", b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n"])
+def test_a_server_that_sends_a_document_byte_by_byte_is_left_in_time(begin: bytes) -> None:
+    is_left = threading.Event()
+    ended_by_itself = threading.Event()
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        until_s = monotonic() + 20
+        with connection, suppress(OSError):
+            connection.sendall(begin)
+            while not is_left.wait(0.02):
+                connection.sendall(b"x")
+                if monotonic() > until_s:
+                    ended_by_itself.set()
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(JwksUnavailable, match=r"not there within 0\.3 s"):
+            fetch_jwks(f"http://127.0.0.1:{server.getsockname()[1]}/jwks", within_s=0.3)
+        is_left.set()
+        thread.join()
+
+    assert not ended_by_itself.is_set()

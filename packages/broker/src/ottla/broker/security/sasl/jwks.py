@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from io import BufferedReader, RawIOBase
+from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    Request,
+    build_opener,
+)
 
 from ottla.broker.security.sasl.broker_tokens import Backoff, retried
 from ottla.broker.security.sasl.oauthbearer import ALGORITHMS, SigningKey
+from ottla.client.environment import monotonic_s
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +64,67 @@ class _NoRedirect(HTTPRedirectHandler):
         """Leave the answer as it is: an error."""
 
 
-def fetch_jwks(url: str, cafile: str | None = None) -> bytes:
-    """Read a document; it blocks, and follows no redirect. Raises `BadJwks`.
+class _Timely(RawIOBase):
+    """The bytes of a socket up to a moment: its own timeout begins again with each byte that comes."""
+
+    def __init__(self, raw: Any, of: socket.socket, within_s: float) -> None:
+        super().__init__()
+        self._raw, self._socket = raw, of
+        self._within_s, self._until_s = within_s, monotonic_s() + within_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        self._socket.settimeout(max(self._until_s - monotonic_s(), 0.001))
+        try:
+            read: int | None = self._raw.readinto(buffer)
+        except TimeoutError:
+            raise TimeoutError(f"it was not there within {self._within_s:g} s") from None
+        if monotonic_s() > self._until_s:
+            raise TimeoutError(f"it was not there within {self._within_s:g} s")
+        return read
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimelyResponse(HTTPResponse):
+    """An answer whose head and body are there within a time, however slowly the server sends."""
+
+    def __init__(self, sock: socket.socket, *, within_s: float, **more: Any) -> None:
+        super().__init__(sock, **more)
+        self.fp = BufferedReader(_Timely(self.fp.detach(), sock, within_s))
+
+
+class _TimelyHandler(HTTPSHandler, HTTPHandler):
+    """Asks by HTTP and HTTPS, for answers that are there within a time."""
+
+    def __init__(self, within_s: float, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._within_s = within_s
+        self._trusting = context
+
+    def http_open(self, request: Request) -> HTTPResponse:
+        """Open a URL."""
+        return self.do_open(self._connection(HTTPConnection), request)
+
+    def https_open(self, request: Request) -> HTTPResponse:
+        """Open a URL by TLS."""
+        return self.do_open(self._connection(HTTPSConnection), request, context=self._trusting)
+
+    def _connection(self, kind: type[HTTPConnection]) -> Any:
+        def made(host: str, **more: Any) -> HTTPConnection:
+            found: Any = kind(host, **more)
+            found.response_class = partial(_TimelyResponse, within_s=self._within_s)
+            return found  # type: ignore[no-any-return]
+
+        return made
+
+
+def fetch_jwks(url: str, cafile: str | None = None, within_s: float = FETCH_WITHIN_S) -> bytes:
+    """Read a document; it blocks for a bounded time, and follows no redirect. Raises `BadJwks`.
 
     `cafile` has authorities to trust, beside those of the system.
     """
@@ -60,13 +133,11 @@ def fetch_jwks(url: str, cafile: str | None = None) -> bytes:
         raise BadJwks(f"the URL must begin with one of {', '.join(SCHEMES)}")
     request = Request(url, headers={"Accept": "application/json"})
     try:
-        handlers: list[BaseHandler] = [_NoRedirect()]
-        if scheme == "https":
-            context = ssl.create_default_context()
-            if cafile is not None:
-                context.load_verify_locations(cafile)
-            handlers.append(HTTPSHandler(context=context))
-        with build_opener(*handlers).open(request, timeout=FETCH_WITHIN_S) as answer:
+        context = ssl.create_default_context()
+        if cafile is not None:
+            context.load_verify_locations(cafile)
+        handlers = _NoRedirect(), _TimelyHandler(within_s, context)
+        with build_opener(*handlers).open(request, timeout=within_s) as answer:
             document: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
     except HTTPError as error:
         with error:
