@@ -269,3 +269,10 @@ def test_versions_that_differ_between_brokers_come_first() -> None:
     assert [(row.name, row.level, row.values) for row in feature_rows(found)] == [
         ("group.version", 1, ("0 to 1", "")),
     ]
+
+
+def test_a_lag_that_is_known_in_part_is_said_to_be() -> None:
+    listing = GroupListing("billing", "Empty", "consumer")
+    row = group_row(listing, progress((10, 30), (10, None), (None, None)))
+
+    assert (row.lag, row.unknown) == (20, 1)

@@ -451,3 +451,23 @@ def test_a_group_is_behind_since_its_lag_was_last_small() -> None:
     assert behind_since(points(50, 80, 0), 100) == 120
     assert behind_since([], 100) is None
     assert behind_since(points(1, 2), 0) is None
+
+
+def test_the_history_keeps_no_part_of_a_lag_or_of_the_ends_of_a_topic() -> None:
+    whole = look()
+    where = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("gone", 0)]
+    parts = (
+        PartitionProgress(where[0], 10, 30), PartitionProgress(where[1], 5, None),
+        PartitionProgress(where[2], 3, None),
+    )  # fmt: skip
+    progress = GroupProgress(whole.progress["billing"].description, parts)
+    exist = tuple(PartitionHealth(partition, 1, (1,), (1,)) for partition in where[:2])
+    state = replace(whole.state, partitions=exist)
+    part = replace(whole, state=state, progress={"billing": progress}, ends={where[0]: 30})
+    exists_no_more = replace(part, state=replace(state, partitions=exist[:1]))
+    kept, kept_whole = (values_of(found, readings(found, None)) for found in (part, exists_no_more))
+
+    assert LAG not in kept
+    assert Series("local", "ends", "orders") not in kept
+    assert (kept_whole[LAG], kept_whole[Series("local", "ends", "orders")]) == (20, 30)
+    assert "group_lag_records{" not in exposition({"local": watched(part, NOW_S, None, None)})

@@ -23,6 +23,8 @@ class GroupRow:
     topics: tuple[str, ...] | None = None
     unread: int = 0
     """Partitions with a member and no commit."""
+    unknown: int = 0
+    """Partitions with a commit whose end is not known: `lag` is that of the others."""
     failure: str = ""
 
 
@@ -38,6 +40,7 @@ def group_row(listing: GroupListing, progress: GroupProgress | None, failure: st
         len(progress.description.members),
         tuple(sorted({partition.partition.topic for partition in progress.partitions})),
         sum(partition.offset is None for partition in progress.partitions),
+        unknown_ends(progress),
         failure,
     )
 
@@ -49,6 +52,11 @@ def total_lag(progress: GroupProgress) -> int | None:
     """
     known = [partition.lag for partition in progress.partitions if partition.lag is not None]
     return sum(max(lag, 0) for lag in known) if known else None
+
+
+def unknown_ends(progress: GroupProgress) -> int:
+    """Return how many partitions with a commit have no known lag: their leader does not answer."""
+    return sum(found.offset is not None and found.lag is None for found in progress.partitions)
 
 
 def lagging_partitions(progress: GroupProgress) -> str:

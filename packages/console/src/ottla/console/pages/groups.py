@@ -22,6 +22,7 @@ from ottla.console.clusters.group_rows import (
     lagging_partitions,
     partition_ranges,
     total_lag,
+    unknown_ends,
 )
 from ottla.console.clusters.samples import NoSample, Sample
 from ottla.console.pages import of_cluster, respond
@@ -124,6 +125,7 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         lag_per_s={} if last is None or is_old else last.lag_per_s.get(name, {}),
         read_per_s=None if last is None else last.committed_per_s.get(name),
         lag=lag,
+        unknown=unknown_ends(progress),
         where=lagging_partitions(progress),
         trend=found,
         why=diagnosis(progress, found, None if last is None else last.committed_per_s.get(name)),

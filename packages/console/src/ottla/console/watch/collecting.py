@@ -14,10 +14,9 @@ from ottla.admin import problems
 from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster, ShownClusters
-from ottla.console.clusters.group_rows import total_lag
 from ottla.console.clusters.samples import NoSample
 from ottla.console.watch.history import MINUTE_S, History, Series
-from ottla.console.watch.looks import Look, WrittenTimes, look_at
+from ottla.console.watch.looks import Look, WrittenTimes, look_at, whole_lags
 from ottla.console.watch.rules import Readings, readings, remembered, unreached
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -59,9 +58,8 @@ class Watched:
 def values_of(look: Look, read: Readings) -> dict[Series, float]:
     """Return the numbers of a look that are kept. A group whose lag is not known has none."""
     values: dict[Series, float] = {Series(look.cluster, PROBLEMS, ""): len(problems(look.state))}
+    values |= {Series(look.cluster, LAG, group): lag for group, lag in whole_lags(look).items()}
     for group, progress in look.progress.items():
-        if (lag := total_lag(progress)) is not None:
-            values[Series(look.cluster, LAG, group)] = lag
         values[Series(look.cluster, COMMITTED, group)] = committed_of(look, group)
         values[Series(look.cluster, MEMBERS, group)] = len(progress.description.members)
     values |= kept_readings(read)
@@ -83,10 +81,16 @@ def committed_of(look: Look, group: str) -> int:
 
 
 def ends_of(look: Look) -> dict[str, int]:
-    """Return the sum of the ends of each topic."""
+    """Return the sum of the ends of each topic of which all are known.
+
+    The next look would make up for one that is not: as if that much was written.
+    """
+    exist = (health.partition for health in look.state.partitions)
+    unknown = {partition.topic for partition in exist if partition not in look.ends}
     ends: dict[str, int] = defaultdict(int)
     for partition, end in look.ends.items():
-        ends[partition.topic] += end
+        if partition.topic not in unknown:
+            ends[partition.topic] += end
     return dict(ends)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ottla.admin import problems
-from ottla.console.clusters.group_rows import total_lag
 from ottla.console.watch.alerts import Alert
 from ottla.console.watch.collecting import Watched
+from ottla.console.watch.looks import whole_lags
 
 MOST_SERIES: Final = 20_000
 """The lines of one page, which Prometheus stores as as many series."""
@@ -104,11 +104,11 @@ def _of_cluster(watched: Watched) -> Iterator[Sample]:
 
 
 def _of_groups(watched: Watched) -> Iterator[Sample]:
-    look = watched.look
+    look, lags = watched.look, whole_lags(watched.look)
     for group, progress in look.progress.items():
         labels = {"cluster": look.cluster, "group": group}
-        if (lag := total_lag(progress)) is not None:
-            yield Sample("ottla_console_group_lag_records", labels, lag)
+        if group in lags:
+            yield Sample("ottla_console_group_lag_records", labels, lags[group])
         if group in look.time_lags_s and group not in look.unclear_times:
             yield Sample("ottla_console_group_lag_seconds", labels, look.time_lags_s[group])
         yield Sample("ottla_console_group_members", labels, len(progress.description.members))

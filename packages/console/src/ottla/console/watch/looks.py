@@ -18,6 +18,7 @@ from ottla.admin import LATEST, Admin, Broker, ClusterState
 from ottla.admin.groups import GroupProgress
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster
+from ottla.console.clusters.group_rows import total_lag
 from ottla.console.clusters.samples import NoSample, Sample
 from ottla.console.records.reading import read_window
 from ottla.protocol.errors import KafkaError
@@ -62,6 +63,23 @@ class Look:
     """Groups with a partition whose oldest unread record has no known time."""
     certificate_days: Mapping[str, float] = field(default_factory=dict)
     """The days that the certificate of each broker's TLS listener is still valid, by `BROKER:HOST:PORT`."""
+
+
+def whole_lags(look: Look) -> dict[str, int]:
+    """Return the lag of each group of which all ends are known: a part would look like a lag that sinks.
+
+    Commits in partitions that do not exist any more do not count.
+    """
+    exist = {health.partition for health in look.state.partitions}
+    found: dict[str, int] = {}
+    for group, progress in look.progress.items():
+        is_whole = not any(
+            part.lag is None and part.offset is not None and part.partition in exist
+            for part in progress.partitions
+        )
+        if is_whole and (lag := total_lag(progress)) is not None:
+            found[group] = lag
+    return found
 
 
 class WrittenTimes:
