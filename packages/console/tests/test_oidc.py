@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -391,3 +392,41 @@ async def test_an_issuer_that_ends_with_a_slash_is_the_one_of_its_tokens(
     person, _ = await openid.finish(query, cookie, BACK)
 
     assert person.name == "anna"
+
+
+class Endless(httpx2.AsyncByteStream):  # type: ignore[misc]
+    """Bytes that never end; it counts them."""
+
+    sent = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.sent += 1 << 16
+            yield bytes(1 << 16)
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/keys", "/userinfo"])
+async def test_an_answer_of_the_provider_without_an_end_is_refused(fake: FakeProvider, path: str) -> None:
+    endless = Endless()
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, stream=endless) if request.url.path == path else fake(request)
+
+    fake.changes = {"realm": None}
+    openid = OpenId(PROVIDER, transport=httpx2.MockTransport(answer))
+    with pytest.raises(ProviderFailed, match="more than 1 MiB"):
+        query, cookie = await begin(openid, fake)
+        await openid.finish(query, cookie, BACK)
+
+    assert endless.sent <= 2 << 20
+
+
+async def test_a_compressed_answer_of_the_provider_is_refused(fake: FakeProvider) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["accept-encoding"] == "identity"
+        body = gzip.compress(json.dumps(fake.discovery).encode())
+        return httpx2.Response(200, content=body, headers={"content-encoding": "gzip"})
+
+    openid = OpenId(PROVIDER, transport=httpx2.MockTransport(answer))
+    with pytest.raises(ProviderFailed, match="compressed"):
+        await openid.begin(BACK, "/")

@@ -199,3 +199,35 @@ async def test_two_hundred_tabs_are_answered_at_once(console: httpx.AsyncClient)
 async def test_a_profile_that_names_no_zookeeper_is_told_how_to(console: httpx.AsyncClient) -> None:
     assert '<code>zookeeper = "HOST:PORT"</code>' in await page(console, "/c/local/groups")
     assert "where the profile of the cluster names ZooKeeper" in await page(console, "/c/local/znodes")
+
+
+OPENED = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+
+async def test_a_browser_that_opens_a_cluster_which_does_not_answer_yet_gets_a_page_at_once() -> None:
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await released.wait()
+        writer.close()
+
+    released = asyncio.Event()
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, serving(ClusterSettings("local", address, ClientConfig)) as console:
+        opened = await console.get("/c/local/", headers=OPENED)
+        released.set()
+        server.close()
+        rest = await console.get("/c/local/", headers={"hx-request": "true", "sec-fetch-mode": "cors"})
+        again = await console.get("/c/local/", headers=OPENED)
+
+    assert (opened.status_code, rest.status_code, again.status_code) == (200, 503, 503)
+    assert 'hx-trigger="load"' in opened.text
+    assert "data-live" in opened.text
+    assert "gave no answer yet" in rest.text
+
+
+async def test_a_browser_gets_the_whole_page_of_a_cluster_that_is_known(console: httpx.AsyncClient) -> None:
+    await page(console, "/c/local/")
+    opened = await console.get("/c/local/", headers=OPENED)
+
+    assert "No problem found" in opened.text
+    assert 'hx-trigger="load"' not in opened.text

@@ -281,3 +281,15 @@ async def test_a_header_whose_name_is_no_text_leaves_the_page_of_its_record_whol
     assert page.status_code == 200
     assert "value" in page.text
     assert "Edit it and send it again" not in page.text
+
+
+@pytest.mark.parametrize(
+    "path", ["record?partition=99999999999&offset=0", "record?partition=7&offset=0", "compare?a=0-0&b=7-0"]
+)
+async def test_a_record_of_a_partition_that_does_not_exist_is_not_waited_for(
+    console: httpx.AsyncClient, path: str
+) -> None:
+    answer = await console.get(f"/c/local/topics/numbers/{path}")
+
+    assert answer.status_code == 404
+    assert "has no partition" in answer.text

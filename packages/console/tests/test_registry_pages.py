@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import thread_time
 from urllib.parse import urlencode
 
 import httpx
@@ -236,3 +238,32 @@ async def test_a_search_reads_values_by_the_schemas_of_the_registry(
     assert "Of 1 the filter makes no sense" in page
     assert "r0-3" in events
     assert [json.loads(line)["offset"] for line in lines.splitlines()] == [3]
+
+
+async def test_pages_go_on_while_a_large_schema_is_set_out(
+    console: httpx.AsyncClient, small: SmallRegistry
+) -> None:
+    names = (f"field{number}" for number in range(40_000))
+    large = order(*names)["schema"]
+    token = await token_of(console)
+    before_s = thread_time()
+    schema_text("AVRO", large)
+    alone_s, longest_s = thread_time() - before_s, 0.0
+
+    async def watch() -> None:
+        nonlocal longest_s
+        while True:
+            begun_s = thread_time()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, thread_time() - begun_s)
+
+    form = {"subject": "orders-value", "kind": "AVRO", "schema": large, "preview": "1", "token": token}
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch())
+        answer = await console.post("/c/local/change/register-schema", content=urlencode(form), headers=HTML)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it sees the last step, too
+        watching.cancel()
+
+    assert "It follows version 2 of orders-value" in answer.text
+    assert longest_s < alone_s / 2

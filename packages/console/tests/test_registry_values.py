@@ -480,3 +480,14 @@ async def test_imports_that_go_round_or_never_end_are_bounded() -> None:
 
     assert shown.text == "1"
     assert "imports more than 200 others" in refused.note
+
+
+async def test_values_behind_those_that_took_the_time_of_a_page_are_not_decoded() -> None:
+    good = Encoded(SchemaText("1", "AVRO", '"string"'), avro("string", "good"))
+
+    async with DecodingProcess(call_s=0) as process:
+        shown = await process.decode([good] * 3)
+        alone = await process.decode([good])
+
+    assert [shown[0], *alone] == [Decoded('"good"')] * 2
+    assert all("open it alone" in str(late) for late in shown[1:])

@@ -7,18 +7,29 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ottla.admin import (
+    Broker,
+    ClusterDescription,
+    ClusterState,
+    LogDir,
+    PartitionHealth,
+    ReplicaOnDisk,
+)
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError, ConnectFailed
 from ottla.console.clusters.connections import Connection, ShownCluster, ShownClusters
 from ottla.console.clusters.samples import PATIENCE_S, NoSample, Sampled, about_bytes
 from ottla.console.logins.access import Grant, Role, Viewer
+from ottla.console.pages.changes import why_failed
 from ottla.console.registry.processes import DecodingProcess
 from ottla.console.server import ALL_COLLECTED_S, LONG_COLLECTION_S, ShortCollections
 from ottla.console.settings import ClusterSettings, clusters_of_profiles
 from ottla.console.testing import serving
+from ottla.console.web.fields import Unclear
 from ottla.protocol.errors import InvalidRequest
 from ottla.protocol.topics import TopicPartition
 
@@ -340,3 +351,66 @@ def test_the_memory_of_an_answer_is_reckoned_from_some_of_its_items(
     value: object, least: int, most: int
 ) -> None:
     assert least <= about_bytes(value) <= most
+
+
+class DyingBroker:
+    """An admin client of a broker that is listed still, and describes no log directories any more."""
+
+    def __init__(self, *states: ClusterState) -> None:
+        self.brokers = self
+        self._states = list(states)
+
+    async def describe(self) -> ClusterDescription:
+        return ClusterDescription("id", self._states[0].brokers)
+
+    async def cluster_state(self) -> ClusterState:
+        return self._states.pop(0)
+
+
+async def test_a_broker_that_dies_keeps_the_log_directories_that_it_had(connection: Connection) -> None:
+    broker, where = Broker(2, "b2", 9092, None, False), TopicPartition("orders", 0)
+    log_dir = LogDir(2, "/data", (ReplicaOnDisk(where, 1, 0),))
+    partitions = (PartitionHealth(where, None, (2,), (2,)),)
+    admin: Any = DyingBroker(
+        ClusterState("id", 1, (broker,), partitions, log_dirs=(log_dir,)),
+        ClusterState("id", 1, (broker,), partitions, silent={2: "no answer"}),
+        ClusterState("id", 1, (), partitions),
+    )
+    for _ in range(3):
+        await connection.read_state(admin)
+
+    assert connection.last_seen[2].log_dirs == (log_dir,)
+
+
+async def test_a_cluster_that_was_never_asked_is_waited_for_as_long_as_a_page_says(
+    connection: Connection,
+) -> None:
+    cluster, answers = ShownCluster(connection), asyncio.Event()
+    state = ClusterState("id", 1, (), ())
+
+    async def ask() -> ClusterState:
+        await answers.wait()
+        return state
+
+    connection._samples["state",] = Sampled(ask, connection._tasks, Clock())
+    assert await cluster.state_within(0.01) is None
+    answers.set()
+    found = await cluster.state_within(30)
+
+    assert found is not None
+    assert found.value is state
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [(InvalidRequest("payments-0 refused"), False), (ConnectFailed("payments", 9092, "refused"), True),
+     (Unclear("no topic payments"), True)],
+)  # fmt: skip
+async def test_the_failure_of_a_change_names_nothing_that_its_operator_may_not_see(
+    connection: Connection, error: Exception, *, is_shown: bool
+) -> None:
+    whole, part = ShownCluster(connection), ShownCluster(connection, SOME)
+
+    assert "payments" in why_failed(whole, error)
+    assert ("payments" in why_failed(part, error)) is is_shown
+    assert is_shown or "InvalidRequest" in why_failed(part, error)

@@ -36,7 +36,7 @@ from ottla.console.records.scanning import (
 )
 from ottla.console.records.search_process import cut, uncut
 from ottla.console.records.tailing import TailWindow
-from ottla.console.web.streams import StreamedResponse, event
+from ottla.console.web.streams import StreamedResponse, attachment, event
 from ottla.protocol.records import BatchBuilder, Codec, CorruptRecords
 
 
@@ -377,3 +377,11 @@ async def test_an_answer_that_is_refused_before_its_first_part_says_why() -> Non
 
     sent = await streamed(response, asyncio.Event())
     assert (sent[0]["status"], sent[1]["body"]) == (503, b"not now\n")
+
+
+def test_the_name_of_a_file_cannot_end_its_header() -> None:
+    hostile = 'a"; filename="run.html\r\nset-cookie: x=1\u202e.csv'
+
+    assert attachment(hostile) == {
+        "content-disposition": 'attachment; filename="a___filename__run.html__set-cookie__x_1_.csv"'
+    }

@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from ottla.console.records.searches import TAILS_AT_ONCE, TAILS_OF_NEWCOMERS, Places
 from ottla.console.server import SEND_BUFFER_BYTES
 from ottla.registry.server.connections import BoundedConnection
 
@@ -105,3 +106,17 @@ async def test_answers_that_are_not_taken_are_bounded_together(caplog: pytest.Lo
 
     assert held <= Frugal.most_held_bytes
     assert {getattr(record, "reason", "") for record in caplog.records} == {"clients take too little"}
+
+
+def test_one_person_cannot_keep_all_places_of_tails() -> None:
+    places = Places(TAILS_AT_ONCE, TAILS_OF_NEWCOMERS)
+    eager = [places.enter("eager") for _ in range(TAILS_AT_ONCE + 1)]
+    late, later = places.enter("late"), places.enter("later")
+
+    assert sum(places.ahead(ticket) == 0 for ticket in eager) == TAILS_AT_ONCE - TAILS_OF_NEWCOMERS
+    assert [places.ahead(ticket) for ticket in (late, later)] == [0, 0]
+    places.leave(late)
+    assert places.ahead(eager[-1]) > 0
+    for ticket in eager[:2]:
+        places.leave(ticket)
+    assert sum(places.ahead(ticket) == 0 for ticket in eager[2:]) == TAILS_AT_ONCE - TAILS_OF_NEWCOMERS - 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Final
 
 from ottla.console.changes.plans import Field, Form, Plan, service_needs
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.logins.access import Role
-from ottla.console.registry.differences import differences, schema_text
+from ottla.console.registry.differences import schema_differences
 from ottla.console.web.fields import Unclear, is_whole, named
 from ottla.registry.client import KINDS, LEVELS, Reference, RegistryClient, schema_body
 from ottla.registry.rest import ServiceRefused
@@ -61,7 +62,8 @@ async def register_schema(cluster: ShownCluster, form: Form) -> Plan:
     )
     title = "Register a schema"
     try:
-        name, body = named(form, "subject", "the subject"), checked_schema(form)
+        name = named(form, "subject", "the subject")
+        body = await asyncio.to_thread(checked_schema, form)
     except Unclear as error:
         return Plan(title, "Register", fields, unclear=str(error), is_data=True)
     verdict = await _verdict(client, name, body)
@@ -106,8 +108,8 @@ async def _rows(
         if error.status == 404:
             return (), None
         raise
-    lines = differences(schema_text(latest.schema_type, latest.schema), schema_text(kind, text)) or []
-    return tuple((f"{line.sign} {line.text}",) for line in lines), latest.version
+    lines = await asyncio.to_thread(schema_differences, (latest.schema_type, latest.schema), (kind, text))
+    return tuple((f"{line.sign} {line.text}",) for line in lines or ()), latest.version
 
 
 @service_needs(Role.OPERATOR)

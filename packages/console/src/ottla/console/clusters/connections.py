@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from ottla.admin import Admin, Broker, ClusterState, GroupListing, LogDir
+from ottla.admin import Admin, Broker, ClusterDescription, ClusterState, GroupListing, LogDir
 from ottla.admin.groups import GroupProgress, read_progress
 from ottla.admin.reassigning import CopyRates
 from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
@@ -78,6 +78,8 @@ class Connection:
         self._derived: dict[str, tuple[tuple[object, ...], Any]] = {}
         self.last_seen: dict[int, LastSeen] = {}
         """The brokers of the last state, and those of earlier ones that have replicas and are away."""
+        self.first_seen: ClusterDescription | None = None
+        """The brokers as they were described before the first state, which takes longer."""
 
     async def admin(self) -> Admin:
         """Return the connected client. Raises ClientError, and NoSample where a secret cannot be read."""
@@ -97,11 +99,10 @@ class Connection:
 
     async def read_state(self, admin: Admin) -> ClusterState:
         """Return the state of the cluster, and note which brokers are there."""
+        if self.first_seen is None:
+            self.first_seen = await admin.brokers.describe()
         state = await admin.cluster_state()
-        there = {
-            broker.id: LastSeen(broker, tuple(found for found in state.log_dirs if found.broker == broker.id))
-            for broker in state.brokers
-        }
+        there = {broker.id: self._seen_now(broker, state) for broker in state.brokers}
         if lost := self.last_seen.keys() - there.keys():
             held = await asyncio.to_thread(
                 lambda: {replica for health in state.partitions for replica in health.replicas}
@@ -109,6 +110,16 @@ class Connection:
             there |= {broker: self.last_seen[broker] for broker in lost & held}
         self.last_seen = there
         return state
+
+    def _seen_now(self, broker: Broker, state: ClusterState) -> LastSeen:
+        """Return a broker as it is; one that dies is listed still and describes no log directories."""
+        found = tuple(log_dir for log_dir in state.log_dirs if log_dir.broker == broker.id)
+        last = self.last_seen.get(broker.id)
+        return LastSeen(broker, last.log_dirs if not found and last is not None else found)
+
+    def knows(self, *key: str) -> bool:
+        """Whether a question has an answer, or a reason why there is none."""
+        return key in self._samples and self._samples[key].is_known
 
     async def close_services(self) -> None:
         """Close the connections to services."""
@@ -274,6 +285,21 @@ class ShownCluster:
             return found
         seen = await asyncio.to_thread(seen_state, self.viewer, self.name, found.value)
         return replace(found, value=seen)
+
+    async def state_within(self, most_s: float) -> Sample[ClusterState] | None:
+        """Return the state; None for a cluster that was never asked before and takes longer than that."""
+        if self._connection.knows("state"):
+            return await self.state()
+        try:
+            async with asyncio.timeout(most_s):
+                return await self.state()
+        except TimeoutError:
+            return None
+
+    @property
+    def first_seen(self) -> ClusterDescription | None:
+        """The brokers as they were described before the first state was there."""
+        return self._connection.first_seen
 
     def last_seen(self, broker: int) -> LastSeen | None:
         """Return a broker as it was last seen; its log directories only to viewers of the whole cluster."""

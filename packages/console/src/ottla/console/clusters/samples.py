@@ -44,6 +44,11 @@ _NAMELESS: Final = (
 """Errors whose words name brokers and requests, and never a topic or a group."""
 
 
+def is_nameless(error: Exception) -> bool:
+    """Whether the words of an error name no topic and no group."""
+    return isinstance(error, _NAMELESS)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample(Generic[T]):
     """An answer, how old it is, and the reason why there is no newer one ("" where there is none).
@@ -91,6 +96,11 @@ class Sampled(Generic[T]):
         """When it was last read."""
         self.size_bytes = 0
         """About how much memory the answer takes."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an answer, or a reason why there is none."""
+        return self._answer is not None or bool(self._failure)
 
     async def get(self) -> Sample[T]:
         """Return the newest answer that is there soon. Raises NoSample while there is none at all."""
@@ -140,7 +150,7 @@ class Sampled(Generic[T]):
             self._failure = self._nameless = f"no answer within {ANSWER_S:g} s"
         except (NoSample, ClientError, KafkaError, OSError, ValueError) as error:
             self._failure = " ".join(str(error).split()) or type(error).__name__
-            self._nameless = self._failure if isinstance(error, _NAMELESS) else HIDDEN_REASON
+            self._nameless = self._failure if is_nameless(error) else HIDDEN_REASON
         except Exception as error:  # of one question: the others of the group go on
             _log.exception("a question failed")
             self._failure = self._nameless = f"the console failed ({type(error).__name__}); its log says why"

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ FINISHING: Final = 8
 """Logins that are finished at once: each asks the provider two or three times."""
 KNOWN_S: Final = 600.0
 """How long the provider's addresses are used before they are asked for again."""
+MOST_ANSWER_BYTES: Final = 1 << 20
+"""Bytes of one answer of the provider."""
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519",
 )  # fmt: skip
@@ -184,6 +186,7 @@ class OpenId:
                 self.provider.client_id, secret, scope=self.provider.scope, redirect_uri=redirect_uri,
                 code_challenge_method="S256", timeout=self._answer_s, transport=self._transport,
                 token_endpoint_auth_method="client_secret_basic" if secret else "none",
+                headers={"accept-encoding": "identity"}, event_hooks={"response": [_bounded]},
             )  # fmt: skip
 
         return await asyncio.to_thread(made)
@@ -257,6 +260,33 @@ class OpenId:
 
     def _signature(self, body: str) -> str:
         return hmac.new(self._key, body.encode(), hashlib.sha256).hexdigest()
+
+
+async def _bounded(answer: Any) -> None:
+    """Read an answer before anybody else does, and no more of it than its bound. Raises httpx2.HTTPError."""
+    import httpx2
+
+    if answer.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError(
+            "the answer is compressed, which was not asked for", request=answer.request
+        )
+    stream = answer.stream
+
+    class Bounded(httpx2.AsyncByteStream):  # type: ignore[misc]
+        """The bytes of an answer up to the bound."""
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            left = MOST_ANSWER_BYTES
+            async for part in stream:
+                if (left := left - len(part)) < 0:
+                    reason = f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB"
+                    raise httpx2.DecodingError(reason, request=answer.request)
+                yield part
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    answer.stream = Bounded()
 
 
 def _at(claims: Mapping[str, Any], path: str) -> Any:

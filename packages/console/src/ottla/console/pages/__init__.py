@@ -37,6 +37,11 @@ def clusters_of(request: Request) -> SeenClusters:
     return SeenClusters(request.state.clusters, viewer_of(request), masks)
 
 
+def is_opened(request: Request) -> bool:
+    """Whether a browser opens a page, which can be shown in part before its script asks for the rest."""
+    return request.headers.get("sec-fetch-mode") == "navigate" and "hx-request" not in request.headers
+
+
 def respond(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page made of a template, which knows its viewer."""
     renderer: Renderer = request.app.state.renderer

@@ -41,7 +41,7 @@ from ottla.console.changes.topics import (
 )
 from ottla.console.changes.transactions import abort_transaction
 from ottla.console.clusters.connections import ShownCluster
-from ottla.console.clusters.samples import NoSample
+from ottla.console.clusters.samples import HIDDEN_REASON, NoSample, is_nameless
 from ottla.console.logins.gate import check
 from ottla.console.pages import check_form, of_cluster, respond_with_form, viewer_of
 from ottla.console.web.fields import Unclear
@@ -105,11 +105,19 @@ async def _show(
         try:
             plan = await _planned(cluster, planner, form)
         except (Unclear, ClientError, KafkaError) as error:
-            failure = failure or " ".join(str(error).split())
+            failure = failure or why_failed(cluster, error)
     return respond_with_form(
         request, "change", title=f"Change · {cluster.name}", cluster=cluster, is_live=False, change=name,
         plan=plan, form=form, failure=failure, done=done, status=400 if failure else 200,
     )  # fmt: skip
+
+
+def why_failed(cluster: ShownCluster, error: Exception) -> str:
+    """Return why a change fails, without names that its person may not see: brokers name what they refuse."""
+    reason = " ".join(str(error).split())
+    if cluster.may() or isinstance(error, Unclear) or is_nameless(error):
+        return reason
+    return f"{type(error).__name__}: {HIDDEN_REASON}"
 
 
 async def _planned(cluster: ShownCluster, planner: Change | ServiceChange, form: Mapping[str, str]) -> Plan:
@@ -139,9 +147,8 @@ async def _do(
         await audit("begins")
         done = await _perform(plan, cluster)
     except (Unclear, ClientError, KafkaError) as error:
-        reason = " ".join(str(error).split())
-        await audit(f"failed: {reason}")
-        return await _show(request, cluster, name, planner, form, failure=reason)
+        await audit(f"failed: {' '.join(str(error).split())}")
+        return await _show(request, cluster, name, planner, form, failure=why_failed(cluster, error))
     except HTTPException as error:
         await audit(f"refused: {error.detail}")
         raise

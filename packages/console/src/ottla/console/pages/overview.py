@@ -15,12 +15,14 @@ from ottla.console.clusters.connections import LastSeen, ShownCluster
 from ottla.console.clusters.group_rows import partition_ranges
 from ottla.console.clusters.replica_grid import BrokerLoad, ReplicaGrid, broker_loads, replica_grid
 from ottla.console.clusters.topic_rows import is_internal
-from ottla.console.pages import of_cluster, respond
+from ottla.console.pages import is_opened, of_cluster, respond
 from ottla.console.pages.reassignments import moves_of
 from ottla.console.pages.watched import away_since, watched_of
 from ottla.console.watch.trends import Since
 
 MOST_PROBLEMS = 50
+FIRST_S = 0.05
+"""How long a browser waits for the state of a cluster that was never asked before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,9 @@ class AwayBroker:
 async def overview(request: Request, cluster: ShownCluster) -> Response:
     """Show a cluster."""
     internal = request.query_params.get("internal") == "1"
+    if is_opened(request) and await cluster.state_within(FIRST_S) is None:
+        seen = cluster.first_seen
+        return respond(request, "first_look", title=cluster.name, cluster=cluster, seen=seen)
     sample, (moves, _) = await asyncio.gather(cluster.state(), moves_of(cluster))
     state = sample.value
     known = await cluster.derived("summary", (state,), lambda: _summary(state))

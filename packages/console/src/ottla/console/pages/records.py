@@ -32,7 +32,7 @@ from ottla.console.records.wanted import COUNTS, Shown, Wanted, wanted_records
 from ottla.console.registry.records import ShownRow, shown_records
 from ottla.console.web.fields import Unclear, is_whole, settings, whole
 from ottla.console.web.formats import printable
-from ottla.console.web.streams import while_there
+from ottla.console.web.streams import attachment, while_there
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 
@@ -130,6 +130,8 @@ async def record(request: Request, cluster: ShownCluster) -> Response:
         partition = whole(query.get("partition", ""), "the partition")
         offset = whole(query.get("offset", ""), "the offset")
         found = await _one(cluster, TopicPartition(topic, partition), offset)
+    except NoSuchTopic:
+        raise HTTPException(404, f"there is no topic {topic!r} in cluster {cluster.name}") from None
     except Unclear as error:
         raise HTTPException(404, str(error)) from None
     except (ClientError, KafkaError) as error:
@@ -205,6 +207,8 @@ def _is_line(name: str, text: str) -> bool:
 
 async def _one(cluster: ShownCluster, partition: TopicPartition, offset: int) -> ShownRecord | None:
     admin = await cluster.admin()
+    if partition.partition not in await partitions_of(cluster, partition.topic):
+        raise Unclear(f"topic {partition.topic} has no partition {partition.partition}")
     window = await read_window(admin.cluster, partition, offset, offset + 1, 1)
     return next((found for found in window.records if found.offset == offset), None)
 
@@ -212,8 +216,7 @@ async def _one(cluster: ShownCluster, partition: TopicPartition, offset: int) ->
 def _download(found: ShownRecord, topic: str) -> Response:
     """Return the bytes of a value as a file, which no browser shows as a page."""
     name = f"{topic}-{found.partition}-{found.offset}.bin"
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(found.value or b"", headers=headers, media_type="application/octet-stream")
+    return Response(found.value or b"", headers=attachment(name), media_type="application/octet-stream")
 
 
 def _as_text(data: bytes | None) -> Response:

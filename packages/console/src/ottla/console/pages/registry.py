@@ -15,7 +15,7 @@ from ottla.console.changes.registry import checked_schema
 from ottla.console.clusters.connections import ShownCluster
 from ottla.console.pages import check_form, of_cluster, respond, respond_with_form, service_sample
 from ottla.console.pages.changes import read_form
-from ottla.console.registry.differences import differences, schema_text
+from ottla.console.registry.differences import schema_differences, schema_text
 from ottla.console.registry.values import Registry
 from ottla.console.web.fields import Unclear
 from ottla.console.web.tables import page_of, table_view
@@ -108,12 +108,12 @@ async def check(request: Request, cluster: ShownCluster) -> Response:
     client = registry_of(cluster).client
     verdict, failure, lines = None, "", None
     try:
-        body = checked_schema(form)
+        body = await asyncio.to_thread(checked_schema, form)
         verdict = await client.check(name, body)
         latest = await client.version(name)
         lines = await asyncio.to_thread(
-            differences, schema_text(latest.schema_type, latest.schema),
-            schema_text(form.get("kind", KINDS[0]), form.get("schema", "")),
+            schema_differences, (latest.schema_type, latest.schema),
+            (form.get("kind", KINDS[0]), form.get("schema", "")),
         )  # fmt: skip
     except ServiceRefused as error:
         if verdict is None or error.status != 404:
@@ -147,15 +147,14 @@ async def _subject(
     lines = None
     if shown is not None and before is not None:
         lines = await asyncio.to_thread(
-            differences, schema_text(before.schema_type, before.schema),
-            schema_text(shown.schema_type, shown.schema),
+            schema_differences, (before.schema_type, before.schema), (shown.schema_type, shown.schema)
         )  # fmt: skip
     values = {"verdict": None, "check_failure": "", "check_lines": None, **more}
     return respond_with_form(
         request, "subject", title=f"{name} · {cluster.name}", cluster=cluster, is_live=form is None,
         name=name, sample=sample, failure=failure or shown_failure or before_failure, versions=versions,
         version=version, against=against, shown=shown, lines=lines, level=level and level.value,
-        text=schema_text(shown.schema_type, shown.schema) if shown else "",
+        text=await _text(shown),
         referrers=referrers.value if referrers else [], kinds=KINDS, form=form or {}, **values,
     )  # fmt: skip
 
@@ -169,6 +168,13 @@ async def _version(
         cluster, ("registry", "version", name, str(version)), lambda: client.version(name, version), LATEST_S
     )
     return (None if sample is None else sample.value), failure
+
+
+async def _text(found: RegisteredSchema | None) -> str:
+    """Return a schema in lines, set out in a thread."""
+    if found is None:
+        return ""
+    return await asyncio.to_thread(schema_text, found.schema_type, found.schema)
 
 
 def _chosen(text: str, versions: list[int]) -> int | None:
@@ -191,9 +197,9 @@ async def schema(request: Request, cluster: ShownCluster) -> Response:
         if isinstance(key, int) and sample
         else (None, "")
     )
-    found = sample and sample.value
+    found = None if sample is None else sample.value
     return respond(
         request, "schema", title=f"Schema {given} · {cluster.name}", cluster=cluster, given=given,
         found=found, failure=failure or places_failure, places=places.value if places else [],
-        text=schema_text(found.schema_type, found.schema) if found else "",
+        text=await _text(found),
     )  # fmt: skip

@@ -38,7 +38,7 @@ from ottla.console.records.wanted import (
 from ottla.console.registry.records import ShownRow, shown_records
 from ottla.console.web.fields import Unclear, is_whole
 from ottla.console.web.rendering import Renderer
-from ottla.console.web.streams import StreamedResponse, event
+from ottla.console.web.streams import StreamedResponse, attachment, event
 from ottla.protocol.errors import KafkaError
 
 
@@ -221,7 +221,7 @@ async def export(request: Request, cluster: ShownCluster) -> Response:
     except (ClientError, KafkaError) as error:
         raise HTTPException(503, " ".join(str(error).split())) from None
     headers = {
-        "content-disposition": f'attachment; filename="{topic}.{file_format}"',
+        **attachment(f"{topic}.{file_format}"),
         "cache-control": "no-store",
     }
     return StreamedResponse(

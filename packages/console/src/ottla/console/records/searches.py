@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 SEARCHES_AT_ONCE: Final = 2
 """Of one cluster: each takes a share of its brokers' time, and of the processors of this machine."""
 TAILS_AT_ONCE: Final = 8
+TAILS_OF_NEWCOMERS: Final = 2
+"""Of these, those that stay free for people without a tail."""
 MOST_OF_A_PERSON: Final = 20
 """Searches and exports, and as many tails, that one person may have open."""
 MOST_WAITING: Final = 100
@@ -70,10 +72,15 @@ class Ticket:
 
 
 class Places:
-    """A number of places. The first wish of each person goes before the second of anybody, and so on."""
+    """A number of places. The first wish of each person goes before the second of anybody, and so on.
 
-    def __init__(self, count: int) -> None:
+    The last `for_newcomers` of them are for people who have none: places that are kept for long would all be
+    one person's otherwise.
+    """
+
+    def __init__(self, count: int, for_newcomers: int = 0) -> None:
         self._count = count
+        self._for_newcomers = for_newcomers
         self._taken: list[Ticket] = []
         self._waiting: list[Ticket] = []
         self._moved = asyncio.Event()
@@ -104,6 +111,9 @@ class Places:
     def _fill(self) -> None:
         while self._waiting and len(self._taken) < self._count:
             first = self._in_order()[0]
+            is_newcomer = all(ticket.person != first.person for ticket in self._taken)
+            if not is_newcomer and len(self._taken) >= self._count - self._for_newcomers:
+                return
             self._waiting.remove(first)
             self._taken.append(first)
 
@@ -250,7 +260,7 @@ class Searches:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._places: dict[str, Places] = {}
-        self._tail_places = Places(TAILS_AT_ONCE)
+        self._tail_places = Places(TAILS_AT_ONCE, TAILS_OF_NEWCOMERS)
         self._running: dict[str, RunningSearch] = {}
 
     def of_cluster(self, cluster: str) -> list[RunningSearch]:

@@ -35,6 +35,11 @@ def schema_text(kind: str, text: str) -> str:
     return printable(set_out(text))
 
 
+def schema_differences(before: tuple[str, str], after: tuple[str, str]) -> list[Line] | None:
+    """Return the differences of two schemas, each its kind and its text. It takes time: use a thread."""
+    return differences(schema_text(*before), schema_text(*after))
+
+
 def differences(before: str, after: str) -> list[Line] | None:
     """Return the lines of two texts with what was added and removed; None where they are too long."""
     old, new = before.splitlines(), after.splitlines()

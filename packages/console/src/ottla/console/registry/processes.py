@@ -23,6 +23,8 @@ from ottla.registry.schemas import SchemaText
 
 VALUE_S: Final = 2.0
 SCHEMA_S: Final = 10.0
+CALL_S: Final = 10.0
+"""How long the values of one call may take together; those behind are not decoded."""
 MOST_VALUE_BYTES: Final = 8 << 20
 MOST_SCHEMAS: Final = 100
 """Schemas that the process keeps; with one more it is replaced."""
@@ -43,9 +45,12 @@ class Encoded:
 class DecodingProcess:
     """Decodes values in a process of its own, which starts with the first of them. Use `async with`."""
 
-    def __init__(self, *, value_s: float = VALUE_S, schema_s: float = SCHEMA_S) -> None:
+    def __init__(
+        self, *, value_s: float = VALUE_S, schema_s: float = SCHEMA_S, call_s: float = CALL_S
+    ) -> None:
         self._value_s = value_s
         self._schema_s = schema_s
+        self._call_s = call_s
         self._known = set[str]()
         self._process = LimitedProcess(__name__, "decoding", self._known.clear)
         self._turn = asyncio.Lock()
@@ -62,9 +67,11 @@ class DecodingProcess:
         """Return the text of each value, or the reason why there is none."""
         found: list[Decoded | Undecodable] = []
         ends = 0
+        now_s = asyncio.get_running_loop().time
         async with self._turn:
+            until_s = now_s() + self._call_s
             for value in values:
-                if ends >= MOST_ENDS:
+                if ends >= MOST_ENDS or (found and now_s() >= until_s):
                     found.append(Undecodable("other values took too long or too much memory: open it alone"))
                     continue
                 try:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ottla.console import __version__
 from ottla.console.web import formats
 
-_FIRST: Final = ("layout.html", "overview.html", "parts.html")
+_FIRST: Final = ("layout.html", "first_look.html", "parts.html", "overview.html")
 _OTHERS_AFTER_S: Final = 5.0
 _PAUSE_S: Final = 0.1
 _HTML: Final = "text/html; charset=utf-8"

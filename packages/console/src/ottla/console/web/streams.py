@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
@@ -15,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 _log = logging.getLogger(__name__)
 
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 MOST_SEND_S: Final = 120.0
 """How long a browser may take for one part: one that reads nothing must not keep the place of a search."""
 
@@ -113,6 +115,14 @@ async def _end_when_left(receive: Receive, bound: asyncio.Timeout) -> None:
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def attachment(name: str) -> dict[str, str]:
+    """Return the header of a file to keep: its name has letters, digits, dots and strokes only.
+
+    A broker may say that there is a topic of any name, and a quotation mark would end the name of the file.
+    """
+    return {"content-disposition": f'attachment; filename="{_UNSAFE.sub("_", name)}"'}
 
 
 def event(kind: str, data: Mapping[str, Any], identity: str = "") -> bytes:
