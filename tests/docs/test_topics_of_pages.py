@@ -11,7 +11,7 @@ from peers.snippets import PAGES, ROOT, blocks
 
 _MARKS = (
     None, "needs transactions", "needs openTransaction", "needs app", "needs signals", "needs redis",
-    "needs uvicorn", "needs spark", "needs Spark", "needs SparkTransactions",
+    "needs uvicorn", "needs notebook", "needs spark", "needs Spark", "needs SparkTransactions",
 )  # fmt: skip
 """Those of blocks that a reader runs against the broker of the tutorial."""
 _CREATED = re.compile(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from peers.snippets import PRINTED_SERVERS, ROOT, blocks
+
 WITHOUT_POSIX = """
 import asyncio, builtins, importlib, logging, multiprocessing, os, pkgutil, random, signal, ssl, subprocess
 import sys, tempfile, threading
-import click  # the standard library and the libraries have their own ways on Windows
+import click, numpy  # the standard library and the libraries have their own ways on Windows
 
 MODULES = (
     "crypt curses fcntl grp nis posix pty pwd readline resource syslog termios tty uvloop"
@@ -121,3 +123,15 @@ def test_records_make_the_round_trip_without_posix(cluster: object) -> None:
     printed = run(WITHOUT_POSIX + LACKS + ROUND_TRIP, cluster.bootstrap_servers)  # type: ignore[attr-defined]
 
     assert printed.split() == ["100", "100", "100"]
+
+
+def test_the_program_of_the_page_about_windows_runs_without_posix(cluster: object) -> None:
+    servers = cluster.bootstrap_servers  # type: ignore[attr-defined]
+    (shown,) = [
+        block for block in blocks(ROOT / "docs/howto/use-on-windows.md") if block.language == "python"
+    ]
+    program = shown.code.replace(PRINTED_SERVERS, servers)
+
+    printed = run(f"{WITHOUT_POSIX}{LACKS}asyncio.set_event_loop_policy(Policy())\n{program}")
+
+    assert printed == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
