@@ -72,18 +72,21 @@ def run_page(
     printed: str = PRINTED_SERVERS,
     timeout_s: float = TIMEOUT_S,
     one_program: bool = False,
+    only_programs: bool = False,
 ) -> None:
     """Run the blocks of a page in order, against a broker, as a reader does who copies them.
 
     Each Python block is a program: a file of its own, run alone. With `one_program` they are one
-    program instead, run in this process: names persist from block to block.
+    program instead, run in this process: names persist from block to block. With `only_programs` what is
+    typed in a terminal is left out.
     """
     names: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page, mark):
         code = block.code.replace(printed, bootstrap_servers)
         code = code.replace(PRINTED_ZOOKEEPER, zookeeper)
         if block.language == "console":
-            run_console(code, bootstrap_servers, folder, timeout_s)
+            if not only_programs:
+                run_console(code, bootstrap_servers, folder, timeout_s)
         elif re.search(r"^def test_", code, re.MULTILINE):
             run_as_tests(code, folder)
         elif one_program:
