@@ -1,7 +1,8 @@
 """List the benchmarks, or run them one after another: `nox -s bench`, `nox -s bench -- NAME ...`.
 
 Each is a script of its own, run in a process of its own. Options behind the names go to the
-scripts: `nox -s bench -- log_append --quick`.
+scripts: `nox -s bench -- log_append --quick`. `nox -s bench -- page` makes the page that compares with
+others.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ IN_ORDER = (
     "streams_peers",
 )
 
-# Needs the Python of another tree: `nox -s compare`.
-APART = ("__main__", "two_trees")
+PAGE = "page"
+# `two_trees` needs the Python of another tree: `nox -s compare`. The page runs others of these.
+APART = ("__main__", "two_trees", "comparison_page")
 
 
 def benchmarks() -> dict[str, str]:
@@ -70,6 +72,8 @@ def run(name: str, options: list[str]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
+    if PAGE in arguments:
+        return 0 if run("comparison_page", [part for part in arguments if part != PAGE]) else 1
     known = benchmarks()
     names = [argument for argument in arguments if not argument.startswith("-")]
     options = [argument for argument in arguments if argument.startswith("-")]

@@ -1,10 +1,12 @@
-"""End-to-end figures of a broker, paired with Apache Kafka 4.4 in one run.
+"""End-to-end figures of a broker, paired with Apache Kafka 4.4 and 3.9 in one run.
 
 Start to first acknowledged record, idle memory, produce-to-consume latency at 1,000 messages a second, MB/s
 with confluent-kafka, the broker's CPU for batches in each codec, which it opens before it acknowledges them,
 and throughput with 1 and with 1,000 segments per partition.
 
-python benchmarks/broker_end_to_end.py [--quick] [--codecs]
+Each round starts each broker once; what is printed is the median of the rounds.
+
+python benchmarks/broker_end_to_end.py [--quick] [--rounds N] [--only start ...]
 """
 
 from __future__ import annotations
@@ -25,8 +27,24 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from contenders import KAFKA, Contender, apache_kafka, kafka_is_here, ottla, quiet, show
+from contenders import (
+    KAFKA,
+    KAFKA_3,
+    Contender,
+    apache_kafka,
+    apache_kafka_3,
+    kafka_is_here,
+    ottla,
+    quiet,
+    show,
+)
+from figures import Figure, keep, spread
 
+PARTS = ("start", "latency", "rates", "codecs", "segments")
+TITLE = "One broker and confluent-kafka on one machine"
+
+Measures = dict[tuple[str, str], float]
+"""What one contender reached in one round, by what it is and its unit."""
 Start = Callable[[Path, Mapping[str, str] | None], AbstractContextManager[Contender]]
 
 
@@ -144,7 +162,7 @@ def consume_rate(contender: Contender, topic: str, count: int, size: int) -> tup
     return count * size / seconds / 1e6, (contender.cpu_seconds() - cpu) / (count * size / 1e9)
 
 
-def codec_rates(contender: Contender, figures: dict[str, str], quick: bool) -> None:
+def codec_rates(contender: Contender, figures: Measures, quick: bool) -> None:
     """Produce values of about 200 B in each codec, in batches of 16 KB and 256 KB, after rounds to warm up.
 
     The CPU time is the broker's, whatever the producer's codec costs: the least of three rounds.
@@ -168,70 +186,99 @@ def codec_rates(contender: Contender, figures: dict[str, str], quick: bool) -> N
         cpu_per_gb(codec, batch_bytes)
     for codec, batch_bytes in kinds:
         least = min(cpu_per_gb(codec, batch_bytes) for _ in range(3))
-        figures[f"produce 200 B, {codec}, {batch_bytes >> 10} KB"] = f"{least:.2f} CPU s/GB"
+        figures[f"produce 200 B, {codec}, {batch_bytes >> 10} KB, broker's CPU", "s/GB"] = least
 
 
-def measure(start: Start, folder: Path, quick: bool, only_codecs: bool) -> dict[str, str]:
+def measure(start: Start, folder: Path, quick: bool, parts: Sequence[str]) -> Measures:
     """Measure the figures of one contender."""
-    figures: dict[str, str] = {}
+    figures: Measures = {}
     with start(folder, None) as contender:
-        if only_codecs:
-            codec_rates(contender, figures, quick)
-            return figures
-        begun = time.perf_counter()
-        first_acknowledgement(contender.bootstrap_servers)
-        took_s = contender.started_in_s + time.perf_counter() - begun
-        figures["start to first acknowledged record"] = f"{took_s:.2f} s"
-        quiet(contender)
-        figures["idle memory"] = f"{contender.resident_mib():.0f} MiB"
-        # A JVM needs a while under this load until its compilers are done.
-        latencies_ms(contender, "latency-warm-up", 10 if quick else 20)
-        times = sorted(latencies_ms(contender, "latency", 5 if quick else 20))
-        figures["produce to consume, 1,000/s, p50"] = f"{statistics.median(times):.2f} ms"
-        figures["produce to consume, 1,000/s, p99"] = f"{times[len(times) * 99 // 100]:.2f} ms"
-        rates(contender, figures, quick)
-        codec_rates(contender, figures, quick)
-        segments(contender, figures, quick)
-        figures["memory after the load"] = f"{contender.resident_mib():.0f} MiB"
+        if "start" in parts:
+            until_first(contender, figures)
+        if "latency" in parts:
+            latency(contender, figures, quick)
+        for part, work in (("rates", rates), ("codecs", codec_rates), ("segments", segments)):
+            if part in parts:
+                work(contender, figures, quick)
+        figures["memory after the load", "MiB"] = contender.resident_mib()
     return figures
 
 
-def rates(contender: Contender, figures: dict[str, str], quick: bool) -> None:
+def until_first(contender: Contender, figures: Measures) -> None:
+    """Measure how long the broker took until its first record was safe, and its memory without load."""
+    begun = time.perf_counter()
+    first_acknowledgement(contender.bootstrap_servers)
+    took_s = contender.started_in_s + time.perf_counter() - begun
+    figures["start to first acknowledged record", "s"] = took_s
+    quiet(contender)
+    figures["idle memory", "MiB"] = contender.resident_mib()
+
+
+def latency(contender: Contender, figures: Measures, quick: bool) -> None:
+    # A JVM needs a while under this load until its compilers are done.
+    latencies_ms(contender, "latency-warm-up", 10 if quick else 20)
+    times = sorted(latencies_ms(contender, "latency", 5 if quick else 20))
+    figures["produce to consume, 1,000/s, p50", "ms"] = statistics.median(times)
+    figures["produce to consume, 1,000/s, p99", "ms"] = times[len(times) * 99 // 100]
+
+
+def rates(contender: Contender, figures: Measures, quick: bool) -> None:
+    """Produce and consume values of two sizes; a first time is not measured, for a JVM compiles meanwhile."""
     for size, count in ((100, 1_000_000), (1000, 500_000)):
-        topic, count = f"rate-{size}", count // (10 if quick else 1)
-        create(contender, topic)
-        mb, cpu = produce_rate(contender, topic, count, [b"v" * size])
-        figures[f"produce {size} B"] = f"{mb:.0f} MB/s, {cpu:.2f} CPU s/GB"
-        mb, cpu = consume_rate(contender, topic, count, size)
-        figures[f"consume {size} B"] = f"{mb:.0f} MB/s, {cpu:.2f} CPU s/GB"
+        count //= 4 if quick else 1
+        for topic in (f"warm-up-{size}", f"rate-{size}"):
+            create(contender, topic)
+            produced = produce_rate(contender, topic, count, [b"v" * size])
+            consumed = consume_rate(contender, topic, count, size)
+        for what, (mb, cpu) in (("produce", produced), ("consume", consumed)):
+            figures[f"{what} {size} B", "MB/s"] = mb
+            figures[f"{what} {size} B, broker's CPU", "s/GB"] = cpu
 
 
-def segments(contender: Contender, figures: dict[str, str], quick: bool) -> None:
+def segments(contender: Contender, figures: Measures, quick: bool) -> None:
     """The same data in 1 and in about 1,000 segments: throughput must not depend on it."""
     count, size = (50_000 if quick else 500_000), 1000
     for name, segment_bytes in (("1 segment", 1 << 30), ("1,000 segments", count * size // 1000)):
         topic = f"segments-{segment_bytes}"
         create(contender, topic, **{"segment.bytes": str(max(segment_bytes, 100_000))})
         mb, _ = produce_rate(contender, topic, count, [b"v" * size], batch_bytes=50_000)
-        figures[f"produce 1 KB into {name}"] = f"{mb:.0f} MB/s"
+        figures[f"produce 1 KB into {name}", "MB/s"] = mb
         mb, _ = consume_rate(contender, topic, count, size)
-        figures[f"consume 1 KB out of {name}"] = f"{mb:.0f} MB/s"
+        figures[f"consume 1 KB out of {name}", "MB/s"] = mb
+
+
+def figures_of(results: Mapping[str, Sequence[Measures]]) -> list[Figure]:
+    """Return each measure of each contender with its value in each round."""
+    return [
+        Figure(TITLE, measure, unit, name, tuple(found[measure, unit] for found in rounds))
+        for name, rounds in results.items()
+        for measure, unit in rounds[0]
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--codecs", action="store_true", help="only the broker's CPU in each codec")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work, a quarter for rates")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="only this part, and the memory after it"
+    )
     options = parser.parse_args()
     starts: dict[str, Start] = {"ottla": ottla}
     if kafka_is_here():
-        starts[KAFKA] = apache_kafka
-    results: dict[str, dict[str, str]] = {}
-    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
+        starts |= {KAFKA: apache_kafka, KAFKA_3: apache_kafka_3}
+    results: dict[str, list[Measures]] = {name: [] for name in starts}
+    for _ in range(options.rounds):
         for name, start in starts.items():
-            results[name] = measure(start, Path(folder), options.quick, options.codecs)
-    rows = [(figure, *(results[name][figure] for name in results)) for figure in results["ottla"]]
-    show("one broker, one machine, the same clients", rows, ("", *results))
+            with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
+                results[name].append(measure(start, Path(folder), options.quick, options.only or PARTS))
+    figures = figures_of(results)
+    keep(figures)
+    rows: dict[str, list[str]] = {}
+    for found in figures:
+        rows.setdefault(f"{found.measure}, {found.unit}", []).append(spread(found.values))
+    lines = [(name, *cells) for name, cells in rows.items()]
+    show(f"{TITLE}, {options.rounds} rounds", lines, ("", *results))
     return 0
 
 

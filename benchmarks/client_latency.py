@@ -3,7 +3,7 @@
 Nothing lingers. `send and wait` ends with the acknowledgement (acks=all); `produce to consume` ends when a
 consumer of the same client, in the same process, returns the record. Ours and three others in turns.
 
-python benchmarks/client_latency.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
+python benchmarks/client_latency.py [--quick] [--only TEXT ...] [--rounds N] [--broker kafka]
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from clients_compared import broker, fresh_topic, run_on
 from contenders import show
+from figures import Figure, keep
 
 WARM_UP = 200
 VALUE = b"v" * 100
@@ -215,18 +216,28 @@ def be_a_child(task_json: str) -> int:
     return 0
 
 
+def figures_of(
+    ways: Iterable[Way], found: Mapping[str, list[tuple[float, float]]], broker: str
+) -> Iterator[Figure]:
+    """Yield the median and the 99th percentile of each round, a table for each thing that is done."""
+    for way in ways:
+        title, subject = f"{way.what}, 100 B, {broker} broker", way.name.replace(f", {way.what}", "")
+        for index, measure in enumerate(("p50", "p99")):
+            yield Figure(title, measure, "ms", subject, tuple(pair[index] for pair in found[way.name]))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer records, in two rounds")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--only", default="", help="only ways whose name has this in it")
+    parser.add_argument("--only", action="append", help="only ways whose name has this in it")
     parser.add_argument("--broker", choices=("ottla", "kafka"), default="ottla")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         return be_a_child(options.child)
     rounds, count = options.rounds or (2 if options.quick else 5), 500 if options.quick else 2_000
-    ways = [way for way in WAYS if options.only in way.name]
+    ways = [way for way in WAYS if not options.only or any(text in way.name for text in options.only)]
     found: dict[str, list[tuple[float, float]]] = {way.name: [] for way in ways}
     with broker(options.broker) as it:
         for number in range(rounds):
@@ -234,6 +245,7 @@ def main() -> int:
                 with fresh_topic(it.bootstrap_servers, f"latency-{number}-{ways.index(way)}") as topic:
                     times = in_child(way, it.bootstrap_servers, topic, count)
                 found[way.name].append((statistics.median(times), times[len(times) * 99 // 100]))
+    keep(figures_of(ways, found, options.broker))
     rows = [
         (name, *(f"{statistics.median(each):.3f}" for each in zip(*pairs, strict=True)))
         for name, pairs in found.items()

@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from contenders import Contender, apache_kafka, ottla, show
+from figures import Figure, figure, keep
 
 PARTITIONS = 8
 # The time to await an empty coroutine on the machine of the goals.
@@ -188,7 +189,8 @@ def records_in(servers: str, topic: str) -> int:
 def table(
     title: str, idioms: Iterable[Idiom], size: int, results: dict[str, list[Result]], base: str
 ) -> None:
-    """Print medians, ratios to `base` within rounds, and goals if there are any."""
+    """Print medians, ratios to `base` within rounds, and goals if there are any; keep the figures."""
+    keep(every for idiom in idioms for every in _figures(title, idiom.name, results.get(idiom.name, [])))
     rows: list[tuple[str, ...]] = []
     for idiom in idioms:
         found = results.get(idiom.name)
@@ -207,6 +209,19 @@ def table(
     speed_ns = statistics.median(each.await_ns for found in results.values() for each in found)
     header = ("", "CPU s/M", "M/s per core", "M/s wall", f"times {base}", "MiB", "goal M/s")
     show(f"{title}; awaiting an empty coroutine takes {speed_ns:.0f} ns", rows, header)
+
+
+def _figures(title: str, name: str, found: list[Result]) -> list[Figure]:
+    return [
+        figure(title, "client's CPU per million", "s", name, found, lambda run: run.cpu_s_per_million),
+        figure(title, "throughput", "records/s", name, found, lambda run: 1e6 / run.wall_s_per_million),
+        figure(title, "memory", "MiB", name, found, lambda run: run.resident_mib),
+    ]
+
+
+def chosen(idioms: Iterable[Idiom], only: Sequence[str]) -> list[Idiom]:
+    """Return the idioms whose names have one of the texts in them; all where there is no text."""
+    return [idiom for idiom in idioms if not only or any(text in idiom.name for text in only)]
 
 
 def _judged(goal: float | None, found: list[Result]) -> str:

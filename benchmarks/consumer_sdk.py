@@ -4,7 +4,7 @@ All clients read the same topic of eight partitions from its beginning, without 
 record's value. The clock starts with the first records and stops with the last. Ours checks CRCs, as aiokafka
 and kafka-python do; librdkafka does not by default.
 
-python benchmarks/consumer_sdk.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
+python benchmarks/consumer_sdk.py [--quick] [--only TEXT ...] [--size N] [--rounds N] [--broker kafka]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from clients_compared import (
     Result,
     be_a_child,
     broker,
+    chosen,
     fresh_topic,
     records_in,
     run_in_child,
@@ -269,18 +270,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a fifth of the work, in two rounds")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--only", default="", help="only idioms whose name has this in it")
+    parser.add_argument("--only", action="append", help="only idioms whose name has this in it")
+    parser.add_argument("--size", type=int, action="append", choices=tuple(COUNTS))
     parser.add_argument("--broker", choices=("ottla", "kafka"), default="ottla")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         return be_a_child(IDIOMS, options.child)
     rounds, scale = options.rounds or (2 if options.quick else 5), 0.2 if options.quick else 1.0
-    idioms = [each for each in IDIOMS if options.only in each.name]
+    idioms = chosen(IDIOMS, options.only or ())
     complete = True
     with broker(options.broker) as it:
-        for size, count in COUNTS.items():
-            results = measure(it.bootstrap_servers, idioms, size, int(count * scale), rounds)
+        for size in options.size or COUNTS:
+            count = int(COUNTS[size] * scale)
+            results = measure(it.bootstrap_servers, idioms, size, count, rounds)
             table(f"consumers, {size} B, {it.name} broker, {rounds} rounds", idioms, size, results, BASE)
             complete = complete and all(map(len, results.values()))
     return 0 if complete else 1

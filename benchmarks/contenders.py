@@ -17,6 +17,7 @@ from ottla.broker.testing import BrokerProcess
 from peers.maven import missing_tools
 
 KAFKA = "kafka 4.4"
+KAFKA_3 = "kafka 3.9"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _SETTINGS = {"num.partitions": "1", "log.retention.check.interval.ms": "86400000"}
 
@@ -79,6 +80,20 @@ def apache_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> Ite
     with kafka as broker:
         took_s = time.perf_counter() - begun
         yield Contender(KAFKA, broker.bootstrap_servers, broker.pid, broker.data_dir / "data", took_s)
+
+
+@contextmanager
+def apache_kafka_3(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Contender]:
+    """Apache Kafka 3.9 with its ZooKeeper, which runs before the clock starts."""
+    from peers.apache_kafka import ApacheKafka, ZooKeeper
+
+    place = folder / "kafka-3"
+    with ZooKeeper(place / "zookeeper") as zookeeper:
+        kafka = ApacheKafka(place, {**_SETTINGS, **(settings or {})}, zookeeper=zookeeper)
+        begun = time.perf_counter()
+        with kafka as broker:
+            took_s = time.perf_counter() - begun
+            yield Contender(KAFKA_3, broker.bootstrap_servers, broker.pid, place / "data", took_s)
 
 
 def kafka_is_here() -> bool:

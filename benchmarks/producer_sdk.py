@@ -6,7 +6,7 @@ All clients send to a topic of eight partitions with acks=all, idempotence, 5 ms
 to 128 KiB, and have all records acknowledged before the clock stops. There are 1,000 different values, and as
 many keys in the idioms with keys.
 
-python benchmarks/producer_sdk.py [--quick] [--only TEXT] [--rounds N] [--broker kafka]
+python benchmarks/producer_sdk.py [--quick] [--only TEXT ...] [--size N] [--rounds N] [--broker kafka]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from clients_compared import (
     Result,
     be_a_child,
     broker,
+    chosen,
     fresh_topic,
     records_in,
     run_in_child,
@@ -412,17 +413,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a fifth of the work, in two rounds")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--only", default="", help="only idioms whose name has this in it")
+    parser.add_argument("--only", action="append", help="only idioms whose name has this in it")
+    parser.add_argument("--size", type=int, action="append", choices=tuple(COUNTS))
     parser.add_argument("--broker", choices=("ottla", "kafka"), default="ottla")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         return be_a_child(IDIOMS, options.child)
     rounds, scale = options.rounds or (2 if options.quick else 5), 0.2 if options.quick else 1.0
-    idioms = [each for each in IDIOMS if options.only in each.name]
+    idioms = chosen(IDIOMS, options.only or ())
     complete = True
     with broker(options.broker) as it:
-        for size in COUNTS:
+        for size in options.size or COUNTS:
             results = measure(it.bootstrap_servers, idioms, size, scale, rounds)
             title = f"producers, {size} B, {it.name} broker, acks=all, idempotence, {rounds} rounds"
             table(title, idioms, size, results, BASE)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contenders import Contender, kafka_is_here, ottla, show
+from figures import Figure, figure, keep
 from peers.maven import spark_connector
 from peers.spark import missing_java, spark_session
 from peers.topics import Sent, Topics
@@ -117,7 +118,28 @@ class Bench:
         return (time.perf_counter() - begun) * 1_000
 
 
+def figures_of(what: str, count: int, pairs: list[Pair]) -> list[Figure]:
+    """Return the rates of both data sources; those of ours, the second of a pair, are the first."""
+    title = "Spark, whole jobs on one machine"
+    subjects = ((1, "ottla"), (0, "Spark's Kafka connector"))
+    by_time = [
+        figure(
+            title, what, "rows/s", subject, [pair[index] for pair in pairs], lambda took: count / took.seconds
+        )
+        for index, subject in subjects
+    ]
+    by_cpu = [
+        figure(
+            title, f"{what}, for a second of CPU", "rows", subject, [pair[index] for pair in pairs],
+            lambda took: count / took.cpu_seconds,
+        )
+        for index, subject in subjects
+    ]  # fmt: skip
+    return by_time + by_cpu
+
+
 def line(what: str, count: int, pairs: list[Pair]) -> tuple[str, ...]:
+    keep(figures_of(what, count, pairs))
     cells = [what]
     for spent in ("seconds", "cpu_seconds"):
         theirs, ours, ratio = rates(count, pairs, spent)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from figures import Figure, figure
 from stream_scenarios import CLIENT_LOOPS, Result, Scenario
 
 Results = dict[str, list[Result]]
@@ -30,6 +31,18 @@ def _row(cells: Sequence[str]) -> str:
 def median(found: list[Result], figure: Callable[[Result], float]) -> float:
     """Return the median of a figure."""
     return statistics.median(map(figure, found))
+
+
+def figures_of(scenario: Scenario, results: Results) -> Iterator[Figure]:
+    """Yield the figures of a scenario, those of its latency where records come steadily."""
+    for name, found in results.items():
+        yield figure(scenario.title, "handled", "records/s", name, found, lambda run: run.per_s)
+        yield figure(scenario.title, "CPU per record", "µs", name, found, lambda run: run.cpu_us)
+        yield figure(scenario.title, "memory", "MiB", name, found, lambda run: run.peak_mib)
+        if not scenario.is_noop:
+            yield figure(scenario.title, "out of order", "records", name, found, lambda run: run.disordered)
+        if scenario.per_s:
+            yield figure(scenario.title, "p99", "ms", name, found, lambda run: run.p99_ms)
 
 
 def _noop_table(results: Results) -> str:

@@ -11,7 +11,7 @@ The tables are printed at the end, in Markdown. Two rounds take ten minutes.
 Applications of other projects need an environment of their own, because they do not agree on versions with
 what the rest of the tree uses: `nox -s bench_streams` makes it and gives its Python.
 
-python benchmarks/streams_peers.py [--quick] [--rounds N] [--only TEXT] [--scenario NAME] [--broker kafka]
+python benchmarks/streams_peers.py [--quick] [--rounds N] [--only TEXT] [--scenario NAME ...] [--broker kafka]
     [--peers-python PATH]
 """
 
@@ -28,8 +28,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from contenders import Contender, apache_kafka, kafka_is_here, ottla
+from figures import keep
 from stream_scenarios import APPLICATIONS, SCENARIOS, Application, Failed, Runs, Scenario, quick
-from stream_tables import Results, median, table
+from stream_tables import Results, figures_of, median, table
 
 _SETTINGS = {"group.initial.rebalance.delay.ms": "0", "log.segment.delete.delay.ms": "200"}
 _BROKERS: dict[str, Callable[..., AbstractContextManager[Contender]]] = {
@@ -101,13 +102,14 @@ async def run(servers: str, options: argparse.Namespace) -> int:
     rates: Results = {}
     applications = chosen(options.only, options.peers_python)
     for scenario in SCENARIOS:
-        if options.scenario not in ("", scenario.name):
+        if options.scenario and scenario.name not in options.scenario:
             continue
         wanted = quick(scenario) if options.quick else scenario
         slow = too_slow(rates, scenario)
         every = [each for each in applications_of(wanted, applications) if each.name not in slow]
         results = await measure(runs, wanted, every, options.rounds)
         tables.append(f"{scenario.title}\n\n{table(wanted, results)}")
+        keep(figures_of(wanted, results))
         if slow:
             names = "; ".join(f"{name} ({per_s:,.0f})" for name, per_s in slow.items())
             tables.append(f"Not run, because they handle too few records/s even when all are there: {names}")
@@ -125,7 +127,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--only", default="", help="applications whose name contains this text")
-    parser.add_argument("--scenario", default="", choices=["", *(each.name for each in SCENARIOS)])
+    parser.add_argument("--scenario", action="append", choices=[each.name for each in SCENARIOS])
     parser.add_argument("--broker", default="ottla", choices=sorted(_BROKERS))
     parser.add_argument("--peers-python", default="", help="a Python with faust, Quix Streams and FastStream")
     options = parser.parse_args(arguments)
