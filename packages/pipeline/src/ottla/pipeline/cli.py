@@ -37,6 +37,7 @@ def pipeline() -> None:
 
     \b
     Examples:
+      ottla pipeline new orders
       ottla pipeline sample logs --declaration > logs.toml
       ottla pipeline check logs.toml
       ottla pipeline run logs.toml --once
@@ -248,6 +249,57 @@ def sample(
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
     click.echo(said)
+
+
+@pipeline.command()
+@click.argument("topic")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write; the default is TOPIC.toml.",
+)
+@click.option(
+    "--sample",
+    "count",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="The number of records to look at, from the ends of the partitions.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Write it without a question.")
+@cluster_options
+def new(
+    topic: str, output: Path | None, count: int, yes: bool, bootstrap_server: str, properties: str | None
+) -> None:
+    """Draft a declaration from the records of a topic, show it, and write it.
+
+    \b
+    Examples:
+      ottla pipeline new orders
+      ottla pipeline new access-logs --output logs.toml --sample 1000 --profile production
+    """
+    from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.declaration import cluster_errors
+    from ottla.pipeline.jobs.drafts import drafted, sampled
+
+    file = output or Path(f"{topic}.toml")
+    if file.exists():
+        raise click.ClickException(f"{file} exists already: give another file with --output")
+    try:
+        with cluster_errors():
+            values = sampled(topic, bootstrap_server, load_config(properties), count)
+        text = drafted(topic, values, *_connection(bootstrap_server))
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(text, nl=False)
+    if not yes:
+        click.confirm(f"Write {file}?", abort=True)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
+    click.echo(f"Wrote {file}: ottla pipeline run {file} --once")
 
 
 def _connection(bootstrap_server: str) -> tuple[str | None, str | None]:
