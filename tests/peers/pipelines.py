@@ -41,6 +41,8 @@ class Pipeline:
     def __init__(self, file: Path, checkpoint: Path) -> None:
         self.file = file
         self.checkpoint = checkpoint
+        self.output = ""
+        """The output of the last `once`."""
         self._running: subprocess.Popen[str] | None = None
 
     def once(self) -> dict[str, Any]:
@@ -50,6 +52,7 @@ class Pipeline:
             capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
+        self.output = done.stdout
         return self.status()
 
     def start(self) -> None:

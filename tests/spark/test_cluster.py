@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -57,12 +58,21 @@ topic = "{dead}"
 """
     )
 
-    status = Pipeline(declared, tmp_path / "state").once()
+    pipeline = Pipeline(declared, tmp_path / "state")
+
+    status = pipeline.once()
 
     assert status["queries"]["main"]["counts"] == {"good": RECORDS - RECORDS // 100, "dead": RECORDS // 100}
     table = pq.read_table(tmp_path / "lake")
     assert sorted(table.column("n").to_pylist()) == [number for number in range(RECORDS) if number % 100]
     assert cluster.workers_of_last_application() == 2
+    cost = pipeline.output.splitlines()[-1]
+    assert re.match(
+        rf"cost: [\d.]+ s of CPU, [\d.]+ MB of records for {RECORDS:,} rows; per million", cost
+    ), cost
+    written = [file.name.partition("-")[0] for file in (tmp_path / "state" / "cost").iterdir()]
+    assert Counter(written)["cpu"] == 3, "the Java of the driver and of two executors"
+    assert Counter(written)["bytes"] >= 2
 
 
 COPY = """

@@ -105,6 +105,7 @@ def run(
             raise click.ClickException(f"{job.name} failed: {error}") from None
     if not quiet:
         shown.print_summary()
+        click.echo(run.cost(shown.rows).line())
 
 
 @contextmanager

@@ -47,6 +47,11 @@ class ProgressDisplay:
         total = rows + lag if self._once and lag is not None and rows else None
         self._bar.update(self._task, completed=rows, total=total, description=running_line(status))
 
+    @property
+    def rows(self) -> int:
+        """The rows of the run so far."""
+        return rows_and_lag(self._last)[0]
+
     def print_summary(self) -> None:
         """Print a one-line summary."""
         click.echo(f"{self._last.get('name')}: {summary_line(self._last)}")

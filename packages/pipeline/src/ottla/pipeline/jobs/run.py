@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from filelock import FileLock, Timeout
 
 from ottla.client.page_server import Page
+from ottla.pipeline.cost import Cost, add_java, begin_cost, cost_of
 from ottla.pipeline.errors import JavaGone, PipelineError, cause, is_java_gone, is_slow_start, one_line
 from ottla.pipeline.jobs.progress_report import (
     WRITE_INTERVAL_S,
@@ -93,6 +94,8 @@ EachBatch = Callable[["DataFrame", int], Mapping[str, int] | None]
 The count `rows` replaces the number of records where Spark would count some twice.
 """
 
+_COST = "cost"
+"""The folder of the checkpoint into which workers write what the run costs."""
 _LOOK_S = 0.5
 _STARTS = 5
 """How often a query is started: Spark waits ten seconds for a Python worker, which may be too short on a busy
@@ -184,7 +187,10 @@ class Run:
             from ottla.pipeline.spark import is_running, spark_session
 
             self._is_shared = is_running()
-            self._session = spark_session(self.job.name, self.job.spark)
+            workers = begin_cost(self.checkpoint / _COST)
+            os.environ.update(workers)
+            own = {f"executorEnv.{name}": value for name, value in workers.items()}
+            self._session = spark_session(self.job.name, {**self.job.spark, **own})
         return self._session
 
     def stream(
@@ -211,6 +217,10 @@ class Run:
     def query_name(self, query: str) -> str:
         """Return Spark's name of a query of this pipeline."""
         return f"{self.job.name}.{query}"
+
+    def cost(self, rows: int) -> Cost:
+        """Return the cost of the run for so many rows."""
+        return cost_of(self.checkpoint / _COST, rows, time.process_time())
 
     @property
     def app_id(self) -> str:
@@ -366,6 +376,9 @@ class Run:
     def _end(self) -> None:
         if self._session is not None and not self._is_shared:
             try:
+                gateway = getattr(self._session.sparkContext, "_gateway", None)
+                if (java := getattr(gateway, "proc", None)) is not None:
+                    add_java(self.checkpoint / _COST, java.pid)
                 self._session.stop()
             except Exception:
                 log.debug("Spark had already ended", exc_info=True)

@@ -13,6 +13,7 @@ from ottla.client.blocking import Call, LoopThread, NotRunning
 from ottla.consumer import Consumer
 from ottla.consumer.config import ConsumerConfig
 from ottla.consumer.errors import OffsetOutOfRange, UnreadableBatch
+from ottla.pipeline.cost import worker_cost
 from ottla.pipeline.errors import DataLoss, PipelineError, report_loss
 from ottla.pipeline.lazy import pa, pc
 from ottla.pipeline.source.config import SourceConfig
@@ -114,6 +115,8 @@ class RangeReader:
             columns=self._rows.columns,
             until=self._until,
         )
+        if (cost := worker_cost()) is not None:
+            cost.add(batch.nbytes)
         if not batch.num_rows:
             # A topic that was created again while it was read may have given records, too.
             await self._check_topic_id()

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ottla.client.errors import ClientError
+from ottla.pipeline.cost import worker_cost
 from ottla.pipeline.errors import DataLoss, report_loss
 from ottla.pipeline.lazy import pa
 from ottla.pipeline.source.config import SourceConfig
@@ -99,6 +100,9 @@ def read_task(
     except (ClientError, KafkaError, FetchTimedOut):
         forget_consumer(config)
         raise
+    finally:
+        if (cost := worker_cost()) is not None:
+            cost.write()
 
 
 def plan(lookup: TopicOffsets, config: SourceConfig, every: frozenset[TopicPartition]) -> list[OffsetRange]:
