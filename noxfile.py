@@ -78,8 +78,8 @@ STREAM_PEERS = (
     "faust-streaming==0.15.3", "mode-streaming==0.7.1", "quixstreams==3.28.1", "confluent-kafka==2.12.2",
     "faststream[kafka]==0.7.8", "aiokafka==0.14.0",
 )  # fmt: skip
-# Requirements of `pyspark[connect]` that nothing else here has.
-SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos")
+# Requirements of `pyspark[connect,pipelines]` that nothing else here has.
+SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "pyyaml")
 # Browsers are Debian's (chromium, firefox-esr): what drives them comes from PyPI, and from crates.io.
 BROWSING = ("playwright", "selenium")
 GECKODRIVER = "0.37.1"

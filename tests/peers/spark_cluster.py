@@ -6,6 +6,7 @@ import os
 import queue
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,8 @@ from pathlib import Path
 
 LIMIT_S = 120.0
 """How long a process may take to say that it is ready, on a busy machine."""
-_JAVA = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_DRIVER_MB = 640
 SMALL = {
     "driver.host": "127.0.0.1",
     "driver.bindAddress": "127.0.0.1",
@@ -66,16 +68,30 @@ def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
 
 
 @contextmanager
-def _started(folder: Path, program: str, *arguments: str, ready: str) -> Iterator[str]:
+def connect_server(cluster: SparkCluster, folder: Path, port: int) -> Iterator[str]:
+    """Start a Connect server whose tasks run on the cluster; yield its address."""
+    settings = {**SMALL, "connect.grpc.binding.address": "127.0.0.1", "connect.grpc.binding.port": str(port)}
+    settings |= {"ui.enabled": "false", "sql.warehouse.dir": str(folder / "warehouse")}
+    confs = [word for name, value in settings.items() for word in ("--conf", f"spark.{name}={value}")]
+    server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal")
+    words = ("SparkSubmit", "--master", cluster.url, *confs, *server)
+    with _started(folder, *words, ready="Spark Connect server started at", heap_mb=_DRIVER_MB):
+        yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def _started(folder: Path, program: str, *arguments: str, ready: str, heap_mb: int = 192) -> Iterator[str]:
     """Start a program of Spark's; yield the line of its log that says it is ready."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
     folder.mkdir()
     java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin{os.pathsep}{os.environ['PATH']}")
-    command = [java or "java", *_JAVA, *_opens(), "-cp", f"{home}/jars/*", f"{_DEPLOY}.{program}", *arguments]
+    options = (f"-Xmx{heap_mb}m", *_JAVA, *_opens())
+    command = [java or "java", *options, "-cp", f"{home}/jars/*", f"{_DEPLOY}.{program}", *arguments]
     own = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder)}
     own["SPARK_SCALA_VERSION"] = _scala_version(home)
+    own["PYSPARK_PYTHON"] = sys.executable
     process = subprocess.Popen(
         command, env=os.environ | own, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
