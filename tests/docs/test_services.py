@@ -145,9 +145,10 @@ def in_container(page: str, data: str) -> tuple[list[str], dict[str, str]]:
     (dockerfile,) = re.findall(r"^```dockerfile\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     joined = dockerfile.replace("\\\n", " ")
     (variables,) = re.findall(r"^ENV (.*)$", joined, re.MULTILINE)
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", joined, re.MULTILINE)
     (command,) = re.findall(r"^CMD (\[.*\])$", joined, re.MULTILINE)
-    program = [data if each == "/data" else each for each in json.loads(command)]
+    program = [data if each == "/data" else each for each in [*json.loads(entry), *json.loads(command)]]
     program[0] = str(Path(sys.executable).parent / "ottla")
     environment = dict(each.partition("=")[::2] for each in shlex.split(variables))
-    assert set(environment) == {"OTTLA_LISTENERS", "OTTLA_ADVERTISED_LISTENERS"}
+    assert set(environment) == {"PATH", "OTTLA_LISTENERS", "OTTLA_ADVERTISED_LISTENERS"}
     return program, {"OTTLA_LISTENERS": environment["OTTLA_LISTENERS"].replace(":9092", ":0")}

@@ -50,7 +50,8 @@ def test_a_killed_broker_is_a_problem_until_it_is_back_and_leads_again(
     filled(ottla, topic, "--partitions", "3", "--replication-factor", "3", "-c", "min.insync.replicas=3")
     cluster.brokers[3].kill()
     until(lambda: "broker 3 is away" in ottla("cluster", "health").output)
-    until(lambda: f"{topic}-2 has 2 in-sync replicas" in ottla("cluster", "health").output)
+    lacking = f"3 partitions of {topic} have 2 in-sync replicas of min.insync.replicas=3"
+    until(lambda: lacking in ottla("cluster", "health").output)
 
     lagging = shown(ottla("replica", "lag", "--topic", topic, "--lagging", "--json"))
 
