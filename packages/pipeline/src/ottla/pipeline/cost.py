@@ -14,8 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = "OTTLA_PIPELINE_COST"
-"""The variable that names the folder; without it workers write nothing."""
+FOLDER = "PIPELINE_COST_FOLDER"
+"""The variable that names the folder; without it workers write nothing.
+
+Its name does not begin with OTTLA_: a broker that is started from the same process takes those for its keys.
+"""
 _EVERY_S = 1.0
 
 
