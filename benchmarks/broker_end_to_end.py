@@ -44,7 +44,7 @@ PARTS = ("start", "latency", "rates", "codecs", "segments")
 TITLE = "One broker and confluent-kafka on one machine"
 
 Measures = dict[tuple[str, str], float]
-"""What one contender reached in one round, by what it is and its unit."""
+"""The figures of a contender in a round, by their names and units."""
 Start = Callable[[Path, Mapping[str, str] | None], AbstractContextManager[Contender]]
 
 

@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run of a part found, and when; `failure` says why it has no figures, or not all."""
+    """The figures of a run of a part, and its time; `failure` says why it has no figures, or not all."""
 
     name: str
     date: str

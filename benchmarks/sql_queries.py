@@ -62,7 +62,7 @@ with spark_session(Path(tempfile.mkdtemp())) as spark:
 
 @dataclass(frozen=True)
 class Run:
-    """What a process took."""
+    """The time and memory that a process took."""
 
     seconds: float
     cpu_s: float

@@ -51,7 +51,7 @@ class DrivenChange:
     """A page that shows what there is to change, words on it, and the link there that leads to the form."""
     kinds: tuple[str, ...] = KINDS
     unclear: str = ""
-    """What the form says where there is nothing to change: it is driven no further on these kinds."""
+    """The words of a form where there is nothing to change: it is driven no further on these kinds."""
 
     @property
     def has_effect(self) -> bool:

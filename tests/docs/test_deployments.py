@@ -1,4 +1,4 @@
-"""What `deploy` has for containers, systemd and Kubernetes: it is read, and its commands run here."""
+"""Files of `deploy` for containers, systemd and Kubernetes: they are read, and their commands run here."""
 
 from __future__ import annotations
 

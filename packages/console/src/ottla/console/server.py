@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 MOST_CONNECTIONS: Final = 4_096
 BACKLOG: Final = 1_024
 SEND_BUFFER_BYTES: Final = 256 << 10
-"""What the system keeps of answers for each connection, instead of up to 4 MiB."""
+"""The bytes of answers that the system keeps for each connection, instead of up to 4 MiB."""
 STOP_S: Final = 3
 """How long requests may go on after the end of the console was asked for."""
 _OLDEST: Final = 2

@@ -51,7 +51,7 @@ class Plan:
     perform: Callable[[Admin], Awaitable[str]] | None = None
     act: Callable[[], Awaitable[str]] | None = None
     after: Callable[[Admin], Awaitable[str]] | None = None
-    """What is done behind the change, in its time: it returns its outcome for the audit log."""
+    """Work that follows the change, in its time: it returns its outcome for the audit log."""
     back: str = ""
     """Where a link leads after the change, below the cluster's address."""
     topics: frozenset[str] = frozenset()

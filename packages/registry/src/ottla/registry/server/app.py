@@ -455,4 +455,4 @@ PATHS: Final[dict[str, dict[str, Answer]]] = {
     "/v1/metadata/id": {"GET": _server_id},
     "/v1/metadata/version": {"GET": _server_version},
 }
-"""What is served: paths, methods, and the functions that answer. Most are also below `/contexts/NAME`."""
+"""The routes: paths, methods, and the functions that answer. Most are also below `/contexts/NAME`."""
