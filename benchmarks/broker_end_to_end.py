@@ -153,7 +153,7 @@ def consume_rate(contender: Contender, topic: str, count: int, size: int) -> tup
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     cpu, begun, seen = contender.cpu_seconds(), time.perf_counter(), 0
     while seen < count:
-        messages = consumer.consume(10_000, timeout=20)
+        messages = consumer.consume(min(10_000, count - seen), timeout=20)
         if not messages:
             raise RuntimeError(f"only {seen} of {count} came")
         seen += len(messages)
