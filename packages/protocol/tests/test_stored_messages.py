@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.stored_groups import (
+    GROUP_RECORDS,
+    SHARE_STATE_RECORDS,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ShareSnapshotKey,
+    decode_record,
+    key_bytes,
+)
 from ottla.protocol.stored_messages import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -74,3 +85,37 @@ def test_an_assignment_has_kafkas_bytes() -> None:
 
     assert written == bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000002 ffffffff")
     assert ConsumerProtocolAssignment.from_bytes(written) == assignment
+
+
+def test_the_kind_that_opens_a_key_of_a_newer_group_chooses_key_and_value() -> None:
+    key = ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
+    value = ConsumerGroupMemberMetadataValue(client_id="c", classic_member_metadata=None)
+
+    written = key_bytes(key)
+
+    assert written == bytes.fromhex("0005 0001 67 0001 6d")
+    assert decode_record(written, value.to_bytes(0)) == (key, value)
+    assert decode_record(written, None) == (key, None)
+
+
+def test_a_member_without_classic_protocols_is_written_with_an_explicit_null() -> None:
+    value = ConsumerGroupMemberMetadataValue(classic_member_metadata=None)
+
+    assert value.encode(0)[-4:] == bytes.fromhex("01 00 01 00")
+
+
+def test_kinds_of_one_topic_are_unknown_in_the_other() -> None:
+    snapshot = key_bytes(ShareSnapshotKey(group_id="g", partition=1))
+
+    assert decode_record(snapshot, None, SHARE_STATE_RECORDS)[0].partition == 1  # type: ignore[attr-defined]
+    with pytest.raises(MalformedMessage, match="no such kind of record"):
+        decode_record(snapshot, None)
+    assert not {0, 1, 2, 9, 18} & GROUP_RECORDS.keys()
+
+
+def test_a_topic_id_is_stored_where_the_version_has_a_place_for_it() -> None:
+    topic_id = UUID(int=7)
+    value = OffsetCommitValue(offset=5, topic_id=topic_id)
+
+    assert OffsetCommitValue.from_bytes(value.to_bytes(4)).topic_id == topic_id
+    assert OffsetCommitValue.from_bytes(value.to_bytes(3)).topic_id == UUID(int=0)

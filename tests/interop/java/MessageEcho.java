@@ -11,7 +11,8 @@ import org.apache.kafka.common.protocol.ObjectSerializationCache;
 
 /**
  * Reads lines of "class version hex" and answers each with "hex json": the message written again by Apache
- * Kafka, and what it understood; or with "error" and the reason.
+ * Kafka, and what it understood; or with "error" and the reason. A line "versions class" is answered with the
+ * first and the last version.
  */
 public class MessageEcho {
     public static void main(String[] arguments) throws Exception {
@@ -21,7 +22,9 @@ public class MessageEcho {
             String answer;
             try {
                 String[] words = line.split(" ", -1);
-                answer = echo(words[0], Short.parseShort(words[1]), HexFormat.of().parseHex(words[2]));
+                answer = words[0].equals("versions")
+                    ? versions(words[1])
+                    : echo(words[0], Short.parseShort(words[1]), HexFormat.of().parseHex(words[2]));
             } catch (Exception error) {
                 Throwable cause = error instanceof InvocationTargetException ? error.getCause() : error;
                 answer = "error " + String.valueOf(cause).replace('\n', ' ');
@@ -29,6 +32,11 @@ public class MessageEcho {
             out.print(answer + "\n");
             out.flush();
         }
+    }
+
+    static String versions(String name) throws Exception {
+        Message message = (Message) Class.forName(name).getDeclaredConstructor().newInstance();
+        return message.lowestSupportedVersion() + " " + message.highestSupportedVersion();
     }
 
     static String echo(String name, short version, byte[] bytes) throws Exception {

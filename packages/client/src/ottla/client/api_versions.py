@@ -13,15 +13,21 @@ if TYPE_CHECKING:
 
 VersionRange = tuple[int, int]
 
-# Later versions change the request's form (topic ids instead of names, several groups at once): callers that
-# use that form ask for them.
+# Later versions change the request's form (topic ids instead of names, several groups at once) or its meaning
+# (transactions version 2, errors in place of empty descriptions): callers that use those ask for them.
 CEILINGS: Final[Mapping[int, int]] = {
+    ApiKey.PRODUCE: 11,
     ApiKey.FETCH: 12,
     ApiKey.METADATA: 11,
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.DELETE_TOPICS: 5,
+    ApiKey.DESCRIBE_GROUPS: 5,
+    ApiKey.INIT_PRODUCER_ID: 5,
+    ApiKey.TXN_OFFSET_COMMIT: 4,
+    ApiKey.END_TXN: 4,
+    ApiKey.UPDATE_FEATURES: 1,
 }
 
 BROKER_ANSWERS_FIRST: Final[Mapping[int, int]] = {

@@ -218,7 +218,8 @@ class _DecoderSource:
             self.source.add(depth, f"{target} = {local}")
             return
         self.flush(depth)
-        self.source.add(depth, "n = b[p]", "p += 1", f"if n > 127: {target} = None", "else:")
+        is_null = "not n" if self.flexible and field.is_tagged(self.version) else "n > 127"
+        self.source.add(depth, "n = b[p]", "p += 1", f"if {is_null}: {target} = None", "else:")
         self.struct(field.element, local, depth + 1, path)
         self.flush(depth + 1)
         self.source.add(depth + 1, f"{target} = {local}")

@@ -181,7 +181,9 @@ class _EncoderSource:
             return
         self.flush(depth)
         local = self.source.fresh("x")
-        self.source.add(depth, f"{local} = {value}", f'if {local} is None: {self.write}(b"\\xff")', "else:")
+        # Kafka marks a null with -1, but with 0 where the struct is a tagged field.
+        null = b"\x00" if self.flexible and field.is_tagged(self.version) else b"\xff"
+        self.source.add(depth, f"{local} = {value}", f"if {local} is None: {self.write}({null!r})", "else:")
         self.put("B", "1")
         self.struct(field.element, local, depth + 1, path)
         self.flush(depth + 1)

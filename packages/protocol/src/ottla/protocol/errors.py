@@ -745,3 +745,39 @@ class InvalidRegularExpression(KafkaError):
 class RebootstrapRequired(KafkaError):
     code = ErrorCode.REBOOTSTRAP_REQUIRED
     description = "what the client knows is outdated; it must start from its bootstrap servers"
+
+
+class StreamsInvalidTopology(KafkaError):
+    code = ErrorCode.STREAMS_INVALID_TOPOLOGY
+    description = "the topology of the streams application is not valid"
+
+
+class StreamsInvalidTopologyEpoch(KafkaError):
+    code = ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH
+    description = "the epoch of the topology is not valid"
+
+
+class StreamsTopologyFenced(KafkaError):
+    code = ErrorCode.STREAMS_TOPOLOGY_FENCED
+    description = "the group has a newer topology"
+
+
+class ShareSessionLimitReached(KafkaError):
+    code = ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    retriable = True
+    description = "the broker has as many share sessions as it may"
+
+
+class GroupDeletionFailed(KafkaError):
+    code = ErrorCode.GROUP_DELETION_FAILED
+    description = "the group could not be deleted"
+
+
+class StreamsTopologyDescriptionUpdateFailed(KafkaError):
+    code = ErrorCode.STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED
+    description = "the description of the topology could not be stored"
+
+
+class ControllerIdNotRegistered(KafkaError):
+    code = ErrorCode.CONTROLLER_ID_NOT_REGISTERED
+    description = "no controller of that id is registered"

@@ -129,7 +129,9 @@ def nullable_blob(
     return cast("bytes | None", Field("blob", default, nullable_from=nullable_from, **options))
 
 
-def record_set(default: None = None, *, nullable_from: int = 0, **options: Unpack[Options]) -> Records:
+def record_set(
+    default: bytes | None = None, *, nullable_from: int = 0, **options: Unpack[Options]
+) -> Records:
     """Declare a record set; decoding gives a view, no copy."""
     return cast(Records, Field("records", default, nullable_from=nullable_from, **options))
 

@@ -1,8 +1,9 @@
 """Messages that are stored or passed on with their version: of internal topics, and of consumer groups.
 
 Each starts with a version of two bytes (`to_bytes`, `from_bytes`). In `__consumer_offsets` the version of a
-key also says its kind: 0 and 1 are an OffsetCommitKey, 2 a GroupMetadataKey, and higher ones belong to newer
-group protocols. A record without a value takes back what its key stands for.
+key also says its kind: 0 and 1 are an OffsetCommitKey, 2 a GroupMetadataKey, and higher ones belong to the
+newer kinds of groups (`ottla.protocol.stored_groups`). A record without a value takes back what its key
+stands for.
 
 Subscriptions travel in JoinGroup, assignments in SyncGroup, and coordinators do not read them. Newer versions
 only append fields: an unknown version is read as the newest known one, and the bytes after it are ignored.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from typing import Final, Self
+from uuid import UUID
 
 from ottla.protocol.primitives import Buffer, MalformedMessage
 from ottla.protocol.schema import (
@@ -30,6 +32,7 @@ from ottla.protocol.schema import (
     nullable_blob,
     nullable_string,
     string,
+    uuid,
 )
 
 _VERSION: Final = struct.Struct(">h")
@@ -81,7 +84,8 @@ class OffsetCommitValue(VersionedMessage):
     """A committed offset.
 
     Version 1 has a time of expiry of its own, 3 adds the leader epoch (KIP-320). Kafka 2.1 to 3.x writes 3,
-    or 1 where the committer asked for a retention time; 4 is flexible (KIP-915).
+    or 1 where the committer asked for a retention time; 4 is flexible (KIP-915), with the topic id since 4.1
+    (KIP-848).
     """
 
     offset: int = int64()
@@ -89,6 +93,7 @@ class OffsetCommitValue(VersionedMessage):
     metadata: str = string()
     commit_timestamp: int = int64()
     expire_timestamp: int = int64(-1, since=1, until=1, ignorable=True)
+    topic_id: UUID = uuid(since=4, tag=0, ignorable=True)
 
 
 @message(versions=(2, 2))
@@ -139,7 +144,11 @@ class TransactionPartitions(Struct):
 
 @message(versions=(0, 1), flexible_from=1)
 class TransactionLogValue(VersionedMessage):
-    """The state of a transactional id (KIP-98); version 1 is flexible (KIP-915)."""
+    """The state of a transactional id (KIP-98).
+
+    Version 1 is flexible (KIP-915); since Kafka 4.0 it has ids and epochs of transactions of version 2
+    (KIP-890).
+    """
 
     producer_id: int = int64()
     producer_epoch: int = int16()
@@ -148,6 +157,10 @@ class TransactionLogValue(VersionedMessage):
     transaction_partitions: list[TransactionPartitions] | None = nullable_array(TransactionPartitions)
     transaction_last_update_timestamp_ms: int = int64()
     transaction_start_timestamp_ms: int = int64()
+    previous_producer_id: int = int64(-1, since=1, tag=0)
+    next_producer_id: int = int64(-1, since=1, tag=1)
+    client_transaction_version: int = int16(since=1, tag=2)
+    next_producer_epoch: int = int16(-1, since=1, tag=3)
 
 
 def decode_offsets_key(buffer: Buffer) -> OffsetCommitKey | GroupMetadataKey | None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ottla.protocol import stored_messages
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.schema import Field, Message, Struct
+from ottla.protocol.stored_groups import GROUP_RECORDS, SHARE_STATE_RECORDS
 
 S = TypeVar("S", bound=Struct)
 Override = Callable[[Field], "st.SearchStrategy[Any] | None"]
@@ -27,6 +28,7 @@ STORED_MESSAGES: Final[tuple[type[Message], ...]] = (
     stored_messages.TransactionLogValue,
     stored_messages.ConsumerProtocolSubscription,
     stored_messages.ConsumerProtocolAssignment,
+    *(cls for kind in (*GROUP_RECORDS.values(), *SHARE_STATE_RECORDS.values()) for cls in kind),
 )
 
 _TEXT: Final = st.one_of(st.text(max_size=6), st.sampled_from(["é" * 64, "x" * 130]))

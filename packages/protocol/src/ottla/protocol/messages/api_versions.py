@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from ottla.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, message, string
+from ottla.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    message,
+    nullable_string,
+    string,
+)
 
 
-@message(api_key=18, versions=(0, 4), flexible_from=3)
+@message(api_key=18, versions=(0, 5), flexible_from=3)
 class ApiVersionsRequest(Message):
-    """Asks for the APIs and versions of the broker; version 3 names the client's software (KIP-511).
+    """Asks for the APIs and versions of the broker; version 3 names the client's software (KIP-511), 5 the
+    cluster and the broker that the client means to reach (KIP-1242).
 
     A broker that lacks the version answers in version 0 with UNSUPPORTED_VERSION and its ranges.
     """
 
     client_software_name: str = string(since=3, ignorable=True)
     client_software_version: str = string(since=3, ignorable=True)
+    cluster_id: str | None = nullable_string(None, since=5, ignorable=True)
+    node_id: int = int32(-1, since=5, ignorable=True)
 
 
 class ApiVersion(Struct):
@@ -34,7 +48,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: int = int16()
 
 
-@message(api_key=18, versions=(0, 4), flexible_from=3)
+@message(api_key=18, versions=(0, 5), flexible_from=3)
 class ApiVersionsResponse(Message):
     """Lists version ranges.
 

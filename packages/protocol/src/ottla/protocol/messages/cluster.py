@@ -16,12 +16,16 @@ from ottla.protocol.schema import (
 )
 
 
-@message(api_key=60, versions=(0, 1), flexible_from=0)
+@message(api_key=60, versions=(0, 2), flexible_from=0)
 class DescribeClusterRequest(Message):
-    """Asks for brokers and controller (KIP-700); version 1 chooses brokers or controllers (KIP-919)."""
+    """Asks for brokers and controller (KIP-700).
+
+    Version 1 chooses brokers or controllers (KIP-919), 2 may ask for fenced brokers too (KIP-1073).
+    """
 
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = int8(1, since=1)
+    include_fenced_brokers: bool = boolean(since=2)
 
 
 class DescribeClusterBroker(Struct):
@@ -29,9 +33,10 @@ class DescribeClusterBroker(Struct):
     host: str = string()
     port: int = int32()
     rack: str | None = nullable_string(None)
+    is_fenced: bool = boolean(since=2)
 
 
-@message(api_key=60, versions=(0, 1), flexible_from=0)
+@message(api_key=60, versions=(0, 2), flexible_from=0)
 class DescribeClusterResponse(Message):
     """Lists brokers."""
 
@@ -52,7 +57,7 @@ class FeatureUpdateKey(Struct):
     upgrade_type: int = int8(1, since=1)
 
 
-@message(api_key=57, versions=(0, 1), flexible_from=0)
+@message(api_key=57, versions=(0, 2), flexible_from=0)
 class UpdateFeaturesRequest(Message):
     """Asks for new levels of features (KIP-584); version 1 can merely validate."""
 
@@ -67,11 +72,11 @@ class UpdatableFeatureResult(Struct):
     error_message: str | None = nullable_string()
 
 
-@message(api_key=57, versions=(0, 1), flexible_from=0)
+@message(api_key=57, versions=(0, 2), flexible_from=0)
 class UpdateFeaturesResponse(Message):
-    """Says whether each feature was changed."""
+    """Says whether each feature was changed; since version 2 all are, or none (KIP-1022)."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
     error_message: str | None = nullable_string()
-    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult)
+    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, until=1, ignorable=True)

@@ -1,4 +1,4 @@
-"""Read configurations, replace them, and change single keys of them."""
+"""List, read and replace configurations, and change single keys of them."""
 
 from __future__ import annotations
 
@@ -129,3 +129,28 @@ class IncrementalAlterConfigsResponse(Message):
 
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
+
+
+@message(api_key=74, versions=(0, 1), flexible_from=0)
+class ListConfigResourcesRequest(Message):
+    """Asks for the resources with a configuration.
+
+    Version 0 lists subscriptions of client metrics (KIP-714), 1 resources of the types asked for, or of all
+    (KIP-1142).
+    """
+
+    resource_types: list[int] = array(int8, since=1)
+
+
+class ConfigResource(Struct):
+    resource_name: str = string()
+    resource_type: int = int8(16, since=1, ignorable=True)
+
+
+@message(api_key=74, versions=(0, 1), flexible_from=0)
+class ListConfigResourcesResponse(Message):
+    """Lists resources by type and name."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    config_resources: list[ConfigResource] = array(ConfigResource)

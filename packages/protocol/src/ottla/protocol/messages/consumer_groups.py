@@ -27,9 +27,12 @@ class TopicPartitions(Struct):
     partitions: list[int] = array(int32)
 
 
-@message(api_key=68, versions=(0, 0), flexible_from=0)
+@message(api_key=68, versions=(0, 1), flexible_from=0)
 class ConsumerGroupHeartbeatRequest(Message):
-    """Joins, stays in or leaves a group, and names the partitions the member owns (KIP-848)."""
+    """Joins, stays in or leaves a group, and names the partitions the member owns (KIP-848).
+
+    Version 1 adds subscriptions by a regular expression; members choose their own ids (KIP-1082).
+    """
 
     group_id: str = string()
     member_id: str = string()
@@ -38,6 +41,7 @@ class ConsumerGroupHeartbeatRequest(Message):
     rack_id: str | None = nullable_string(None)
     rebalance_timeout_ms: int = int32(-1)
     subscribed_topic_names: list[str] | None = nullable_array(string, None)
+    subscribed_topic_regex: str | None = nullable_string(None, since=1)
     server_assignor: str | None = nullable_string(None)
     topic_partitions: list[TopicPartitions] | None = nullable_array(TopicPartitions, None)
 
@@ -51,7 +55,7 @@ class Assignment(Struct):
     topic_partitions: list[TopicPartitionsResponse] = array(TopicPartitionsResponse)
 
 
-@message(api_key=68, versions=(0, 0), flexible_from=0)
+@message(api_key=68, versions=(0, 1), flexible_from=0)
 class ConsumerGroupHeartbeatResponse(Message):
     """Gives the member's epoch and its target assignment."""
 

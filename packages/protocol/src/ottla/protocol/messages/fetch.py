@@ -36,6 +36,7 @@ class FetchPartition(Struct):
     log_start_offset: int = int64(-1, since=5, ignorable=True)
     partition_max_bytes: int = int32()
     replica_directory_id: UUID = uuid(since=17, tag=0, ignorable=True)
+    high_watermark: int = int64(0x7FFFFFFFFFFFFFFF, since=18, tag=1, ignorable=True)
 
 
 class FetchTopic(Struct):
@@ -50,14 +51,14 @@ class ForgottenTopic(Struct):
     partitions: list[int] = array(int32)
 
 
-@message(api_key=1, versions=(0, 17), flexible_from=12)
+@message(api_key=1, versions=(0, 18), flexible_from=12)
 class FetchRequest(Message):
     """Asks for records from an offset on, waiting until there are enough; followers replicate with it.
 
     Version 3 bounds the whole response (KIP-74), 4 adds isolation (KIP-98), 5 the follower's log start
     (KIP-107), 7 fetch sessions (KIP-227), 9 the leader epoch (KIP-320), 11 the rack (KIP-392), 12 the last
     fetched epoch (KIP-595), 13 topic ids (KIP-516), 15 the replica's epoch (KIP-903), 17 its directory
-    (KIP-853).
+    (KIP-853), 18 the high watermark that a follower knows (KIP-1166).
     """
 
     cluster_id: str | None = nullable_string(None, since=12, tag=0, ignorable=True)
@@ -123,7 +124,7 @@ class NodeEndpoint(Struct):
     rack: str | None = nullable_string(None)
 
 
-@message(api_key=1, versions=(0, 17), flexible_from=12)
+@message(api_key=1, versions=(0, 18), flexible_from=12)
 class FetchResponse(Message):
     """Carries record sets, with the offsets a reader must know about each partition.
 

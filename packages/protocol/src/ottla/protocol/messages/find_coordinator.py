@@ -9,7 +9,8 @@ from ottla.protocol.schema import Message, Struct, array, int8, int16, int32, me
 class FindCoordinatorRequest(Message):
     """Asks for the coordinator of a group.
 
-    Version 1 also finds that of a transactional id (KIP-98), 4 several at once (KIP-699).
+    Version 1 also finds that of a transactional id (KIP-98), 4 several at once (KIP-699), 5 permits
+    TRANSACTION_ABORTABLE (KIP-890), 6 finds that of a share partition (KIP-932).
     """
 
     key: str = string(until=3)

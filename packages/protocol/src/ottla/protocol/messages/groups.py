@@ -16,9 +16,9 @@ from ottla.protocol.schema import (
 )
 
 
-@message(api_key=15, versions=(0, 5), flexible_from=5)
+@message(api_key=15, versions=(0, 6), flexible_from=5)
 class DescribeGroupsRequest(Message):
-    """Asks about groups; version 3 asks for permitted operations (KIP-430)."""
+    """Asks about groups; version 3 asks for permitted operations (KIP-430), 6 permits GROUP_ID_NOT_FOUND."""
 
     groups: list[str] = array(string)
     include_authorized_operations: bool = boolean(since=3)
@@ -35,6 +35,7 @@ class DescribedGroupMember(Struct):
 
 class DescribedGroup(Struct):
     error_code: int = int16()
+    error_message: str | None = nullable_string(None, since=6, ignorable=True)
     group_id: str = string()
     group_state: str = string()
     protocol_type: str = string()
@@ -43,7 +44,7 @@ class DescribedGroup(Struct):
     authorized_operations: int = int32(-2147483648, since=3)
 
 
-@message(api_key=15, versions=(0, 5), flexible_from=5)
+@message(api_key=15, versions=(0, 6), flexible_from=5)
 class DescribeGroupsResponse(Message):
     """Describes state and members of each group.
 
@@ -78,7 +79,7 @@ class ListGroupsResponse(Message):
     groups: list[ListedGroup] = array(ListedGroup)
 
 
-@message(api_key=42, versions=(0, 2), flexible_from=2)
+@message(api_key=42, versions=(0, 3), flexible_from=2)
 class DeleteGroupsRequest(Message):
     """Deletes groups that have no members (KIP-229)."""
 
@@ -88,11 +89,12 @@ class DeleteGroupsRequest(Message):
 class DeletableGroupResult(Struct):
     group_id: str = string()
     error_code: int = int16()
+    error_message: str | None = nullable_string(None, since=3, ignorable=True)
 
 
-@message(api_key=42, versions=(0, 2), flexible_from=2)
+@message(api_key=42, versions=(0, 3), flexible_from=2)
 class DeleteGroupsResponse(Message):
-    """Says whether each group was deleted."""
+    """Says whether each group was deleted; version 3 adds a message with the error (KIP-1331)."""
 
     throttle_time_ms: int = int32()
     results: list[DeletableGroupResult] = array(DeletableGroupResult)

@@ -21,7 +21,7 @@ class DescribableLogDirTopic(Struct):
     partitions: list[int] = array(int32)
 
 
-@message(api_key=35, versions=(0, 4), flexible_from=2)
+@message(api_key=35, versions=(0, 5), flexible_from=2)
 class DescribeLogDirsRequest(Message):
     """Asks for the replicas in each directory (KIP-113)."""
 
@@ -46,11 +46,15 @@ class DescribeLogDirsResult(Struct):
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
     total_bytes: int = int64(-1, since=4, ignorable=True)
     usable_bytes: int = int64(-1, since=4, ignorable=True)
+    is_cordoned: bool = boolean(since=5, ignorable=True)
 
 
-@message(api_key=35, versions=(0, 4), flexible_from=2)
+@message(api_key=35, versions=(0, 5), flexible_from=2)
 class DescribeLogDirsResponse(Message):
-    """Lists replicas with size and lag; version 4 adds the size of volumes (KIP-827)."""
+    """Lists replicas with size and lag.
+
+    Version 4 adds the size of volumes (KIP-827), 5 whether new replicas are kept away from them (KIP-1066).
+    """
 
     throttle_time_ms: int = int32()
     error_code: int = int16(since=3, ignorable=True)

@@ -17,18 +17,20 @@ class ListOffsetsTopic(Struct):
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@message(api_key=2, versions=(0, 9), flexible_from=6)
+@message(api_key=2, versions=(0, 11), flexible_from=6)
 class ListOffsetsRequest(Message):
     """Asks for the offset at a timestamp; -1 means the end, -2 the start.
 
     Version 0 asks for several segment base offsets. Version 1 asks for one record by its time (KIP-79), 2
     adds isolation (KIP-98), 4 the leader epoch (KIP-320), 7 the record of the highest timestamp (KIP-734), 8
-    the local log's start (KIP-405), 9 the last tiered offset (KIP-1005).
+    the local log's start (KIP-405), 9 the last tiered offset (KIP-1005), 10 a limit of the wait for tiered
+    storage (KIP-1075), 11 the next offset to be tiered (KIP-1023).
     """
 
     replica_id: int = int32()
     isolation_level: int = int8(since=2)
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
+    timeout_ms: int = int32(since=10, ignorable=True)
 
 
 class ListOffsetsPartitionResponse(Struct):
@@ -45,7 +47,7 @@ class ListOffsetsTopicResponse(Struct):
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
-@message(api_key=2, versions=(0, 9), flexible_from=6)
+@message(api_key=2, versions=(0, 11), flexible_from=6)
 class ListOffsetsResponse(Message):
     """Gives an offset for every partition asked about.
 

@@ -24,7 +24,7 @@ class MetadataRequestTopic(Struct):
     name: str | None = nullable_string(nullable_from=10)
 
 
-@message(api_key=3, versions=(0, 12), flexible_from=9)
+@message(api_key=3, versions=(0, 13), flexible_from=9)
 class MetadataRequest(Message):
     """Asks about some topics, or all: an empty list in version 0, null since version 1.
 
@@ -64,12 +64,13 @@ class MetadataResponseTopic(Struct):
     topic_authorized_operations: int = int32(-2147483648, since=8)
 
 
-@message(api_key=3, versions=(0, 12), flexible_from=9)
+@message(api_key=3, versions=(0, 13), flexible_from=9)
 class MetadataResponse(Message):
     """Describes the cluster as this broker knows it.
 
     Version 1 adds racks and the controller, 2 the cluster id (KIP-78), 5 offline replicas (KIP-112), 7 leader
-    epochs (KIP-320), 8 permitted operations (KIP-430), 10 topic ids (KIP-516).
+    epochs (KIP-320), 8 permitted operations (KIP-430), 10 topic ids (KIP-516), 13 an error for all, which
+    sends the client back to its bootstrap servers (KIP-1102).
     """
 
     throttle_time_ms: int = int32(since=3, ignorable=True)
@@ -78,3 +79,4 @@ class MetadataResponse(Message):
     controller_id: int = int32(-1, since=1, ignorable=True)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
     cluster_authorized_operations: int = int32(-2147483648, since=8, until=10)
+    error_code: int = int16(since=13, ignorable=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from ottla.protocol.schema import (
     Message,
     Struct,
@@ -12,6 +14,7 @@ from ottla.protocol.schema import (
     message,
     nullable_string,
     string,
+    uuid,
 )
 
 
@@ -24,17 +27,18 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=10, ignorable=True)
+    name: str = string(until=9, ignorable=True)
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@message(api_key=8, versions=(0, 9), flexible_from=8)
+@message(api_key=8, versions=(0, 10), flexible_from=8)
 class OffsetCommitRequest(Message):
     """Commits offsets of a group.
 
     Version 0 stores them in ZooKeeper. Version 1 names member and generation, 2 to 4 choose a retention time,
-    6 adds the leader epoch (KIP-320), 7 static members (KIP-345), 9 permits the newer group protocol
-    (KIP-848).
+    6 adds the leader epoch (KIP-320), 7 static members (KIP-345), 9 permits the newer group protocol,
+    10 has topic ids (both KIP-848).
     """
 
     group_id: str = string()
@@ -51,11 +55,12 @@ class OffsetCommitResponsePartition(Struct):
 
 
 class OffsetCommitResponseTopic(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=10, ignorable=True)
+    name: str = string(until=9, ignorable=True)
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-@message(api_key=8, versions=(0, 9), flexible_from=8)
+@message(api_key=8, versions=(0, 10), flexible_from=8)
 class OffsetCommitResponse(Message):
     """Says for each partition whether its offset is stored."""
 

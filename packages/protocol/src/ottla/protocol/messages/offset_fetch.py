@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from ottla.protocol.schema import (
     Message,
     Struct,
@@ -14,6 +16,7 @@ from ottla.protocol.schema import (
     nullable_array,
     nullable_string,
     string,
+    uuid,
 )
 
 
@@ -23,7 +26,8 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=10, ignorable=True)
+    name: str = string(until=9, ignorable=True)
     partition_indexes: list[int] = array(int32)
 
 
@@ -34,12 +38,13 @@ class OffsetFetchRequestGroup(Struct):
     topics: list[OffsetFetchRequestTopics] | None = nullable_array(OffsetFetchRequestTopics)
 
 
-@message(api_key=9, versions=(0, 9), flexible_from=6)
+@message(api_key=9, versions=(0, 10), flexible_from=6)
 class OffsetFetchRequest(Message):
     """Asks for committed offsets.
 
     Version 0 reads ZooKeeper; 2 may ask for all partitions (KIP-88), 7 waits for open transactions to end
-    (KIP-447), 8 asks for several groups (KIP-709), 9 permits the newer group protocol (KIP-848).
+    (KIP-447), 8 asks for several groups (KIP-709), 9 permits the newer group protocol, 10 has
+    topic ids (both KIP-848).
     """
 
     group_id: str = string(until=7)
@@ -72,7 +77,8 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=10, ignorable=True)
+    name: str = string(until=9, ignorable=True)
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions)
 
 
@@ -82,7 +88,7 @@ class OffsetFetchResponseGroup(Struct):
     error_code: int = int16()
 
 
-@message(api_key=9, versions=(0, 9), flexible_from=6)
+@message(api_key=9, versions=(0, 10), flexible_from=6)
 class OffsetFetchResponse(Message):
     """Gives committed offsets; -1 where there is none.
 

@@ -15,13 +15,17 @@ from ottla.protocol.schema import (
 )
 
 
-@message(api_key=66, versions=(0, 1), flexible_from=0)
+@message(api_key=66, versions=(0, 2), flexible_from=0)
 class ListTransactionsRequest(Message):
-    """Asks for the transactions a broker coordinates (KIP-664); version 1 filters by duration (KIP-994)."""
+    """Asks for the transactions a broker coordinates (KIP-664).
+
+    Version 1 filters by duration (KIP-994), 2 by a pattern of transactional ids (KIP-1152).
+    """
 
     state_filters: list[str] = array(string)
     producer_id_filters: list[int] = array(int64)
     duration_filter: int = int64(-1, since=1)
+    transactional_id_pattern: str | None = nullable_string(None, since=2)
 
 
 class ListedTransaction(Struct):
@@ -30,7 +34,7 @@ class ListedTransaction(Struct):
     transaction_state: str = string()
 
 
-@message(api_key=66, versions=(0, 1), flexible_from=0)
+@message(api_key=66, versions=(0, 2), flexible_from=0)
 class ListTransactionsResponse(Message):
     """Lists transactions."""
 

@@ -6,6 +6,7 @@ from ottla.protocol.schema import (
     Message,
     Struct,
     array,
+    boolean,
     int16,
     int32,
     message,
@@ -25,11 +26,15 @@ class ReassignableTopic(Struct):
     partitions: list[ReassignablePartition] = array(ReassignablePartition)
 
 
-@message(api_key=45, versions=(0, 0), flexible_from=0)
+@message(api_key=45, versions=(0, 1), flexible_from=0)
 class AlterPartitionReassignmentsRequest(Message):
-    """Sets the wanted replicas of partitions, or cancels with null (KIP-455)."""
+    """Sets the wanted replicas of partitions, or cancels with null (KIP-455).
+
+    Version 1 may forbid a change of the number of replicas (KIP-860).
+    """
 
     timeout_ms: int = int32(60000)
+    allow_replication_factor_change: bool = boolean(True, since=1)
     topics: list[ReassignableTopic] = array(ReassignableTopic)
 
 
@@ -44,11 +49,12 @@ class ReassignableTopicResponse(Struct):
     partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
 
 
-@message(api_key=45, versions=(0, 0), flexible_from=0)
+@message(api_key=45, versions=(0, 1), flexible_from=0)
 class AlterPartitionReassignmentsResponse(Message):
     """Says for each partition whether its move was accepted."""
 
     throttle_time_ms: int = int32()
+    allow_replication_factor_change: bool = boolean(True, since=1, ignorable=True)
     error_code: int = int16()
     error_message: str | None = nullable_string()
     responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)

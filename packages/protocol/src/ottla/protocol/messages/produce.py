@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from ottla.protocol.schema import (
     Message,
     Records,
@@ -15,6 +17,7 @@ from ottla.protocol.schema import (
     record_set,
     string,
     struct,
+    uuid,
 )
 
 
@@ -24,16 +27,18 @@ class PartitionProduceData(Struct):
 
 
 class TopicProduceData(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=13, ignorable=True)
+    name: str = string(until=12, ignorable=True)
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@message(api_key=0, versions=(0, 11), flexible_from=9)
+@message(api_key=0, versions=(0, 13), flexible_from=9)
 class ProduceRequest(Message):
     """Asks leaders to append record sets.
 
     Version 3 brings record batches and the transactional id (KIP-98), 7 permits zstd (KIP-110), 9 is flexible
-    (KIP-482), 10 lets the answer name new leaders (KIP-951), 11 permits TRANSACTION_ABORTABLE (KIP-890).
+    (KIP-482), 10 lets the answer name new leaders (KIP-951), 11 permits TRANSACTION_ABORTABLE, 12 adds
+    partitions to their transaction (both KIP-890), 13 has topic ids (KIP-516).
     """
 
     transactional_id: str | None = nullable_string(None, since=3)
@@ -64,7 +69,8 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=13, ignorable=True)
+    name: str = string(until=12, ignorable=True)
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
@@ -75,12 +81,13 @@ class NodeEndpoint(Struct):
     rack: str | None = nullable_string(None)
 
 
-@message(api_key=0, versions=(0, 11), flexible_from=9)
+@message(api_key=0, versions=(0, 13), flexible_from=9)
 class ProduceResponse(Message):
     """Says where each record set was placed, or why not.
 
     Version 1 adds the throttle time (KIP-13), 2 the time of appending (KIP-32), 5 the log start offset
-    (KIP-107), 8 which records were refused (KIP-467), 10 the current leaders (KIP-951).
+    (KIP-107), 8 which records were refused (KIP-467), 10 the current leaders (KIP-951), 13 topic ids
+    (KIP-516).
     """
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)

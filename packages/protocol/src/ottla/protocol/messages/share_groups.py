@@ -1,10 +1,10 @@
-"""Describe share groups, and read, set and delete the offsets at which they begin (KIP-932)."""
+"""Take part in share groups, describe them, and read, set and delete their first offsets (KIP-932)."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from ottla.protocol.messages.consumer_groups import MemberAssignment
+from ottla.protocol.messages.consumer_groups import Assignment, MemberAssignment
 from ottla.protocol.schema import (
     Message,
     Struct,
@@ -16,10 +16,35 @@ from ottla.protocol.schema import (
     message,
     nullable_array,
     nullable_string,
+    nullable_struct,
     string,
     struct,
     uuid,
 )
+
+
+@message(api_key=76, versions=(1, 1), flexible_from=0)
+class ShareGroupHeartbeatRequest(Message):
+    """Joins, stays in or leaves a share group (KIP-932); version 0 was an early access of Kafka 4.0."""
+
+    group_id: str = string()
+    member_id: str = string()
+    member_epoch: int = int32()
+    rack_id: str | None = nullable_string(None)
+    subscribed_topic_names: list[str] | None = nullable_array(string, None)
+
+
+@message(api_key=76, versions=(1, 1), flexible_from=0)
+class ShareGroupHeartbeatResponse(Message):
+    """Gives the member's epoch and the partitions it reads, with others or alone."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(None)
+    member_id: str | None = nullable_string(None)
+    member_epoch: int = int32()
+    heartbeat_interval_ms: int = int32()
+    assignment: Assignment | None = nullable_struct(Assignment)
 
 
 @message(api_key=77, versions=(1, 1), flexible_from=0)

@@ -52,7 +52,7 @@ class Subtopology(Struct):
 
 class Topology(Struct):
     epoch: int = int32()
-    subtopologies: list[Subtopology] | None = nullable_array(Subtopology)
+    subtopologies: list[Subtopology] | None = nullable_array(Subtopology, None)
 
 
 class Endpoint(Struct):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from ottla.protocol.schema import (
     Message,
     Struct,
     array,
     boolean,
+    int8,
     int16,
     int32,
     int64,
     message,
     nullable_string,
     string,
+    uuid,
 )
 
 
@@ -97,15 +101,17 @@ class TxnOffsetCommitRequestPartition(Struct):
 
 
 class TxnOffsetCommitRequestTopic(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=6, ignorable=True)
+    name: str = string(until=5, ignorable=True)
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@message(api_key=28, versions=(0, 4), flexible_from=3)
+@message(api_key=28, versions=(0, 6), flexible_from=3)
 class TxnOffsetCommitRequest(Message):
     """Stores offsets that count once the transaction is committed (KIP-98).
 
-    Version 2 adds the leader epoch (KIP-320), 3 member and generation, so that zombies are fenced (KIP-447).
+    Version 2 adds the leader epoch (KIP-320), 3 member and generation, so that zombies are fenced (KIP-447),
+    5 adds the group to the transaction (KIP-890), 6 has topic ids.
     """
 
     transactional_id: str = string()
@@ -113,6 +119,7 @@ class TxnOffsetCommitRequest(Message):
     producer_id: int = int64()
     producer_epoch: int = int16()
     generation_id: int = int32(-1, since=3)
+    """Or the epoch of a member of the newer group protocol."""
     member_id: str = string(since=3)
     group_instance_id: str | None = nullable_string(None, since=3)
     topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
@@ -124,11 +131,12 @@ class TxnOffsetCommitResponsePartition(Struct):
 
 
 class TxnOffsetCommitResponseTopic(Struct):
-    name: str = string()
+    topic_id: UUID = uuid(since=6, ignorable=True)
+    name: str = string(until=5, ignorable=True)
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
-@message(api_key=28, versions=(0, 4), flexible_from=3)
+@message(api_key=28, versions=(0, 6), flexible_from=3)
 class TxnOffsetCommitResponse(Message):
     """Says for each partition whether its offset is stored."""
 
@@ -136,7 +144,7 @@ class TxnOffsetCommitResponse(Message):
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
 
 
-@message(api_key=26, versions=(0, 4), flexible_from=3)
+@message(api_key=26, versions=(0, 5), flexible_from=3)
 class EndTxnRequest(Message):
     """Commits or aborts a transaction (KIP-98)."""
 
@@ -146,12 +154,14 @@ class EndTxnRequest(Message):
     committed: bool = boolean()
 
 
-@message(api_key=26, versions=(0, 4), flexible_from=3)
+@message(api_key=26, versions=(0, 5), flexible_from=3)
 class EndTxnResponse(Message):
-    """Says whether the decision is recorded."""
+    """Says whether the decision is recorded; version 5 gives the epoch of the next transaction (KIP-890)."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
+    producer_id: int = int64(-1, since=5, ignorable=True)
+    producer_epoch: int = int16(-1, since=5, ignorable=True)
 
 
 class WritableTxnMarkerTopic(Struct):
@@ -165,11 +175,12 @@ class WritableTxnMarker(Struct):
     transaction_result: bool = boolean()
     topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic)
     coordinator_epoch: int = int32()
+    transaction_version: int = int8(since=2, ignorable=True)
 
 
-@message(api_key=27, versions=(0, 1), flexible_from=1)
+@message(api_key=27, versions=(0, 2), flexible_from=1)
 class WriteTxnMarkersRequest(Message):
-    """Asks leaders to append commit or abort markers (KIP-98)."""
+    """Asks leaders to append commit or abort markers (KIP-98); version 2 adds their version (KIP-1228)."""
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker)
 
@@ -189,7 +200,7 @@ class WritableTxnMarkerResult(Struct):
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
 
 
-@message(api_key=27, versions=(0, 1), flexible_from=1)
+@message(api_key=27, versions=(0, 2), flexible_from=1)
 class WriteTxnMarkersResponse(Message):
     """Says for each partition whether its marker is written."""
 
