@@ -13,7 +13,7 @@ from structure.sources import Source, package_sources
 
 STRUCTURED: Final = (
     "ottla/broker/", "ottla/client/", "ottla/console/", "ottla/consumer/", "ottla/producer/",
-    "ottla/registry/",
+    "ottla/registry/", "ottla/streams/",
 )  # fmt: skip
 """The packages of which all lines are an event and facts; `ottla.client.log_formats` shows both."""
 BEFORE_THE_EVENT: Final = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerProcess
+from ottla.client.log_formats import facts_of
 from ottla.consumer import ConsumerRecord
 from ottla.producer import Producer
 from ottla.streams import App, AppError, Context, HandlerFailed
@@ -25,11 +26,11 @@ class Lines(logging.Handler):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self.lines: list[str] = []
+        self.lines: list[logging.LogRecord] = []
         self.written = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.lines.append(record)
         self.written.set()
 
 
@@ -60,10 +61,12 @@ async def test_a_topic_that_no_broker_creates_is_warned_of(
         async with app:
             await asyncio.to_thread(warnings.written.wait, 60)
 
-        assert warnings.lines == [
-            f"topic {topic!r} does not exist at {broker.bootstrap_servers}, and no broker creates it: create "
-            f"it (ottla topics create {topic}), or correct its name; until then nothing of it is handled"
-        ]
+        (line,) = warnings.lines
+        assert facts_of(line) == {"topic": topic, "servers": broker.bootstrap_servers}
+        assert line.getMessage() == (
+            "a topic does not exist, and no broker creates it: nothing of it is handled until it is created "
+            "(ottla topic create), or its name is corrected"
+        )
 
 
 async def test_a_send_that_is_not_awaited_stops_the_app_and_names_the_record(
@@ -100,9 +103,11 @@ async def test_a_handler_that_blocks_the_loop_is_named_while_it_does(
             await asyncio.wait_for(done.wait(), 90)
 
     (line,) = warnings.lines
-    assert "charge has blocked the event loop for" in line
-    assert f"{Path(__file__).name}:" in line or "threading.py:" in line
-    assert "declare the handler with def" in line
+    facts = facts_of(line)
+    assert "charge" in facts["handler"]
+    assert facts["blocked_ms"] >= 200
+    assert f"{Path(__file__).name}:" in facts["line"] or "threading.py:" in facts["line"]
+    assert "declare the handler with def" in line.getMessage()
 
 
 async def test_an_idle_loop_is_blocked_by_nobody(warnings: Lines) -> None:

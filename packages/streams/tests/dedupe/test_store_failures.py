@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.testing import BrokerThread
+from ottla.client.log_formats import facts_of
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.dedupe import (
     Dedupe,
@@ -45,8 +46,8 @@ def locked(path: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records]
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
+    return [(line.getMessage(), facts_of(line)) for line in caplog.records]
 
 
 async def test_a_locked_file_pauses_handling_with_one_line_and_resumes(
@@ -68,10 +69,15 @@ async def test_a_locked_file_pauses_handling_with_one_line_and_resumes(
 
         assert len(member.effects.handled) == 30
     assert lines(caplog) == [
-        f"the dedupe store {path} is unavailable: database is locked: "
-        "nothing more is handled until it is back",
-        f"the dedupe store {path} is available again",
-    ]
+        (
+            "a dedupe store is unavailable",
+            {
+                "store": str(path), "reason": "database is locked",
+                "consequence": "nothing more is handled",
+            },
+        ),
+        ("a dedupe store is available again", {"store": str(path)}),
+    ]  # fmt: skip
 
 
 async def test_a_locked_file_does_not_block_the_loop(tmp_path: Path) -> None:
@@ -229,7 +235,7 @@ async def test_a_redis_that_is_killed_pauses_handling_and_comes_back_with_its_ma
 
         assert len(member.effects.handled) == 20
     assert len(lines(caplog)) == 2
-    assert lines(caplog)[0].startswith(f"the dedupe store {own_redis.url} is unavailable: ")
+    assert lines(caplog)[0][1]["store"] == own_redis.url
 
 
 async def test_a_redis_without_memory_marks_nothing(own_redis: Redis) -> None:

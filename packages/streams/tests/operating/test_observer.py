@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.log_formats import facts_of
 from ottla.consumer import ConsumerRecord
 from ottla.protocol.topics import TopicPartition
 from ottla.streams.errors import DeadLetterDelayed, HandlerFailed, RecordUndecodable
@@ -233,9 +234,10 @@ def test_a_record_that_cannot_be_decoded_has_one_line_that_says_where_it_goes(
     observer.on_failed(HandlerCall(7), error, Stop())  # raised by the processor
 
     assert caplog.messages == [
-        "a record cannot be decoded, it goes to orders.failed",
+        "a record cannot be decoded, it becomes a dead letter",
         "a record cannot be decoded, it is skipped",
     ]
+    assert facts_of(caplog.records[0])["dead_letter_topic"] == "orders.failed"
     assert str(error) == (
         "the value of a record cannot be decoded as Order from JSON (topic orders, partition 0, offset 7): "
         "ValueError: no JSON"

@@ -13,6 +13,7 @@ import pytest
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerThread
 from ottla.client.group_metadata import OffsetAndMetadata
+from ottla.client.log_formats import facts_of
 from ottla.client.settings import SettingError
 from ottla.consumer import Consumer, ConsumerRecord
 from ottla.producer import Producer
@@ -370,8 +371,8 @@ async def test_a_refused_commit_names_the_record_and_is_repeated(
         await until(lambda: not refusals)
 
     assert await committed(ottla_broker) == OffsetAndMetadata(1)
-    (line,) = {each.getMessage() for each in caplog.records if "not committed" in each.getMessage()}
-    assert "topic orders, partition 0, offset 1" in line
+    (line,) = (line for line in caplog.records if line.getMessage() == "offsets are not committed")
+    assert facts_of(line) == {"offsets": "orders-0@1", "reason": "TimeoutError: the coordinator is gone"}
 
 
 async def test_a_thread_that_is_over_its_time_out_and_stops_is_followed_by_no_record_of_its_key(

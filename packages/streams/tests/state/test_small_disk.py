@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.client.log_formats import facts_of
 from ottla.streams.dedupe import SqliteStore as MarksStore
 from ottla.streams.dedupe.errors import StoreUnavailable
 from ottla.streams.dedupe.store import Scope
@@ -47,7 +48,8 @@ async def test_state_waits_for_room_on_a_full_disk(disk: SmallDisk, caplog: pyte
 
         assert (waits, checkpoint, store.checkpoint) == (True, 1, 100)
         assert len(caplog.records) == 1
-        assert "full" in caplog.text or "disk" in caplog.text
+        reason = facts_of(caplog.records[0])["reason"]
+        assert "full" in reason or "disk" in reason
         await store.close()
         again = SqliteStore(disk.folder / "0.sqlite", "id", executor)
         await again.open()

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.client.log_formats import facts_of
 from ottla.streams.state.memory import MemoryStore
 from ottla.streams.state.sqlite import SqliteStore
 from ottla.streams.state.store import (
@@ -54,10 +55,10 @@ class Failures(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.first = asyncio.Event()
-        self.lines: list[str] = []
+        self.lines: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.lines.append(record)
         self.first.set()
 
 
@@ -239,9 +240,9 @@ async def test_while_the_file_is_locked_calls_wait_and_one_line_says_so(
     await asyncio.wait_for(writing, 30)
 
     assert waits
-    assert failures.lines == [
-        f"state file {tmp_path / '0.sqlite'}: database is locked; records that need it wait until it works"
-    ]
+    (line,) = failures.lines
+    assert line.getMessage() == "a state file does not work: records that need it wait until it does"
+    assert facts_of(line) == {"file": str(tmp_path / "0.sqlite"), "reason": "database is locked"}
     await store.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 from ottla.admin import LATEST, Admin
 from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
+from ottla.client.log_formats import facts_of
 from ottla.consumer import ConsumerConfig
 from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
@@ -257,7 +258,8 @@ async def test_a_file_that_is_damaged_behind_its_header_is_rebuilt_from_its_topi
         await store.close()
 
     assert [None if entry is None else entry.value for entry in found] == [b"v" * 200] * rows
-    assert f"state file {path} is damaged (database disk image is malformed)" in caplog.text
+    (line,) = (line for line in caplog.records if "a state file is damaged" in line.getMessage())
+    assert facts_of(line) == {"file": str(path), "reason": "database disk image is malformed"}
 
 
 async def test_a_damaged_file_is_rebuilt_when_writing_meets_the_damage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from ottla.client.errors import ClientError
@@ -79,19 +79,6 @@ class OutputFailed(RecordError):
 
     def __init__(self, partition: TopicPartition, offset: int, cause: BaseException) -> None:
         super().__init__("the outputs of a record were not acknowledged", partition, offset, cause)
-
-
-class OffsetsNotCommitted(StreamsError):
-    """Offsets were not committed: finished records after the last commit may be handled again."""
-
-    def __init__(self, offsets: Iterable[tuple[TopicPartition, int]], cause: BaseException) -> None:
-        self.offsets = tuple(offsets)
-        self.cause = cause
-        where = "; ".join(
-            f"topic {partition.topic}, partition {partition.partition}, offset {offset}"
-            for partition, offset in self.offsets
-        )
-        super().__init__(f"not committed: {where}: {type(cause).__name__}: {cause}")
 
 
 class TransactionsRefused(StreamsError):

@@ -63,7 +63,7 @@ class Availability:
                 except StoreUnavailable:
                     continue
                 if self._waiting == 1:
-                    log.info("the dedupe store %s is available again", store)
+                    log.info("a dedupe store is available again", extra={"store": store})
                 return result
         finally:
             self._end()
@@ -72,7 +72,8 @@ class Availability:
         self._waiting += 1
         if self._waiting == 1:
             self._available.clear()
-            log.warning("%s: %s until it is back", error, self._consequence)
+            facts = {"store": error.store, "reason": error.reason, "consequence": self._consequence}
+            log.warning("a dedupe store is unavailable", extra=facts)
 
     def _end(self) -> None:
         self._waiting -= 1

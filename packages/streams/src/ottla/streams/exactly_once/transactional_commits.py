@@ -239,7 +239,10 @@ class TransactionalCommits:
                 return False
             kept = tuple(output for output in work.outputs if id(output) not in errors)
             self._outputs.replace(work, kept + letters)
-            log.warning("%s at offset %d: %s", work.partition, work.offsets[0], error)
+            log.warning(
+                "an output is too large, its record becomes a dead letter",
+                extra=work.partition._asdict() | {"offset": work.offsets[0], "reason": str(error)},
+            )
         return bool(refused)
 
     def _fence(self, error: BaseException) -> TransactionsFenced:

@@ -154,10 +154,11 @@ class DeadLetters:
         if not self._fails:
             self._fails = True
             log.warning(
-                "dead letters wait: %s takes none now (%s: %s)", self.topic, type(error).__name__, error
+                "dead letters wait: their topic takes none now",
+                extra={"topic": self.topic, "reason": f"{type(error).__name__}: {error}"},
             )
 
     def _log_working(self) -> None:
         if self._fails:
             self._fails = False
-            log.info("dead letters go on: %s takes them again", self.topic)
+            log.info("dead letters go on: their topic takes them again", extra={"topic": self.topic})

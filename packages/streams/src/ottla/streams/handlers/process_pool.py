@@ -98,7 +98,9 @@ class ProcessPool:
             try:
                 await worker.start()
             except (OSError, TimeoutError, BrokenProcessPool) as error:
-                log.warning("a worker process does not start: %s: %s", type(error).__name__, error)
+                log.warning(
+                    "a worker process does not start", extra={"reason": f"{type(error).__name__}: {error}"}
+                )
                 await asyncio.sleep(START_PAUSE_S)
                 self._dead.put_nowait(worker)
             else:

@@ -73,12 +73,11 @@ class ThreadPool:
         self.lost_threads += 1
         job.on_late_end = self._found
         log.warning(
-            "a thread of handler %s goes on after its call was given up: %d of at most %d are lost",
-            self._name,
-            self.lost_threads,
-            self._max_threads,
-            extra={"handler": self._name, "lost_threads": self.lost_threads},
-        )
+            "a thread goes on after its call was given up",
+            extra={
+                "handler": self._name, "lost_threads": self.lost_threads, "max_threads": self._max_threads,
+            },
+        )  # fmt: skip
 
     def _found(self) -> None:
         self.lost_threads -= 1

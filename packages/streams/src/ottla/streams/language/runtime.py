@@ -202,13 +202,15 @@ class TopologyRuntime:
                 try:
                     now = len((await admin.topics.describe(table.topic)).partitions)
                 except (ClientError, KafkaError) as error:
-                    log.warning("the partitions of table %s are not known: %s", table.topic, error)
+                    facts = {"topic": table.topic, "reason": str(error)}
+                    log.warning("the partitions of a table are not known", extra=facts)
                     continue
                 if now > before:
                     await self._tables.open(table, range(before, now))
                     # Not before they are loaded: a row of theirs may be older than the one that is known.
                     self._counts[table.topic] = now
-                    log.info("table %s has %d partitions now, not %d", table.topic, now, before)
+                    facts = {"topic": table.topic, "before": before, "now": now}
+                    log.info("a table has more partitions", extra=facts)
                 await self._tables.drop_tombstones(table, range(self._counts[table.topic]))
 
     async def _close_global_tables(self) -> None:

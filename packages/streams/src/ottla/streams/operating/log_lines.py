@@ -101,9 +101,8 @@ class LogLines:
         """Log that a record was not handled, and where it goes; if it stops the processor, that is raised."""
         match verdict:
             case DeadLetter():
-                topic = self._dead_letter_topic or "the dead-letter topic"
-                event = f"a record cannot be decoded, it goes to {topic}"
-                self._failure(logging.WARNING, event, work, error)
+                event, topic = "a record cannot be decoded, it becomes a dead letter", self._dead_letter_topic
+                self._failure(logging.WARNING, event, work, error, dead_letter_topic=topic)
             case Skip():
                 self._failure(logging.WARNING, "a record cannot be decoded, it is skipped", work, error)
 
@@ -118,9 +117,9 @@ class LogLines:
             log.info("offsets are committed again", extra={"group": self._group_id, "offsets": where})
         self._commits_fail = error is not None
 
-    def _failure(self, level: int, event: str, work: Work, error: BaseException) -> None:
+    def _failure(self, level: int, event: str, work: Work, error: BaseException, **more: object) -> None:
         kind = type(error).__name__
-        facts = self._of_work(work) | {"error": f"{kind}: {error}"}
+        facts = self._of_work(work) | more | {"error": f"{kind}: {error}"}
         self._limited(level, event, kind, facts, error if level == logging.ERROR else None)
 
     def _limited(

@@ -80,11 +80,10 @@ class LoopWatch:
         if is_first and self._limit.admit(blocker.handler) is None:
             return
         log.warning(
-            "handler %s has blocked the event loop for %d ms, in %s: other handlers and heartbeats wait; "
-            "await what takes long, or declare the handler with def, so that it runs on a thread",
-            blocker.handler, blocked_ms, blocker.line,
-            extra={"handler": blocker.handler, "blocked_ms": blocked_ms},
-        )  # fmt: skip
+            "a handler blocks the event loop: other handlers and heartbeats wait; await what takes long, or "
+            "declare the handler with def, so that it runs on a thread",
+            extra={"handler": blocker.handler, "blocked_ms": blocked_ms, "line": blocker.line},
+        )
 
 
 def blocker_of(frame: FrameType | None) -> Blocker | None:

@@ -106,7 +106,9 @@ class StatusServer:
             asked.cancel()
             return _blocked()
         except Exception as error:
-            log.warning("a page of status could not be made: %s", error)
+            log.warning(
+                "a page of status could not be made", extra={"path": path[:200], "reason": str(error)}
+            )
             return json_page({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -384,13 +384,13 @@ async def warn_of_missing_topics(consumer: Consumer, topics: Iterable[str], conf
             if await consumer.partitions_for_topic(topic):
                 continue
         except (ClientError, KafkaError) as error:  # the consumer meets the same error, and tells it
-            log.debug("topic %r cannot be looked up: %s", topic, error)
+            log.debug("a topic cannot be looked up", extra={"topic": topic, "reason": str(error)})
             continue
         log.warning(
-            "topic %r does not exist at %s, and no broker creates it: create it (ottla topics create %s), or "
-            "correct its name; until then nothing of it is handled",
-            topic, shown_servers(config), topic, extra={"topic": topic},
-        )  # fmt: skip
+            "a topic does not exist, and no broker creates it: nothing of it is handled until it is created "
+            "(ottla topic create), or its name is corrected",
+            extra={"topic": topic, "servers": shown_servers(config)},
+        )
 
 
 def shown_servers(config: ClientConfig) -> str:

@@ -12,7 +12,7 @@ from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.consumer import Consumer
 from ottla.protocol.errors import KafkaError, OffsetMetadataTooLarge
 from ottla.protocol.topics import TopicPartition
-from ottla.streams.errors import OffsetsNotCommitted, StreamsError
+from ottla.streams.errors import StreamsError
 from ottla.streams.scheduling.frontier import CommitPlan
 from ottla.streams.scheduling.scheduler import Scheduler
 from ottla.streams.seams import Commits, Observer, PartitionStates, Plan
@@ -117,8 +117,11 @@ class Committer:
         reason = f"{type(error).__name__}: {error}"
         if reason != self._last_reason:
             self._last_reason = reason
-            refused = OffsetsNotCommitted([(plan.partition, plan.offset) for plan in plans], error)
-            log.warning("%s", refused if plans else f"the last transaction has not ended yet: {reason}")
+            if plans:
+                where = ", ".join(f"{plan.partition}@{plan.offset}" for plan in plans)
+                log.warning("offsets are not committed", extra={"offsets": where, "reason": reason})
+            else:
+                log.warning("the last transaction has not ended yet", extra={"reason": reason})
 
 
 class ConsumerCommits:

@@ -236,9 +236,10 @@ class Processor:
             cared_for = self._workers.running() | self.scheduler.retried_from(now_ms - LOOK_EVERY_S * 1_000)
             for standstill in self.standstills.look(now_ms, positions, cared_for):
                 log.error(
-                    "%s stands still at offset %d: its record neither runs nor waits for a retry, and %d are "
-                    "unfinished", standstill.partition, standstill.offset, standstill.unfinished,
-                )  # fmt: skip
+                    "a partition stands still: its record neither runs nor waits for a retry",
+                    extra=standstill.partition._asdict()
+                    | {"offset": standstill.offset, "unfinished": standstill.unfinished},
+                )
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:

@@ -323,7 +323,7 @@ class SqliteStore:
                 continue
             if self._is_failing:
                 self._is_failing = False
-                _log.info("state file %s works again", self._path)
+                _log.info("a state file works again", extra={"file": str(self._path)})
             return result
 
     def _damaged(self, error: sqlite3.Error, damages: int) -> StoreDamaged:
@@ -332,14 +332,20 @@ class SqliteStore:
         if damages == self._damages:
             self._damages += 1
             self._is_whole.clear()
-            _log.error("%s; records that need it wait for that", damaged)
+            _log.error(
+                "a state file is damaged, and rebuilt from its topic: records that need it wait for that",
+                extra={"file": str(self._path), "reason": str(error)},
+            )
             self.on_damage()
         return damaged
 
     def _note_failure(self, error: sqlite3.Error) -> None:
         if not self._is_failing:
             self._is_failing = True
-            _log.error("state file %s: %s; records that need it wait until it works", self._path, error)
+            _log.error(
+                "a state file does not work: records that need it wait until it does",
+                extra={"file": str(self._path), "reason": str(error)},
+            )
 
 
 def _nothing() -> None:

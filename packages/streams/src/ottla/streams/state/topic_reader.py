@@ -170,7 +170,7 @@ class TopicReader:
     async def _reload(self, partition: TopicPartition, load: _Load) -> None:
         await load.store.rebuild()
         await self.load(partition, load.store, load.contents, follow=load.is_followed)
-        log.info("the state of %s is rebuilt", partition)
+        log.info("the state of a partition is rebuilt", extra=partition._asdict())
 
     def _reloaded(self, partition: TopicPartition, task: asyncio.Task[None]) -> None:
         if self._reloading.get(partition) is task:
