@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.streams.operating.top import heading, problems, tables, with_rates
+from ottla.streams.operating.top import heading, problems, tables, view, with_rates
 
 
 def status(at_ms: int, handled: int, **changed: Any) -> dict[str, Any]:
@@ -53,6 +53,7 @@ def test_reasons_stand_above_the_tables() -> None:
 
     assert heading(ill) == "billing: UNHEALTHY, 1 handler"
     assert problems(ill) == ["charge: commits have failed for 90 s: no broker"]
+    assert view(ill, None)[:4] == [heading(ill), f"! {problems(ill)[0]}", "", "handlers"]
 
 
 def test_records_that_streams_dropped_are_shown_once_there_are_some() -> None:

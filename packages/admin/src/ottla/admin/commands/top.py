@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ottla.admin import Admin
     from ottla.admin.cluster_health import ClusterState
 
-_CLEAR: Final = "\x1b[H\x1b[J"
+_TOP, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _SHOW_CURSOR, _HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 _PLAIN: Final = (100, 1_000)
 """Columns and lines of an output that is no terminal."""
@@ -51,7 +52,6 @@ def top(every: str, times: int | None, bootstrap_server: str, properties: str | 
         every_s = duration_s(every)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    is_terminal = sys.stdout.isatty()
 
     async def use(admin: Admin) -> None:
         from asyncio import sleep
@@ -60,22 +60,39 @@ def top(every: str, times: int | None, bootstrap_server: str, properties: str | 
         shown = 0
         while True:
             sample = await _sample(admin)
-            size = shutil.get_terminal_size() if is_terminal else _PLAIN
-            lines = screen(before, sample, *size)
-            click.echo((_CLEAR if is_terminal else "") + "\n".join(lines))
+            size = shutil.get_terminal_size() if sys.stdout.isatty() else _PLAIN
+            draw(screen(before, sample, *size))
             shown += 1
             if shown == times:
                 return
             before = sample
             await sleep(every_s)
 
-    if is_terminal:
-        click.echo(_HIDE_CURSOR, nl=False)
-    try:
+    with terminal_view() as draw:
         with_admin(bootstrap_server, properties, use)
+
+
+@contextmanager
+def terminal_view() -> Iterator[Callable[[Sequence[str]], None]]:
+    """Return a function that draws lines over the ones before, as far as the terminal has room for them.
+
+    Where the output is no terminal they are printed one after the other.
+    """
+    if not sys.stdout.isatty():
+        yield lambda lines: click.echo("\n".join(lines))
+        return
+
+    def draw(lines: Sequence[str]) -> None:
+        # Each line replaces one: a screen that is cleared first flickers.
+        width, height = shutil.get_terminal_size()
+        shown = "\n".join(f"{printable(line)[:width]}{_REST_OF_LINE}" for line in lines[: height - 1])
+        click.echo(f"{_TOP}{shown}\n{_REST}", nl=False)
+
+    click.echo(f"{_TOP}{_REST}{_HIDE_CURSOR}", nl=False)
+    try:
+        yield draw
     finally:
-        if is_terminal:
-            click.echo(_SHOW_CURSOR, nl=False)
+        click.echo(_SHOW_CURSOR, nl=False)
 
 
 async def _sample(admin: Admin) -> Sample:

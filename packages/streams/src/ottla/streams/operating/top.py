@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -17,7 +15,8 @@ from urllib.request import Request, urlopen
 
 import click
 
-from ottla.client.commands import show, show_json
+from ottla.admin.commands.top import terminal_view
+from ottla.client.commands import show_json, table_lines
 from ottla.streams.operating.status import STATUS_VERSION
 from ottla.streams.operating.status_server import DEFAULT_PORT
 
@@ -85,22 +84,19 @@ def show_once(read: Callable[[], Status], sleep: Callable[[], object], *, as_jso
     if as_json:
         show_json(with_rates(status, before))
     else:
-        print_tables(status, before)
+        click.echo("\n".join(view(status, before)))
 
 
-def print_tables(status: Status, before: Status | None) -> None:
-    """Print plain aligned tables."""
-    click.echo(heading(status))
-    for line in problems(status):
-        click.echo(f"  {line}")
+def view(status: Status, before: Status | None) -> list[str]:
+    """Return the lines of plain aligned tables."""
+    lines = [heading(status), *(f"! {line}" for line in problems(status))]
     for table in tables(status, before):
-        click.echo()
-        click.echo(table.title)
-        show(table.columns, table.rows, as_json=False)
+        lines += ["", table.title, *table_lines(table.columns, table.rows)]
+    return lines
 
 
 def follow(read: Callable[[], Status], sleep: Callable[[], object], *, as_json: bool) -> None:
-    """Show the status until Ctrl+C: a live view, or one table after the other without a terminal."""
+    """Show the status until Ctrl+C: in place at a terminal, elsewhere one table after the other."""
     if as_json:
         before = None
         while True:
@@ -108,7 +104,7 @@ def follow(read: Callable[[], Status], sleep: Callable[[], object], *, as_json: 
             click.echo(json.dumps(with_rates(status, before), default=str))
             before = status
             sleep()
-    with _screen() as update:
+    with terminal_view() as draw:
         before = None
         while True:
             try:
@@ -116,59 +112,11 @@ def follow(read: Callable[[], Status], sleep: Callable[[], object], *, as_json: 
             except StatusUnreadable as error:
                 if before is None:
                     raise
-                update(None, None, str(error))
+                draw([str(error)])
             else:
-                update(status, before, "")
+                draw([*view(status, before), ""])
                 before = status
             sleep()
-
-
-@contextmanager
-def _screen() -> Iterator[Callable[[Status | None, Status | None, str], None]]:
-    """Return what shows a status: on the terminal in place, elsewhere as plain tables."""
-    if not sys.stdout.isatty():
-        yield _print_plain
-        return
-    from rich.live import Live
-
-    with Live(screen=True, auto_refresh=False) as live:
-
-        def update(status: Status | None, before: Status | None, error: str) -> None:
-            live.update(_rendered(status, before, error), refresh=True)
-
-        yield update
-
-
-def _print_plain(status: Status | None, before: Status | None, error: str) -> None:
-    if status is None:
-        click.echo(error)
-        return
-    print_tables(status, before)
-    click.echo()
-
-
-def _rendered(status: Status | None, before: Status | None, error: str) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    if status is None:
-        return Text(error, style="red")
-    parts: list[Any] = [Text(heading(status), style="bold" if status["healthy"] else "bold red")]
-    parts += [Text(f"  {line}", style="red") for line in problems(status)]
-    for table in tables(status, before):
-        shown = Table(title=table.title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-        for column in table.columns:
-            shown.add_column(column.upper(), no_wrap=True)
-        for row in table.rows:
-            shown.add_row(*("-" if cell is None else _text(cell) for cell in row))
-        parts += [Text(""), shown]
-    parts += [Text(""), Text("Ctrl+C ends", style="dim")]
-    return Group(*parts)
-
-
-def _text(cell: object) -> str:
-    return ("yes" if cell else "no") if isinstance(cell, bool) else str(cell)
 
 
 class Table(NamedTuple):
