@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import pytest
 
-from ottla.broker.runtime.log_lines import FactsFormatter
 from ottla.broker.testing import LOG_LEVEL_VARIABLE
+from ottla.client.log_formats import FactsFormatter
 
 ROOT: Final = Path(__file__).parents[2]
 LEAST_LETTERS: Final = 8

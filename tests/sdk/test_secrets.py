@@ -25,7 +25,6 @@ from ottla.admin import Admin
 from ottla.admin.configs import BROKER
 from ottla.broker.config import load_broker_config
 from ottla.broker.config.logins import LOGIN_MODULES
-from ottla.broker.runtime.log_lines import FactsFormatter
 from ottla.broker.security.sasl.mechanisms import PlainUsers
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramCredential
 from ottla.broker.security.tls.stores import read_key_store, read_trust_store
@@ -38,6 +37,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.errors import ClientError
 from ottla.client.jaas import parse_jaas
 from ottla.client.key_stores import Certificate
+from ottla.client.log_formats import FactsFormatter
 from ottla.client.oauth_tokens import Token, TokenSource
 from ottla.client.page_server import PageAccess
 from ottla.client.security import SecurityConfig

@@ -35,7 +35,19 @@ def test_a_line_of_a_client_is_an_event_and_its_facts(caplog: pytest.LogCaptureF
     assert " ERROR   ottla.client.interceptors: an interceptor failed" in FactsFormatter().format(line)
 
 
-def test_values_of_facts_forge_no_lines() -> None:
-    line = logging.makeLogRecord({"msg": "closed", "name": "ottla.client", "peer": "a\n2026 ERROR forged"})
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a client\n2026-01-01 INFO request: forged", r"a client\n2026-01-01 INFO request: forged"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("\r", r"\r"),
+        ("\u2028", r"\u2028"),
+        ("\u202eecila", r"\u202eecila"),
+        ("\udc80", r"\udc80"),
+        ("ünï ☃", "ünï ☃"),
+    ],
+)
+def test_a_fact_from_a_client_forges_no_line_and_steers_no_terminal(text: str, shown: str) -> None:
+    record = logging.makeLogRecord({"msg": "login refused", "reason": text})
 
-    assert FactsFormatter().format(line).endswith("closed peer=a\\n2026 ERROR forged")
+    assert FactsFormatter().format(record).endswith(f"login refused reason={shown}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.runtime.log_lines import FactsFormatter, LogFiles, set_up_logging
+from ottla.broker.runtime.log_lines import LogFiles, set_up_logging
 
 TIMEOUT_S = 60.0
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (\w+) +([\w.-]+): (.+)")
@@ -118,21 +118,3 @@ def test_a_daemons_log_dir_is_where_the_command_was_called(tmp_path: Path) -> No
     subprocess.run([*begin, "stop", *data], timeout=TIMEOUT_S, check=True, capture_output=True)
 
     assert (tmp_path / "logs" / "server.log").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a client\n2026-01-01 INFO request: forged", r"a client\n2026-01-01 INFO request: forged"),
-        ("\x1b[2J", r"\x1b[2J"),
-        ("\r", r"\r"),
-        ("\u2028", r"\u2028"),
-        ("\u202eecila", r"\u202eecila"),
-        ("\udc80", r"\udc80"),
-        ("ünï ☃", "ünï ☃"),
-    ],
-)
-def test_a_fact_from_a_client_forges_no_line_and_steers_no_terminal(text: str, shown: str) -> None:
-    record = logging.makeLogRecord({"msg": "login refused", "reason": text})
-
-    assert FactsFormatter().format(record).endswith(f"login refused reason={shown}")

@@ -25,7 +25,7 @@ class FactsFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
-        facts = [f"{name}={_in_one_line(str(value))}" for name, value in facts_of(record).items()]
+        facts = [f"{name}={in_one_line(str(value))}" for name, value in facts_of(record).items()]
         return " ".join([super().formatMessage(record), *facts])
 
 
@@ -46,5 +46,6 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def _in_one_line(text: str) -> str:
+def in_one_line(text: str) -> str:
+    """Return a text, which may come from a client, so that it forges no lines and steers no terminal."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()

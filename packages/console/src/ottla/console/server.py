@@ -16,6 +16,7 @@ from typing import Final
 import uvicorn
 
 from ottla.client.environment import monotonic_s
+from ottla.client.log_formats import FactsFormatter
 from ottla.console.app import application
 from ottla.console.logins.authenticator import state_of
 from ottla.console.settings import ConsoleRefused, ConsoleSettings
@@ -38,20 +39,6 @@ LOOK_EVERY_S: Final = 5.0
 """How often the files of the certificate and its key are looked at for changes."""
 _BESIDE_NICE: Final = 5
 """How much a console beside a broker yields the processor to it."""
-
-
-class FactsFormatter(logging.Formatter):
-    """Appends the facts of an event as `name=value`; control characters in them are escaped."""
-
-    _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
-        facts = ((name, str(value)) for name, value in record.__dict__.items() if name not in self._USUAL)
-        shown = (f"{name}={text if text.isprintable() else ascii(text)}" for name, text in facts)
-        return " ".join([super().formatMessage(record), *shown])
 
 
 def log_to_stderr() -> None:

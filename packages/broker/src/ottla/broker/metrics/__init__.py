@@ -3,7 +3,6 @@
 The Prometheus endpoint is in `ottla.broker.metrics.prometheus`, which is imported only when it is configured.
 """
 
-from ottla.broker.metrics.background_task_gauges import show_last_run, show_running
 from ottla.broker.metrics.registry import (
     BUCKET_BOUNDS,
     TICK_MS,
@@ -13,6 +12,8 @@ from ottla.broker.metrics.registry import (
     Metric,
     MetricName,
     Metrics,
+    show_last_run,
+    show_running,
 )
 
 __all__ = [

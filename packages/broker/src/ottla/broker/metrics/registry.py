@@ -11,9 +11,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ottla.broker.runtime.frozen_classes import frozen
+
+if TYPE_CHECKING:
+    import asyncio
 
 TICK_MS: Final = 5_000
 _ROTATE_MS: Final = 60_000
@@ -21,6 +24,7 @@ _ONE_MINUTE_ALPHA: Final = 1 - math.exp(-TICK_MS / 60_000)
 _BOUNDS: Final = tuple(round(0.01 * 1.25**step, 6) for step in range(90))
 """Upper bounds of a histogram's buckets: 0.01 to about 4.3 million, each a quarter above the last."""
 BUCKET_BOUNDS: Final = _BOUNDS
+_BACKGROUND_TASK: Final = ("ottla.broker", "BackgroundTask")
 
 
 class MetricName(NamedTuple):
@@ -231,3 +235,28 @@ class Metrics:
 def metric_name(group: str, type: str, name: str, tags: dict[str, str] | None = None) -> MetricName:  # noqa: A002
     """Build a metric's name; tags are sorted."""
     return MetricName(group, type, name, tuple(sorted(tags.items())) if tags else ())
+
+
+# --- gauges of background tasks: whether each runs, and when it last began
+
+
+def show_running(metrics: Metrics, task: asyncio.Task[None], name: str) -> None:
+    """Register a gauge: 1 while an endless task runs, 0 once it has failed; removed when it is cancelled."""
+    gauge = metrics.gauge(*_BACKGROUND_TASK, "Running", lambda: not task.done(), task=name)
+
+    def ended(_: object) -> None:
+        if task.cancelled() and metrics.get(*_BACKGROUND_TASK, "Running", task=name) is gauge:
+            metrics.remove(*_BACKGROUND_TASK, "Running", task=name)
+
+    task.add_done_callback(ended)
+
+
+def show_last_run(metrics: Metrics, now_ms: Callable[[], float], name: str) -> Callable[[], None]:
+    """Register a gauge of the time since a repeated task last began; call the result when it begins."""
+    began = [now_ms()]
+    metrics.gauge(*_BACKGROUND_TASK, "SinceLastRunMs", lambda: now_ms() - began[0], task=name)
+
+    def mark_begun() -> None:
+        began[0] = now_ms()
+
+    return mark_begun

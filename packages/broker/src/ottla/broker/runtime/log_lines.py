@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-_log = logging.getLogger(__name__)
+from ottla.client.log_formats import FactsFormatter
 
-_USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_log = logging.getLogger(__name__)
 
 SERVER_LOG: Final = "server.log"
 LOG_FILES: Final = {
@@ -28,23 +28,6 @@ LOG_FILES: Final = {
 EVERY_MS: Final = 10_000
 MOST_SUBJECTS: Final = 10
 MOST_STACKS: Final = 100
-
-
-class FactsFormatter(logging.Formatter):
-    """Appends the fields passed as `extra` to the message, as `name=value`."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
-        facts = (fact for fact in record.__dict__.items() if fact[0] not in _USUAL)
-        shown = (f"{name}={in_one_line(str(value))}" for name, value in facts)
-        return " ".join([super().formatMessage(record), *shown])
-
-
-def in_one_line(text: str) -> str:
-    """Return a text, which may come from a client, so that it forges no lines and steers no terminal."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 class LogFiles(NamedTuple):

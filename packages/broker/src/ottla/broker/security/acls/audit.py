@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.runtime.log_lines import in_one_line
+from ottla.client.log_formats import in_one_line
 
 if TYPE_CHECKING:
     from ottla.broker.security.authorizer import Decision
