@@ -9,13 +9,14 @@ from ottla.registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from ottla.registry.registry import RegistryConfig, Schema, SchemaRegistry
 from ottla.registry.rest import ServiceFailed, ServiceRefused
 from ottla.registry.schemas import NoSchema
-from ottla.registry.serializing import SerializerOptions
+from ottla.registry.serializing import DeserializerOptions, SerializerOptions
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AvroDeserializer",
     "AvroSerializer",
+    "DeserializerOptions",
     "JsonSchemaDeserializer",
     "JsonSchemaSerializer",
     "NoSchema",

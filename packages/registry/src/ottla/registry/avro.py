@@ -12,13 +12,13 @@ from ottla.registry.framing import Framed
 from ottla.registry.registry import Schema, SchemaRegistry
 from ottla.registry.schemas import SchemaText
 from ottla.registry.serializing import (
+    DeserializerOptions,
     Read,
     SchemaDeserializer,
     SchemaSerializer,
     SerializerOptions,
     references_of,
 )
-from ottla.registry.subjects import StrategyName, SubjectNameStrategy
 
 _ONLY: Final = "only"
 References = Sequence[tuple[str, str]]
@@ -87,20 +87,16 @@ class AvroDeserializer(SchemaDeserializer):
         *,
         from_dict: Callable[[Any], Any] | None = None,
         return_record_name: bool = False,
-        use_latest_version: bool = False,
-        use_latest_with_metadata: Mapping[str, str] | None = None,
-        subject_name_strategy: StrategyName | SubjectNameStrategy = "topic",
+        **options: Any,
     ) -> None:
         """Without a reader's schema values have that of their writer; `from_dict` converts them.
 
         With `return_record_name` a record within a union is a tuple of its name and itself.
+        `options` are those of DeserializerOptions.
         """
         text = None if schema is None else schema_text(schema)
-        super().__init__(
-            registry, use_latest_version=use_latest_version,
-            use_latest_with_metadata=use_latest_with_metadata, subject_name_strategy=subject_name_strategy,
-            record_name=None if text is None else _record_name(text),
-        )  # fmt: skip
+        name = None if text is None else _record_name(text)
+        super().__init__(registry, DeserializerOptions(**options), record_name=name)
         self._schema = None if text is None else SchemaText("of the reader", "AVRO", text)
         self._from_dict = from_dict
         self._names = return_record_name

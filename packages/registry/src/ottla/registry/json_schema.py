@@ -11,13 +11,13 @@ from ottla.registry.framing import Framed
 from ottla.registry.registry import Schema, SchemaRegistry
 from ottla.registry.schemas import SchemaText
 from ottla.registry.serializing import (
+    DeserializerOptions,
     Read,
     SchemaDeserializer,
     SchemaSerializer,
     SerializerOptions,
     references_of,
 )
-from ottla.registry.subjects import StrategyName, SubjectNameStrategy
 
 References = Sequence[tuple[str, str]]
 _MOST_WORDS = 300
@@ -96,17 +96,15 @@ class JsonSchemaDeserializer(SchemaDeserializer):
         *,
         from_dict: Callable[[Any], Any] | None = None,
         validate: bool = True,
-        use_latest_version: bool = False,
-        use_latest_with_metadata: Mapping[str, str] | None = None,
-        subject_name_strategy: StrategyName | SubjectNameStrategy = "topic",
+        **options: Any,
     ) -> None:
-        """`from_dict` makes something else of JSON's types. Without `validate` values are not checked."""
+        """`from_dict` makes something else of JSON's types. Without `validate` values are not checked.
+
+        `options` are those of DeserializerOptions.
+        """
         text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
-        super().__init__(
-            registry, use_latest_version=use_latest_version,
-            use_latest_with_metadata=use_latest_with_metadata, subject_name_strategy=subject_name_strategy,
-            record_name=None if text is None else _title(text),
-        )  # fmt: skip
+        name = None if text is None else _title(text)
+        super().__init__(registry, DeserializerOptions(**options), record_name=name)
         self._schema = None if text is None else SchemaText("of the reader", "JSON", text)
         self._from_dict = from_dict
         self._validate = validate

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, cast
 
 from ottla.registry.client import Reference, RegisteredSchema
 from ottla.registry.framing import Framed, NotFramed, place_bytes
 from ottla.registry.registry import Schema, SchemaRegistry
 from ottla.registry.schemas import SchemaText
-from ottla.registry.serializing import Read, SchemaDeserializer, SchemaSerializer, SerializerOptions
-from ottla.registry.subjects import StrategyName, SubjectNameStrategy
+from ottla.registry.serializing import (
+    DeserializerOptions,
+    Read,
+    SchemaDeserializer,
+    SchemaSerializer,
+    SerializerOptions,
+)
 
 BUILT_IN: Final = ("confluent/", "google/protobuf/", "google/type/")
 """The beginnings of the names of files that every registry has by itself."""
@@ -93,17 +98,11 @@ class ProtobufDeserializer(SchemaDeserializer):
         self,
         registry: SchemaRegistry,
         message_type: Any = None,
-        *,
-        use_latest_version: bool = False,
-        use_latest_with_metadata: Mapping[str, str] | None = None,
-        subject_name_strategy: StrategyName | SubjectNameStrategy = "topic",
+        **options: Any,
     ) -> None:
+        """`options` are those of DeserializerOptions."""
         name = None if message_type is None else message_type.DESCRIPTOR.full_name
-        super().__init__(
-            registry, use_latest_version=use_latest_version,
-            use_latest_with_metadata=use_latest_with_metadata, subject_name_strategy=subject_name_strategy,
-            record_name=name,
-        )  # fmt: skip
+        super().__init__(registry, DeserializerOptions(**options), record_name=name)
         self._message_type = message_type
 
     async def _written(self, schema: int | str) -> SchemaText:

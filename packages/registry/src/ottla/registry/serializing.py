@@ -201,23 +201,35 @@ class SchemaSerializer(ABC):
 Read = Callable[[Framed], Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeserializerOptions:
+    """The schema that a deserializer reads values as, where it is none of its own."""
+
+    use_latest_version: bool = False
+    """Read values as those of the latest version of the subject."""
+    use_latest_with_metadata: Mapping[str, str] | None = None
+    """Read values as those of the latest version that has these properties."""
+    subject_name_strategy: StrategyName | SubjectNameStrategy = "topic"
+
+    def __post_init__(self) -> None:
+        subject_strategy(self.subject_name_strategy)
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether values are read as those of a version of the subject."""
+        return self.use_latest_version or self.use_latest_with_metadata is not None
+
+
 class SchemaDeserializer(ABC):
     """Deserializes by the schemas that values name: a Deserializer of `ottla.client.serialization`."""
 
     def __init__(
-        self,
-        registry: SchemaRegistry,
-        *,
-        use_latest_version: bool = False,
-        use_latest_with_metadata: Mapping[str, str] | None = None,
-        subject_name_strategy: StrategyName | SubjectNameStrategy = "topic",
-        record_name: str | None = None,
+        self, registry: SchemaRegistry, options: DeserializerOptions, *, record_name: str | None
     ) -> None:
         self.registry = registry
-        self._strategy = subject_strategy(subject_name_strategy)
+        self.options = options
+        self._strategy = subject_strategy(options.subject_name_strategy)
         self._record_name = record_name
-        self._metadata = use_latest_with_metadata
-        self._is_latest = use_latest_version or use_latest_with_metadata is not None
         self._readers: dict[tuple[int | str, str | None], tuple[float, Read]] = {}
         self._turn = asyncio.Lock()
 
@@ -227,7 +239,7 @@ class SchemaDeserializer(ABC):
         found = framed(data, field, context.headers)
         if found is None:
             raise NotFramed(_NOT_FRAMED.format(field))
-        topic = context.topic if self._is_latest else None
+        topic = context.topic if self.options.is_latest else None
         known = self._readers.get((found.schema, topic))
         if known is None or (known[0] != math.inf and known[0] <= self.registry.now_s()):
             raise PreparationNeeded(lambda: self._prepare(found.schema, topic, field))
@@ -258,7 +270,7 @@ class SchemaDeserializer(ABC):
         if topic is None:
             return None
         subject = self._strategy(topic, field, self._record_name)
-        found = await self.registry.latest(subject, metadata=self._metadata)
+        found = await self.registry.latest(subject, metadata=self.options.use_latest_with_metadata)
         assert found.id is not None
         return await self.registry.schema(found.id)
 
