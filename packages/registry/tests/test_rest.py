@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,6 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from httpx import ASGITransport, AsyncClient
+
+from ottla.registry.server.app import application
+from ottla.registry.server.parsing import SchemaParser
+from ottla.registry.server.service import PAGE_NAMES, RegistryService
+from ottla.registry.server.serving import MemoryStore
+from ottla.registry.server.state import RegistryState, SchemaValue, schema_record
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of libraries that the client uses
@@ -20,6 +28,7 @@ with warnings.catch_warnings():
     )
 
 JSON_TYPE = {"content-type": "application/json"}
+MANY = 20_000
 
 
 @pytest.fixture
@@ -207,12 +216,100 @@ def test_the_latest_version_with_properties_is_found(
 def test_settings_of_a_group_compare_within_it(http: httpx.Client) -> None:
     config = {"compatibility": "BACKWARD", "compatibilityGroup": "major"}
     assert http.put("/config/grouped", json=config).json() == config
-    assert http.put("/config/grouped", json={"alias": "x"}).json()["error_code"] == 42203
+    assert http.put("/config/grouped", json={"defaultRuleSet": {}}).json()["error_code"] == 42203
     for major, schema in (("1", avro("a", default=False)), ("2", avro("b", default=False))):
         body = {"schema": schema.schema_str, "metadata": {"properties": {"major": major}}}
         assert http.post("/subjects/grouped/versions", json=body, headers=JSON_TYPE).status_code == 200
 
     assert http.get("/config/grouped").json()["compatibilityGroup"] == "major"
+    http.put("/config/grouped", json={"compatibilityGroup": None})
+    assert "compatibilityGroup" not in http.get("/config/grouped").json()
+
+
+def test_an_alias_stands_for_a_subject_in_paths_about_schemas(
+    client: SchemaRegistryClient, http: httpx.Client
+) -> None:
+    schema_id = client.register_schema("real-value", avro("a"))
+    client.register_schema(":.lab:real", avro("lab"))
+    assert http.put("/config/alias-value", json={"alias": "real-value"}).json() == {"alias": "real-value"}
+    http.put("/config/alias-lab", json={"alias": ":.lab:real"})
+
+    found = client.get_latest_version("alias-value")
+    assert (found.subject, found.schema_id) == ("real-value", schema_id)
+    assert client.lookup_schema("alias-value", avro("a")).version == 1
+    assert client.test_compatibility("alias-value", avro("a", "b"))
+    client.register_schema("alias-value", avro("a", "b"))
+    assert client.get_versions("real-value") == [1, 2]
+    assert "lab" in http.get("/schemas/ids/1", params={"subject": "alias-lab"}).json()["schema"]
+    assert "alias-value" not in client.get_subjects()
+    assert http.get("/config/alias-value").json()["alias"] == "real-value"
+    assert http.get("/config/real-value").json()["error_code"] == 40408
+    assert http.put("/config/alias-value", json={"alias": "a\nb"}).json()["error_code"] == 42208
+
+    http.put("/config/alias-value", json={"alias": None})
+    client.clear_caches()
+    assert code_of(lambda: client.get_versions("alias-value")) == (404, 40401)
+
+
+def test_there_are_no_associations_and_serializers_name_subjects_themselves(
+    client: SchemaRegistryClient, http: httpx.Client
+) -> None:
+    assert client.get_associations_by_resource_name("orders", "-", "topic", ["value"]) == []
+    assert http.get("/associations/subjects/orders-value").json() == []
+    assert http.get("/associations/resources/id-1").json() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "/exporters", "mode IMPORT"), ("PUT", "/exporters/e/pause", "mode IMPORT"),
+        ("POST", "/associations", "subject_name_strategy"),
+        ("PUT", "/associations/resources/r", "subject_name_strategy"),
+        ("DELETE", "/associations/resources/r", "subject_name_strategy"),
+        ("POST", "/subjects/s/versions/1/tags", "metadata.tags"),
+        ("GET", "/catalog/v1/types/tagdefs", "tags"), ("GET", "/dek-registry/v1/keks", "encryption"),
+    ],
+)  # fmt: skip
+def test_parts_that_are_not_served_are_refused_in_one_line(
+    http: httpx.Client, method: str, path: str, words: str
+) -> None:
+    answer = http.request(method, path, json={})
+
+    assert (answer.status_code, answer.json()["error_code"]) == (501, 501)
+    assert words in answer.json()["message"]
+
+
+async def test_others_are_answered_while_a_list_of_many_subjects_is_made() -> None:
+    state = RegistryState()
+    for number in range(MANY):
+        state.apply(*schema_record(SchemaValue(f"subject-{number}", 1, 1, '"string"')))
+    state.apply(*schema_record(SchemaValue(":.lab:subject", 1, 1, '"string"')))
+    service = RegistryService(state, MemoryStore("memory", state.apply), SchemaParser())
+    turns: list[int] = []
+
+    async def turn() -> None:
+        while True:
+            turns[-1] += 1
+            await asyncio.sleep(0)
+
+    asked = ASGITransport(application(service))
+    async with AsyncClient(transport=asked, base_url="http://registry") as http:
+        turning = None
+        for path, count in (
+            ("/subjects", MANY + 1), ("/subjects?subjectPrefix=:.:subject-1", 11_111),
+            ("/subjects?subjectPrefix=:*:subject-19", 1_111), ("/subjects?deletedOnly=true", 0),
+            ("/contexts/.lab/subjects", 1), ("/schemas?limit=2000", 2_000), ("/contexts", 2),
+        ):  # fmt: skip
+            turns.append(0)
+            turning = turning or asyncio.ensure_future(turn())
+            names = (await http.get(path)).json()
+            assert len(names) == count, path
+        turning.cancel()
+
+    pages = MANY // PAGE_NAMES
+    assert [at >= least for at, least in zip(turns, (pages, 2, pages, pages, 0, 20, 0), strict=True)] == [
+        True
+    ] * 7
 
 
 def test_names_with_slashes_and_versions_without_sense(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -29,8 +29,11 @@ BODY_S: Final = 30.0
 MOST_LISTED: Final = 10_000
 """Schemas with their texts in one answer."""
 MOST_LISTED_LETTERS: Final = 16 << 20
+_SHOWN_AT_ONCE: Final = 100
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _ALL_CONTEXTS: Final = ":*:"
+_DEFAULT_PREFIX: Final = f":{DEFAULT_CONTEXT}:"
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
 Answer = Callable[[RegistryService, Request], Awaitable[Any]]
 
 
@@ -64,8 +67,16 @@ def application(service: RegistryService) -> Starlette:
         for route in routes
         if not route.path.startswith(("/contexts", "/v1")) and route.path != "/"
     ]
+    refused = [Route(path, _refusing(reason), methods=_METHODS) for path, reason in errors.NOT_SERVED.items()]
     handlers: Mapping[Any, Any] = {404: _not_found, 405: _not_allowed, 500: _failed}
-    return Starlette(routes=[*routes, *within], exception_handlers=handlers)
+    return Starlette(routes=[*routes, *within, *refused], exception_handlers=handlers)
+
+
+def _refusing(reason: str) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return _refusal(501, 501, reason)
+
+    return endpoint
 
 
 def _endpoint(
@@ -130,9 +141,14 @@ def _too_large() -> Refused:
     return Refused(413, f"the body has more than {MOST_BODY_BYTES >> 20} MiB")
 
 
-def _subject(request: Request) -> str:
+def _own_subject(request: Request) -> str:
     name = request.path_params.get("subject", "").replace(SLASH, "/")
-    return qualified(_context(request), "" if name == ":.:" else name.removeprefix(":.:"))
+    return qualified(_context(request), name.removeprefix(_DEFAULT_PREFIX))
+
+
+def _subject(service: RegistryService, request: Request) -> str:
+    """Return the subject of a path about schemas, in which an alias stands for another one."""
+    return service.resolved(_own_subject(request))
 
 
 def _context(request: Request) -> str:
@@ -212,20 +228,19 @@ async def _kinds(service: RegistryService, request: Request) -> Any:
 
 
 async def _by_id(service: RegistryService, request: Request) -> Any:
-    value = service.by_id(_schema_id(request), _asked_subject(request))
+    value = service.by_id(_schema_id(request), _asked_subject(service, request))
     shown = await _shown(service, request, value)
     if _flag(request, "fetchMaxId"):
         shown["maxId"] = service.state.contexts[value.context].last_id
     return shown
 
 
-def _asked_subject(request: Request) -> str:
-    subject = request.query_params.get("subject", "")
-    return qualified(_context(request), subject)
+def _asked_subject(service: RegistryService, request: Request) -> str:
+    return service.resolved(qualified(_context(request), request.query_params.get("subject", "")))
 
 
 async def _text_by_id(service: RegistryService, request: Request) -> Any:
-    value = service.by_id(_schema_id(request), _asked_subject(request))
+    value = service.by_id(_schema_id(request), _asked_subject(service, request))
     return _raw((await _shown(service, request, value))["schema"], value.schema_type)
 
 
@@ -234,7 +249,7 @@ def _raw(text: str, kind: str) -> Any:
 
 
 def _places(service: RegistryService, request: Request) -> list[SchemaValue]:
-    value = service.by_id(_schema_id(request), _asked_subject(request))
+    value = service.by_id(_schema_id(request), _asked_subject(service, request))
     places = sorted(service.state.contexts[value.context].places[value.id])
     found = [service.state.subjects[subject][version] for subject, version in places]
     return [entry for entry in found if not entry.deleted or _flag(request, "deleted")]
@@ -268,31 +283,44 @@ async def _ids_by_guid(service: RegistryService, request: Request) -> Any:
 
 async def _all_schemas(service: RegistryService, request: Request) -> Any:
     is_deleted, latest = _flag(request, "deleted"), _flag(request, "latestOnly")
-    found: list[SchemaValue] = []
-    for name in _names(service, request, deleted=is_deleted):
-        versions = service.state.versions(name, deleted=is_deleted)
-        found += versions[-1:] if latest else versions
+    state, found = service.state, list[SchemaValue]()
+    async for names in _pages(service, request, state.subjects.__contains__ if is_deleted else state.is_live):
+        for name in names:
+            versions = state.versions(name, deleted=is_deleted)
+            found += versions[-1:] if latest else versions
     listed = _part(request, found)
     if len(listed) > MOST_LISTED or sum(len(value.schema) for value in listed) > MOST_LISTED_LETTERS:
         raise Refused(
             422, f"more than {MOST_LISTED} schemas, or {MOST_LISTED_LETTERS >> 20} Mi letters: ask with limit"
         )
-    return [await _shown(service, request, value, **_placed(value)) for value in listed]
+    parts = []
+    for at in range(0, len(listed), _SHOWN_AT_ONCE):
+        values = listed[at : at + _SHOWN_AT_ONCE]
+        shown = [await _shown(service, request, value, **_placed(value)) for value in values]
+        parts.append(msgspec.json.encode(shown)[1:-1])
+        await asyncio.sleep(0)
+    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
 
 
 # --- subjects
 
 
-def _names(service: RegistryService, request: Request, *, deleted: bool) -> list[str]:
-    context = _context(request)
+async def _pages(
+    service: RegistryService, request: Request, is_wanted: Callable[[str], bool]
+) -> AsyncIterator[list[str]]:
+    """Yield the names that a request is about and that are wanted, page by page: there may be 100,000."""
+    context, matches = _context(request), is_wanted
     prefix = request.query_params.get("subjectPrefix", _ALL_CONTEXTS if context == DEFAULT_CONTEXT else "")
-    names = list(service.state.names(deleted=deleted))
     if prefix.startswith(_ALL_CONTEXTS):
-        rest = prefix.removeprefix(_ALL_CONTEXTS)
-        return [name for name in names if _local(name).startswith(rest)]
-    wanted = context_of(f"{prefix}x") if prefix.startswith(":.") else context
-    start = prefix if prefix.startswith(":.") else qualified(context, prefix)
-    return [name for name in names if context_of(name) == wanted and name.startswith(start)]
+        start, rest = "", prefix.removeprefix(_ALL_CONTEXTS)
+        if rest:
+            matches = lambda name: is_wanted(name) and _local(name).startswith(rest)  # noqa: E731
+    else:
+        context = context_of(f"{prefix}x") if prefix.startswith(":.") else context
+        start = qualified(context, prefix.removeprefix(_DEFAULT_PREFIX))
+        matches = lambda name: is_wanted(name) and context_of(name) == context  # noqa: E731
+    async for names in service.pages(start):
+        yield [name for name in names if matches(name)]
 
 
 def _local(name: str) -> str:
@@ -301,18 +329,18 @@ def _local(name: str) -> str:
 
 
 async def _subjects(service: RegistryService, request: Request) -> Any:
-    only = _flag(request, "deletedOnly")
-    names = _names(service, request, deleted=only or _flag(request, "deleted"))
-    if only:
-        live = set(service.state.names())
-        names = [name for name in names if name not in live]
-    return _part(request, names)
+    state, is_wanted = service.state, service.state.is_live
+    if _flag(request, "deletedOnly"):
+        is_wanted = lambda name: not state.is_live(name)  # noqa: E731
+    elif _flag(request, "deleted"):
+        is_wanted = state.subjects.__contains__
+    return _part(request, [name async for names in _pages(service, request, is_wanted) for name in names])
 
 
 async def _lookup(service: RegistryService, request: Request) -> Any:
     body = await _body(request, GivenBody)
     value = await service.lookup(
-        _subject(request),
+        _subject(service, request),
         body.given(),
         normalize=_flag(request, "normalize"),
         deleted=_flag(request, "deleted"),
@@ -321,11 +349,11 @@ async def _lookup(service: RegistryService, request: Request) -> Any:
 
 
 async def _delete_subject(service: RegistryService, request: Request) -> Any:
-    return await service.delete_subject(_subject(request), permanent=_flag(request, "permanent"))
+    return await service.delete_subject(_subject(service, request), permanent=_flag(request, "permanent"))
 
 
 async def _versions(service: RegistryService, request: Request) -> Any:
-    subject, only = _subject(request), _flag(request, "deletedOnly")
+    subject, only = _subject(service, request), _flag(request, "deletedOnly")
     found = service.state.versions(subject, deleted=only or _flag(request, "deleted"))
     numbers = [value.version for value in found if value.deleted or not only]
     if not numbers:
@@ -335,7 +363,8 @@ async def _versions(service: RegistryService, request: Request) -> Any:
 
 async def _register(service: RegistryService, request: Request) -> Any:
     body = await _body(request, GivenBody)
-    value = await service.register(_subject(request), body.given(), normalize=_flag(request, "normalize"))
+    subject, normalize = _subject(service, request), _flag(request, "normalize")
+    value = await service.register(subject, body.given(), normalize=normalize)
     # Without the text: clients keep the one that they sent, a descriptor of Protobuf for instance.
     more = {"metadata": value.metadata, "ruleSet": value.rule_set}
     found = {"id": value.id, "version": value.version, "guid": value.guid}
@@ -343,27 +372,27 @@ async def _register(service: RegistryService, request: Request) -> Any:
 
 
 async def _one_version(service: RegistryService, request: Request) -> Any:
-    value = service.version(_subject(request), _version(request), deleted=_flag(request, "deleted"))
+    value = service.version(_subject(service, request), _version(request), deleted=_flag(request, "deleted"))
     return await _shown(service, request, value, **_placed(value))
 
 
 async def _version_text(service: RegistryService, request: Request) -> Any:
-    value = service.version(_subject(request), _version(request), deleted=_flag(request, "deleted"))
+    value = service.version(_subject(service, request), _version(request), deleted=_flag(request, "deleted"))
     return _raw((await _shown(service, request, value))["schema"], value.schema_type)
 
 
 async def _referred_by(service: RegistryService, request: Request) -> Any:
-    value = service.version(_subject(request), _version(request), deleted=True)
+    value = service.version(_subject(service, request), _version(request), deleted=True)
     return sorted({found.id for found in service.state.referring(value.subject, value.version)})
 
 
 async def _delete_version(service: RegistryService, request: Request) -> Any:
     permanent = _flag(request, "permanent")
-    return await service.delete_version(_subject(request), _version(request), permanent=permanent)
+    return await service.delete_version(_subject(service, request), _version(request), permanent=permanent)
 
 
 async def _by_metadata(service: RegistryService, request: Request) -> Any:
-    subject, query = _subject(request), request.query_params
+    subject, query = _subject(service, request), request.query_params
     wanted = dict(zip(query.getlist("key"), query.getlist("value"), strict=False))
     versions = service.state.versions(subject, deleted=_flag(request, "deleted"))
     if not versions:
@@ -381,43 +410,47 @@ async def _check(service: RegistryService, request: Request) -> Any:
     body = await _body(request, GivenBody)
     version = _version(request) if "version" in request.path_params else None
     found = await service.check(
-        _subject(request), body.given(), version, normalize=_flag(request, "normalize")
+        _subject(service, request), body.given(), version, normalize=_flag(request, "normalize")
     )
     shown = {"messages": found} if _flag(request, "verbose") else {}
     return {"is_compatible": not found, **shown}
 
 
 async def _level(service: RegistryService, request: Request) -> Any:
-    level, config = service.level(_subject(request), default_to_global=_flag(request, "defaultToGlobal"))
+    level, config = service.level(_own_subject(request), default_to_global=_flag(request, "defaultToGlobal"))
     return {**config, "compatibilityLevel": level}
 
 
 async def _set_level(service: RegistryService, request: Request) -> Any:
     body = await _body(request, dict[str, Any])
-    await service.set_level(_subject(request), body)
+    await service.set_level(_own_subject(request), body)
     return body
 
 
 async def _delete_level(service: RegistryService, request: Request) -> Any:
-    return {"compatibilityLevel": await service.delete_level(_subject(request))}
+    return {"compatibilityLevel": await service.delete_level(_own_subject(request))}
 
 
 async def _mode(service: RegistryService, request: Request) -> Any:
-    return {"mode": service.mode(_subject(request), default_to_global=_flag(request, "defaultToGlobal"))}
+    return {"mode": service.mode(_own_subject(request), default_to_global=_flag(request, "defaultToGlobal"))}
 
 
 async def _set_mode(service: RegistryService, request: Request) -> Any:
     body = await _body(request, dict[str, Any])
-    await service.set_mode(_subject(request), body.get("mode"), force=_flag(request, "force"))
+    await service.set_mode(_own_subject(request), body.get("mode"), force=_flag(request, "force"))
     return {"mode": body.get("mode")}
 
 
 async def _delete_mode(service: RegistryService, request: Request) -> Any:
-    return {"mode": await service.delete_mode(_subject(request))}
+    return {"mode": await service.delete_mode(_own_subject(request))}
 
 
 async def _contexts(service: RegistryService, request: Request) -> Any:
-    return _part(request, sorted({context_of(name) for name in service.state.names()} | {DEFAULT_CONTEXT}))
+    return _part(request, service.state.live_contexts())
+
+
+async def _no_associations(service: RegistryService, request: Request) -> Any:
+    return []
 
 
 async def _server_id(service: RegistryService, request: Request) -> Any:
@@ -452,6 +485,9 @@ PATHS: Final[dict[str, dict[str, Answer]]] = {
     "/mode": {"GET": _mode, "PUT": _set_mode},
     "/mode/{subject}": {"GET": _mode, "PUT": _set_mode, "DELETE": _delete_mode},
     "/contexts": {"GET": _contexts},
+    "/associations/subjects/{subject}": {"GET": _no_associations},
+    "/associations/resources/{id}": {"GET": _no_associations},
+    "/associations/resources/{namespace}/{name}": {"GET": _no_associations},
     "/v1/metadata/id": {"GET": _server_id},
     "/v1/metadata/version": {"GET": _server_version},
 }

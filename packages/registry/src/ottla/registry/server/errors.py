@@ -53,3 +53,15 @@ def no_version(version: int | str) -> Refused:
 def no_schema() -> Refused:
     """Return the refusal of a schema that is not there."""
     return Refused(SCHEMA_NOT_FOUND, "Schema not found")
+
+
+NOT_SERVED: Final[dict[str, str]] = {
+    "/exporters{rest:path}": "exporters are not served: mode IMPORT takes schemas with their ids",
+    "/associations{rest:path}": "associations are not served: subject_name_strategy names the subject",
+    "/subjects/{subject}/versions/{version}/tags": (
+        "tags are not written into the text of a schema: register a version with metadata.tags"
+    ),
+    "/catalog{rest:path}": "the catalog is not served: tags are in the metadata of schemas",
+    "/dek-registry{rest:path}": "keys of encryption are not served: rules of encryption are not executed",
+}
+"""Paths of Confluent's registry, where other routes do not have them, with the reason of the refusal."""

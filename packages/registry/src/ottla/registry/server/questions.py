@@ -105,6 +105,10 @@ class RegistryQuestions:
         found = config or {}
         return str(found.get("compatibilityLevel") or "BACKWARD"), found
 
+    def resolved(self, subject: str) -> str:
+        """Return the subject that a name stands for: that of its alias, or itself."""
+        return (self.state.configs.get(subject) or {}).get("alias") or subject
+
     def mode(self, subject: str, *, default_to_global: bool) -> str:
         """Return the mode of a subject, or of all others."""
         found = self.state.modes.get(subject)

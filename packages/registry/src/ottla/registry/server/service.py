@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.client.environment import chance
@@ -19,7 +19,6 @@ from ottla.registry.server.errors import Refused, no_subject
 from ottla.registry.server.parsing import SchemaParser
 from ottla.registry.server.questions import GivenSchema, RegistryQuestions
 from ottla.registry.server.state import (
-    DEFAULT_CONTEXT,
     Record,
     RegistryState,
     SchemaValue,
@@ -39,8 +38,12 @@ log = logging.getLogger(__name__)
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 MOST_VERSIONS: Final = 100_000
 MOST_TOTAL_LETTERS: Final = 256 << 20
+PAGE_NAMES: Final = 4_000
+"""Subjects that are looked at in one go, which takes two milliseconds."""
 _MOST_ATTEMPTS: Final = 10
 _MOST_NAME: Final = 512
+_SETTINGS: Final = {"alias", "normalize", "compatibilityGroup"}
+"""Settings beside the compatibility level; null removes one."""
 
 
 class Decision(NamedTuple):
@@ -177,7 +180,9 @@ class RegistryService(RegistryQuestions):
         if level is not None and level not in LEVELS:
             names = ", ".join(LEVELS)
             raise Refused(errors.INVALID_LEVEL, f"compatibility is one of {names}, not {str(level)[:50]!r}")
-        if unknown := body.keys() - {"compatibility", "normalize", "compatibilityGroup"}:
+        if (alias := body.get("alias")) is not None:
+            check_subject(str(alias))
+        if unknown := body.keys() - {"compatibility", *_SETTINGS}:
             named = ", ".join(sorted(map(str, unknown)))[:200]
             if any(body[name] is not None for name in unknown):
                 raise Refused(errors.INVALID_LEVEL, f"settings that are not known here: {named}")
@@ -186,8 +191,10 @@ class RegistryService(RegistryQuestions):
             self._check_writable(subject)
             config = dict(self.state.configs.get(subject) or {})
             config |= {"compatibilityLevel": level} if level is not None else {}
-            for name in ("normalize", "compatibilityGroup"):
-                config |= {name: body[name]} if body.get(name) is not None else {}
+            for name in body.keys() & _SETTINGS:
+                config[name] = body[name]
+                if body[name] is None:
+                    del config[name]
             return Decision([config_record(subject, config)], None)
 
         await self._write(decide)
@@ -215,7 +222,7 @@ class RegistryService(RegistryQuestions):
         name = str(mode)
 
         async def decide() -> Decision:
-            has_schemas = any(True for _ in self._within(subject))
+            has_schemas = self._has_schemas(subject)
             if (
                 name == "IMPORT"
                 and has_schemas
@@ -307,13 +314,23 @@ class RegistryService(RegistryQuestions):
             raise Refused(errors.NOT_PERMITTED, f"{where} is in {mode} mode")
         return mode
 
-    def _within(self, subject: str) -> list[str]:
-        names = list(self.state.names())
-        return (
-            names
-            if not subject
-            else [name for name in names if name == subject or _is_context(subject, name)]
-        )
+    def _has_schemas(self, subject: str) -> bool:
+        """Return whether a subject, a context, or without a name the registry has schemas."""
+        is_whole = not subject or subject == f":{context_of(subject)}:"
+        return any(self.state.names(subject)) if is_whole else self.state.is_live(subject)
+
+    async def pages(self, prefix: str = "") -> AsyncIterator[list[str]]:
+        """Yield the names of subjects that begin so, in order, with deleted ones; others run in between."""
+        if prefix in self.state.subjects:
+            yield [prefix]
+        last = prefix
+        while names := self.state.page(last, PAGE_NAMES):
+            if not names[-1].startswith(prefix):
+                yield [name for name in names if name.startswith(prefix)]
+                return
+            yield names
+            last = names[-1]
+            await asyncio.sleep(0)
 
     async def _write(self, decide: Callable[[], Awaitable[Decision]]) -> Any:
         """Write the records of a decision, again where another registry wrote meanwhile. Raises Refused."""
@@ -350,11 +367,6 @@ def check_subject(subject: str) -> None:
 def _check_setting(subject: str) -> None:
     if subject:
         check_subject(subject)
-
-
-def _is_context(subject: str, name: str) -> bool:
-    context = context_of(subject)
-    return context != DEFAULT_CONTEXT and subject == f":{context}:" and context_of(name) == context
 
 
 def _given(given: GivenSchema, metadata: dict[str, Any] | None, rules: dict[str, Any] | None) -> GivenSchema:

@@ -11,9 +11,11 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
+from sortedcontainers import SortedList
 
 from ottla.registry.client import Reference
 
@@ -104,8 +106,9 @@ class RegistryState:
         self._texts: dict[bytes, str] = {}
         self._live: Counter[str] = Counter()
         """The versions of each subject that are not deleted."""
-        self._sorted: list[str] | None = None
-        """The names of the subjects in order, until there is another one, or one less."""
+        self._names = SortedList()
+        self._live_in: Counter[str] = Counter()
+        """The versions of each context that are not deleted."""
 
     # --- questions
 
@@ -114,13 +117,25 @@ class RegistryState:
         found = self.subjects.get(subject, {})
         return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
 
-    def names(self, *, deleted: bool = False) -> Iterator[str]:
-        """Yield the names of the subjects with versions, in order."""
-        if self._sorted is None:
-            self._sorted = sorted(self.subjects)
-        for name in self._sorted:
+    def names(self, prefix: str = "", *, deleted: bool = False) -> Iterator[str]:
+        """Yield the names of the subjects with versions that begin so, in order, until there is a change."""
+        for name in self._names.irange(prefix):
+            if not name.startswith(prefix):
+                return
             if deleted or self._live[name]:
                 yield name
+
+    def page(self, after: str, count: int) -> list[str]:
+        """Return the names of subjects behind a name, in order, deleted ones too: at most `count`."""
+        return list(islice(self._names.irange(after, inclusive=(False, True)), count))
+
+    def is_live(self, subject: str) -> bool:
+        """Return whether a subject has a version that is not deleted."""
+        return self._live[subject] > 0
+
+    def live_contexts(self) -> list[str]:
+        """Return the names of the contexts with versions that are not deleted, and of the default one."""
+        return sorted({DEFAULT_CONTEXT, *(name for name, count in self._live_in.items() if count)})
 
     def by_id(self, context: str, schema_id: int) -> SchemaValue | None:
         """Return a schema by its id; deleted ones too, because records were written by them."""
@@ -181,9 +196,9 @@ class RegistryState:
         value = msgspec.structs.replace(value, schema=text)  # one object for all places
         place = value.subject, value.version
         if value.subject not in self.subjects:
-            self._sorted = None
+            self._names.add(value.subject)
         self.subjects.setdefault(value.subject, {})[value.version] = value
-        self._live[value.subject] += not value.deleted
+        self._count_live(value, not value.deleted)
         context = self.contexts.setdefault(value.context, Context())
         context.places.setdefault(value.id, set()).add(place)
         context.ids.setdefault(content, value.id)
@@ -200,10 +215,10 @@ class RegistryState:
         value = self.subjects.get(subject, {}).pop(version, None)
         if value is None:
             return
-        self._live[subject] -= not value.deleted
+        self._count_live(value, -(not value.deleted))
         if not self.subjects[subject]:
             del self.subjects[subject], self._live[subject]
-            self._sorted = None
+            self._names.remove(subject)
         place, context = (subject, version), self.contexts[value.context]
         for reference in value.references:
             target = qualified(value.context, reference.subject), reference.version
@@ -243,7 +258,11 @@ class RegistryState:
         for number, found in versions.items():
             if number <= last and not found.deleted:
                 versions[number] = msgspec.structs.replace(found, deleted=True)
-                self._live[subject] -= 1
+                self._count_live(found, -1)
+
+    def _count_live(self, value: SchemaValue, change: int) -> None:
+        self._live[value.subject] += change
+        self._live_in[value.context] += change
 
 
 class _Key(msgspec.Struct):
