@@ -278,6 +278,29 @@ def test_the_script_of_a_shell_is_printed() -> None:
 
 
 PAGE = Path(__file__).parents[2] / "docs/reference/commands-compared.md"
+KAFKA_SCRIPTS = """
+    connect-distributed connect-mirror-maker connect-plugin-path connect-standalone kafka-acls
+    kafka-broker-api-versions kafka-client-metrics kafka-cluster kafka-configs kafka-console-consumer
+    kafka-console-producer kafka-console-share-consumer kafka-consumer-groups kafka-consumer-perf-test
+    kafka-delegation-tokens kafka-delete-records kafka-dump-log kafka-e2e-latency kafka-features
+    kafka-get-offsets kafka-groups kafka-jmx kafka-leader-election kafka-log-dirs kafka-metadata-quorum
+    kafka-metadata-shell kafka-producer-perf-test kafka-reassign-partitions kafka-replica-verification
+    kafka-run-class kafka-server-start kafka-server-stop kafka-share-consumer-perf-test kafka-share-groups
+    kafka-storage kafka-streams-application-reset kafka-streams-groups kafka-topics kafka-transactions
+    kafka-verifiable-consumer kafka-verifiable-producer kafka-verifiable-share-consumer trogdor
+    zookeeper-security-migration zookeeper-server-start zookeeper-server-stop zookeeper-shell
+"""
+"""The scripts in `bin` of Apache Kafka 3.9 and 4.4."""
+RPK_COMMANDS = {
+    "topic": "add-partitions alter-config analyze consume create delete describe describe-storage list "
+    "produce trim-prefix",
+    "group": "delete describe list offset-delete seek",
+    "cluster": "config connections health info license logdirs maintenance partitions quotas self-test "
+    "storage txn",
+}
+"""The commands of rpk 26.1, by the lists of their reference pages."""
+KCAT_OPTIONS = "CPLQGtpbDKcmFXdqvEVhzkHlTZoefJsOu"
+"""The options of kcat 1.7, by its usage."""
 ON_PAGE = sorted(set(re.findall(r"`ottla ([a-z][^`]*)`", PAGE.read_text(encoding="utf-8"))))
 
 
@@ -293,3 +316,41 @@ def test_each_command_of_the_comparison_exists_with_its_options(line: str) -> No
     known = {option for parameter in command.params for option in parameter.opts}
     given = {word.partition("=")[0] for word in words if word.startswith("-") and not word[1:2].isdigit()}
     assert given <= known, f"{line}: there is no {', '.join(given - known)}"
+
+
+def test_the_comparison_has_each_command_of_the_others() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    columns = re.findall(r"`([^`]*)`", page)
+    options = {letter for code in columns for word in code.split() for letter in re.findall(r"^-(\w)", word)}
+
+    missing = [f"{name}.sh" for name in KAFKA_SCRIPTS.split() if f"`{name}.sh" not in page]
+    for group, commands in RPK_COMMANDS.items():
+        missing += [f"rpk {group} {name}" for name in commands.split() if f"`rpk {group} {name}" not in page]
+    missing += [f"kcat -{letter}" for letter in KCAT_OPTIONS if letter not in options]
+
+    assert not missing
+
+
+ON_THE_PAGE = re.findall(
+    r"^\| `ottla (.*)` \| ``?(.*?)``? \|$",
+    PAGE.read_text(encoding="utf-8").partition("## Ten mistakes")[2].partition("\n## ")[0],
+    re.MULTILINE,
+)
+
+
+def test_the_page_has_ten_mistakes() -> None:
+    assert len(ON_THE_PAGE) == 10
+
+
+@pytest.mark.parametrize(("typed", "answer"), ON_THE_PAGE)
+def test_a_mistake_of_the_page_has_the_answer_of_the_page(typed: str, answer: str, filled: str) -> None:
+    def here(text: str) -> str:
+        return re.sub(r"\b(ordres|orders)\b", r"cmd-\1", text.replace("\\|", "|"))
+
+    done = CliRunner(env={"OTTLA_BOOTSTRAP_SERVER": filled}).invoke(main, shlex.split(here(typed)))
+
+    assert done.exit_code in (1, 2)
+    line, found = done.stderr.splitlines()[-1], 0
+    for part in here(answer).split("…"):
+        found = line.find(part.strip(), found)
+        assert found >= 0, f"{part!r} is not in {line!r}"
