@@ -62,7 +62,7 @@ TESTING = (
     "pyarrow", "prometheus-client", "opentelemetry-sdk", "sqlalchemy", "psycopg[binary]", "fastavro",
     "deltalake", "pandas", "fastapi", "uvicorn", "websockets", "httpx", "redis", "watchfiles", "cryptography",
     "pyjwt", "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
-    "oidc-provider-mock", "cibuildwheel", "packaging", "pyyaml", "kubernetes-validate",
+    "oidc-provider-mock", "cibuildwheel", "packaging", "pyyaml",
     "duckdb", "polars",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
@@ -496,6 +496,13 @@ def connections(session: nox.Session) -> None:
 
 
 @nox.session
+def manifests(session: nox.Session) -> None:
+    """Validate the manifests of `deploy` by the schemas of Kubernetes, which have 108 MB."""
+    _install_pinned(session, "pytest", "pytest-asyncio", "pytest-timeout", "kubernetes-validate", "pyyaml")
+    session.run("pytest", "--noconftest", *session.posargs, "tests/docs/test_manifests.py")
+
+
+@nox.session
 def drawn_schemas(session: nox.Session) -> None:
     """Serialize values of ten thousand drawn schemas, and compare with Confluent's serializers both ways."""
     _install(session, *TESTING, *PEERS)
@@ -567,7 +574,7 @@ def constraints(session: nox.Session) -> None:
         TYPING,
         TESTING,
         PEERS,
-        ("gssapi",),
+        ("gssapi", "kubernetes-validate"),
         DOCUMENTING,
         DRAWING,
         BROWSING,

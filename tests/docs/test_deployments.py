@@ -17,16 +17,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from peers.connect_worker import wait_until
+from peers.manifests import DEPLOY, PIPELINES, manifests
 from peers.snippets import ROOT
 
-DEPLOY = ROOT / "deploy"
 WITHIN_S = 60.0
-PIPELINES = "kubernetes-pipelines"
 OTTLA = str(Path(sys.executable).with_name("ottla"))
 
 
@@ -289,29 +287,6 @@ def test_systemd_accepts_the_unit_and_its_command_is_one_of_ours(tmp_path: Path)
     )
     about_ours = [line for line in verified.stderr.splitlines() if "ottla-broker" in line]
     assert about_ours == []
-
-
-def manifests(of: str = "kubernetes") -> Iterator[dict[str, Any]]:
-    """Yield the objects of all manifests that the kustomization of a folder names."""
-    folder = DEPLOY / of
-    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    generated = [file for made in kustomization.get("configMapGenerator", ()) for file in made["files"]]
-    named = {*kustomization["resources"], *generated, "kustomization.yaml"}
-    assert {path.name for path in folder.iterdir()} == named
-    for resource in kustomization["resources"]:
-        yield from yaml.safe_load_all((folder / resource).read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        pytest.param(m, id=f"{m['kind']}-{m['metadata']['name']}")
-        for folder in ("kubernetes", PIPELINES)
-        for m in manifests(folder)
-    ],
-)
-def test_a_manifest_is_valid_for_kubernetes(manifest: dict[str, Any]) -> None:
-    kubernetes_validate.validate(manifest, "1.33", strict=True)
 
 
 def test_the_pods_of_brokers_start_with_settings_that_the_broker_takes(tmp_path: Path) -> None:
