@@ -63,7 +63,7 @@ TESTING = (
     "deltalake", "pandas", "fastapi", "uvicorn", "websockets", "httpx", "redis", "watchfiles", "cryptography",
     "pyjwt", "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
     "oidc-provider-mock", "cibuildwheel", "packaging", "pyyaml",
-    "duckdb", "polars",
+    "duckdb", "polars", "sortedcontainers",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
