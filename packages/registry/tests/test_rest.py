@@ -285,7 +285,7 @@ async def test_others_are_answered_while_a_list_of_many_subjects_is_made() -> No
         state.apply(*schema_record(SchemaValue(f"subject-{number}", 1, 1, '"string"')))
     state.apply(*schema_record(SchemaValue(":.lab:subject", 1, 1, '"string"')))
     service = RegistryService(state, MemoryStore("memory", state.apply), SchemaParser())
-    turns: list[int] = []
+    turns = [0]
 
     async def turn() -> None:
         while True:
@@ -294,20 +294,19 @@ async def test_others_are_answered_while_a_list_of_many_subjects_is_made() -> No
 
     asked = ASGITransport(application(service))
     async with AsyncClient(transport=asked, base_url="http://registry") as http:
-        turning = None
+        turning = asyncio.ensure_future(turn())
         for path, count in (
             ("/subjects", MANY + 1), ("/subjects?subjectPrefix=:.:subject-1", 11_111),
             ("/subjects?subjectPrefix=:*:subject-19", 1_111), ("/subjects?deletedOnly=true", 0),
             ("/contexts/.lab/subjects", 1), ("/schemas?limit=2000", 2_000), ("/contexts", 2),
         ):  # fmt: skip
             turns.append(0)
-            turning = turning or asyncio.ensure_future(turn())
             names = (await http.get(path)).json()
             assert len(names) == count, path
         turning.cancel()
 
     pages = MANY // PAGE_NAMES
-    assert [at >= least for at, least in zip(turns, (pages, 2, pages, pages, 0, 20, 0), strict=True)] == [
+    assert [at >= least for at, least in zip(turns[1:], (pages, 2, pages, pages, 0, 20, 0), strict=True)] == [
         True
     ] * 7
 

@@ -284,7 +284,7 @@ async def _ids_by_guid(service: RegistryService, request: Request) -> Any:
 async def _all_schemas(service: RegistryService, request: Request) -> Any:
     is_deleted, latest = _flag(request, "deleted"), _flag(request, "latestOnly")
     state, found = service.state, list[SchemaValue]()
-    async for names in _pages(service, request, state.subjects.__contains__ if is_deleted else state.is_live):
+    async for names in _pages(service, request, lambda name: is_deleted or state.is_live(name)):
         for name in names:
             versions = state.versions(name, deleted=is_deleted)
             found += versions[-1:] if latest else versions
@@ -329,11 +329,12 @@ def _local(name: str) -> str:
 
 
 async def _subjects(service: RegistryService, request: Request) -> Any:
-    state, is_wanted = service.state, service.state.is_live
-    if _flag(request, "deletedOnly"):
-        is_wanted = lambda name: not state.is_live(name)  # noqa: E731
-    elif _flag(request, "deleted"):
-        is_wanted = state.subjects.__contains__
+    state, only = service.state, _flag(request, "deletedOnly")
+    is_all = not only and _flag(request, "deleted")
+
+    def is_wanted(name: str) -> bool:
+        return is_all or state.is_live(name) != only
+
     return _part(request, [name async for names in _pages(service, request, is_wanted) for name in names])
 
 

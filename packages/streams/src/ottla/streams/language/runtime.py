@@ -209,8 +209,8 @@ class TopologyRuntime:
                     await self._tables.open(table, range(before, now))
                     # Not before they are loaded: a row of theirs may be older than the one that is known.
                     self._counts[table.topic] = now
-                    facts = {"topic": table.topic, "before": before, "now": now}
-                    log.info("a table has more partitions", extra=facts)
+                    counts = {"topic": table.topic, "before": before, "now": now}
+                    log.info("a table has more partitions", extra=counts)
                 await self._tables.drop_tombstones(table, range(self._counts[table.topic]))
 
     async def _close_global_tables(self) -> None:
