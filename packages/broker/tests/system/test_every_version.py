@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from ottla.broker.api.routes import ROUTES
+from ottla.broker.cluster.features import NEWEST, SUPPORTED
 from ottla.broker.testing import BrokerThread
 from ottla.protocol.api import (
     ApiKey,
@@ -140,12 +141,25 @@ def test_a_topic_id_that_is_unknown_or_of_a_later_version_has_its_error(wire: so
         assert (told.error_code, told.name, told.topic_id) == (error, name, UUID(int=5))
 
 
-def test_features_cannot_be_updated(wire: socket.socket) -> None:
+def test_features_that_do_not_exist_cannot_be_updated(wire: socket.socket) -> None:
     for feature, level in (("metadata.version", 20), ("metadata.version", 0), ("", 1)):
-        update = FeatureUpdateKey(feature=feature, max_version_level=level)
-        answer: Any = ask(wire, UpdateFeaturesRequest(feature_updates=[update]), 1)
-        assert answer.error_code == 0
-        assert [(one.feature, one.error_code) for one in answer.results] == [(feature, 42)]
+        for version in (0, 1, 2):
+            update = FeatureUpdateKey(feature=feature, max_version_level=level)
+            answer: Any = ask(wire, UpdateFeaturesRequest(feature_updates=[update]), version)
+            assert answer.error_code == 95
+            results = [(one.feature, one.error_code) for one in answer.results]
+            assert results == ([(feature, 95)] if version < 2 else [])
+
+
+def test_features_are_shown_from_version_3_on_and_those_that_may_be_0_from_4_on(wire: socket.socket) -> None:
+    for version in range(5):
+        asked = ApiVersionsRequest(client_software_name="ottla", client_software_version="1")
+        answer: Any = ask(wire, asked, version)
+        supported = {feature.name: feature.min_version for feature in answer.supported_features}
+        finalized = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+        assert supported == (dict.fromkeys(SUPPORTED, 0) if version >= 4 else {})
+        assert finalized == (dict(NEWEST.levels) if version >= 3 else {})
+        assert answer.finalized_features_epoch == (0 if version >= 3 else -1)
 
 
 @pytest.mark.parametrize(("endpoints", "error"), [(1, 0), (2, 114), (3, 115)])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Quota,
         Quotas,
     )
+    from ottla.admin.features import Change, ClusterFeatures, FeatureLevel, Features
     from ottla.admin.group_descriptions import (
         GROUP_TYPES,
         GroupDescription,
@@ -88,7 +89,9 @@ __all__ = [
     "Broker",
     "BrokerVersions",
     "Brokers",
+    "Change",
     "ClusterDescription",
+    "ClusterFeatures",
     "ClusterState",
     "CommittedOffset",
     "ConfigEntry",
@@ -96,6 +99,8 @@ __all__ = [
     "CreatedTopic",
     "DelegationToken",
     "Feature",
+    "FeatureLevel",
+    "Features",
     "GroupDescription",
     "GroupListing",
     "GroupProgress",
@@ -139,6 +144,7 @@ _DEFINED_IN = {
     "ottla.admin.brokers": "Broker BrokerVersions Brokers ClusterDescription Feature LogDir ReplicaOnDisk",
     "ottla.admin.cluster_health": "ClusterState PartitionHealth Problem problems",
     "ottla.admin.configs": "BROKER BROKER_LOGGER CLIENT_ID IP TOPIC USER ConfigEntry Configs Quota Quotas",
+    "ottla.admin.features": "Change ClusterFeatures FeatureLevel Features",
     "ottla.admin.group_descriptions": (
         "GROUP_TYPES GroupDescription MemberDescription StreamsTasks Subtopology"
     ),
@@ -176,7 +182,7 @@ class Admin:
     """Reads and changes a cluster.
 
     Its parts are `topics`, `partitions`, `configs`, `quotas`, `offsets`, `groups`, `brokers`,
-    `replicas`, `transactions`, `acls`, `users` and `tokens`.
+    `features`, `replicas`, `transactions`, `acls`, `users` and `tokens`.
 
     Calls retry retriable errors for `default_api_timeout_ms`, then raise `DeadlineExceeded`; other errors of
     a broker are raised as `KafkaError`.
@@ -219,6 +225,13 @@ class Admin:
         from ottla.admin.brokers import Brokers
 
         return Brokers(self.cluster)
+
+    @cached_property
+    def features(self) -> Features:
+        """Describes and changes the feature levels of the cluster."""
+        from ottla.admin.features import Features
+
+        return Features(self.cluster, self.brokers)
 
     @cached_property
     def partitions(self) -> Partitions:

@@ -92,6 +92,8 @@ class BrokerVersions:
     broker: int
     apis: Mapping[str, tuple[int, int]]
     features: tuple[Feature, ...]
+    features_epoch: int = -1
+    """How often the finalized levels have changed; -1 where there are none."""
 
 
 class Brokers:
@@ -122,7 +124,7 @@ class Brokers:
                 for feature in sorted(response.supported_features, key=lambda feature: feature.name)
             )
             apis = {_api_name(api.api_key): (api.min_version, api.max_version) for api in response.api_keys}
-            return BrokerVersions(broker, apis, features)
+            return BrokerVersions(broker, apis, features, response.finalized_features_epoch)
 
         return await self._cluster.retry(f"asking broker {broker} for its versions", ask)
 

@@ -37,6 +37,7 @@ PACKAGES = {
     "config": "ottla-admin",
     "console": "ottla-console",
     "consume": "ottla-consumer",
+    "feature": "ottla-admin",
     "group": "ottla-admin",
     "leader": "ottla-admin",
     "log": "ottla-tools",

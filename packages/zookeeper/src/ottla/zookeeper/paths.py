@@ -48,6 +48,8 @@ OTTLA = "/ottla"
 OTTLA_UNKNOWN_USERS = "/ottla/security/unknown_users"
 """The secret from which brokers derive the salts of users that do not exist."""
 OTTLA_TOPIC_SETTINGS = "/ottla/config/topics"
+OTTLA_FEATURES = "/ottla/features"
+"""The feature levels: a broker of Apache Kafka 3.9 exits when `/feature` has one that it does not know."""
 CREDENTIALS = "/ottla/credentials"
 """An ephemeral znode of each live broker with credentials for ZooKeeper, whose ACL has its identities."""
 

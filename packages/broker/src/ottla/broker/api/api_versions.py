@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ottla.broker.cluster.features import SUPPORTED
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import ErrorCode, InvalidRequest
-from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ottla.broker.cluster.features import Features
     from ottla.broker.requests.routes import Route
 
 SOFTWARE_FROM: Final = 3
+FEATURES_FROM_0: Final = 4
+"""Clients of earlier versions cannot read a feature that may have the level 0 (KIP-1022)."""
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The names and versions of clients' software: they are to be shown in names of metrics (KIP-511)."""
 
@@ -23,15 +33,13 @@ class Needs(Protocol):
     """The parts of the broker that ApiVersions uses."""
 
     api_ranges: Sequence[tuple[int, int, int]]
+    features: Features
 
 
 async def handle(
     services: Needs, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
-    """List every API with its range.
-
-    No feature is versioned: the list of features is empty, as that of Apache Kafka with ZooKeeper.
-    """
+    """List every API with its range, and the features of the cluster that are on."""
     software = (request.client_software_name, request.client_software_version)
     if context.api_version >= SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, software)):
         raise InvalidRequest
@@ -39,7 +47,17 @@ async def handle(
         api_keys=[
             ApiVersion(api_key=key, min_version=first, max_version=last)
             for key, first, last in services.api_ranges
-        ]
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=feature.min_version, max_version=feature.max_version)
+            for name, feature in SUPPORTED.items()
+            if feature.min_version > 0 or context.api_version >= FEATURES_FROM_0
+        ],
+        finalized_features_epoch=services.features.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in services.features.in_effect.items()
+        ],
     )
 
 

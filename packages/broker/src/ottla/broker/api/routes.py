@@ -195,7 +195,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, of("describe_user_scram_credentials"), (DESCRIBE,)
     ),
     Route(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, of("alter_user_scram_credentials"), (ALTER.in_handler,)),
-    Route(ApiKey.UPDATE_FEATURES, 0, 1, of("update_features"), (ALTER,)),
+    Route(ApiKey.UPDATE_FEATURES, 0, 2, of("update_features"), (ALTER,)),
     Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, of("describe_producers"), (READ_TOPICS,)),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, of("describe_cluster"), (DESCRIBE.in_handler,)),
     Route(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.acls import Acls
     from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.delegation_tokens import DelegationTokens
+    from ottla.broker.cluster.features import Features
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.cluster.topics import Topics
@@ -52,6 +53,7 @@ class Services:
     replication_quotas: ReplicationQuotas
     log_moves: LogMoves
     metadata: MetadataCache
+    features: Features
     inter_broker: InterBrokerAccess
     topics: Topics
     configs: Configs

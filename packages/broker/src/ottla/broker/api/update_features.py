@@ -1,47 +1,148 @@
-"""UpdateFeatures: levels of features of the whole cluster (KIP-584). With ZooKeeper there are none."""
+"""UpdateFeatures: levels of features of the whole cluster (KIP-584), kept by the controller."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.api.ask_controller import ask_controller
+from ottla.broker.cluster.features import (
+    GROUP,
+    SAFE_DOWNGRADE,
+    SHARE,
+    STREAMS,
+    TRANSACTION,
+    UPGRADE,
+    Features,
+    FeatureUpdate,
+)
+from ottla.broker.controller.events import UpdateFeatures
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import ErrorCode, NotController
+from ottla.protocol.errors import BrokerNotAvailable, ErrorCode, NotController
 from ottla.protocol.messages.cluster import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from ottla.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
+from ottla.protocol.messages.open_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.controller.controller import Controller
 
-DELETE_BELOW: Final = 1
+TYPES_FROM: Final = 1
+"""The first version that names the type of an upgrade; before, a downgrade is allowed or not."""
+WITHOUT_RESULTS_FROM: Final = 2
+TYPES_OF_GROUPS: Final = {GROUP: "consumer", SHARE: "share", STREAMS: "streams"}
+ENDED: Final = frozenset({"Empty", "Dead"})
+OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+MOST_NAMED: Final = 5
 
 
 class Needs(Protocol):
     """The parts of the broker that UpdateFeatures uses."""
 
     controller: Controller
+    metadata: MetadataCache
+    features: Features
 
 
 async def handle(
     services: Needs, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Refuse every update, each with its reason: brokers of a cluster with ZooKeeper support no feature."""
+    """Ask the controller for the levels: it writes all of them or none.
+
+    A safe downgrade is refused while what needs the feature is in use; an unsafe one is not.
+    """
     if not services.controller.is_active:
         raise NotController
-    results = [_refused(update) async for update in context.paced(request.feature_updates)]
-    return UpdateFeaturesResponse(error_message=None, results=results)
-
-
-def _refused(update: FeatureUpdateKey) -> UpdatableFeatureResult:
-    if not update.feature:
-        why = "A feature needs a name."
-    elif update.max_version_level < DELETE_BELOW:
-        why = "The feature cannot be deleted: it has no level."
-    else:
-        why = "The feature is not supported."
-    return UpdatableFeatureResult(
-        feature=update.feature, error_code=int(ErrorCode.INVALID_REQUEST), error_message=why
+    updates = tuple(
+        [_update(update, context.api_version) async for update in context.paced(request.feature_updates)]
     )
+    code, problem = ErrorCode.NONE, await _in_use(services, updates)
+    if problem is not None:
+        code = ErrorCode.FEATURE_UPDATE_FAILED
+    else:
+        event = UpdateFeatures(updates, request.validate_only)
+        answers = await ask_controller(services, event, request.timeout_ms)
+        code, problem = ErrorCode(answers.top), answers.message
+    return _response(request, context, code, problem)
+
+
+def _update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:
+    upgrade_type = update.upgrade_type
+    if version < TYPES_FROM:
+        upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+    return FeatureUpdate(update.feature, update.max_version_level, upgrade_type)
+
+
+def _response(
+    request: UpdateFeaturesRequest, context: RequestContext, code: ErrorCode, problem: str | None
+) -> UpdateFeaturesResponse:
+    message = None
+    if code:
+        message = f"The update failed for all features since the following feature had an error: {problem}"
+    results = []
+    if context.api_version < WITHOUT_RESULTS_FROM:
+        results = [
+            UpdatableFeatureResult(feature=update.feature, error_code=int(code), error_message=message)
+            for update in request.feature_updates
+        ]
+    return UpdateFeaturesResponse(error_code=int(code), error_message=message, results=results)
+
+
+# ---- what has to end before a safe downgrade
+
+
+async def _in_use(services: Needs, updates: Iterable[FeatureUpdate]) -> str | None:
+    """Return the reason why the first safe downgrade among updates has to wait, None where none has to."""
+    for update in updates:
+        is_safe_downgrade = update.upgrade_type == SAFE_DOWNGRADE and (
+            0 <= update.level < services.features.level(update.name)
+        )
+        if is_safe_downgrade and (problem := await _users_of(services, update.name)) is not None:
+            return f"Feature {update.name} is in use: {problem}"
+    return None
+
+
+async def _users_of(services: Needs, feature: str) -> str | None:
+    brokers = sorted(broker.id for broker in services.metadata.brokers)
+    ask = _transactions_on if feature == TRANSACTION else _groups_on
+    try:
+        found = await asyncio.gather(*(ask(services, broker, feature) for broker in brokers))
+    except (OSError, BrokerNotAvailable) as error:
+        return f"a broker could not be asked ({error}): try again, or ask for an unsafe downgrade."
+    users = sorted({name for names in found for name in names})
+    if not users:
+        return None
+    more = f" and {len(users) - MOST_NAMED} more" if len(users) > MOST_NAMED else ""
+    named = ", ".join(users[:MOST_NAMED]) + more
+    if feature == TRANSACTION:
+        return f"the transactions of {named} are open. End them first, or ask for an unsafe downgrade."
+    kind = TYPES_OF_GROUPS[feature]
+    return f"the {kind} groups {named} have members. Stop them first, or ask for an unsafe downgrade."
+
+
+async def _groups_on(services: Needs, broker: int, feature: str) -> list[str]:
+    """Return the groups of a feature's type that a broker coordinates, and that have members."""
+    peer = services.features.connect(broker)
+    try:
+        request = ListGroupsRequest(types_filter=[TYPES_OF_GROUPS[feature]])
+        response = await peer.send(request, ListGroupsResponse, min_version=5)
+    finally:
+        await peer.close()
+    return [group.group_id for group in response.groups if group.group_state not in ENDED]
+
+
+async def _transactions_on(services: Needs, broker: int, feature: str) -> list[str]:
+    """Return the transactional ids with an open transaction that a broker coordinates."""
+    peer = services.features.connect(broker)
+    try:
+        request = ListTransactionsRequest(state_filters=list(OPEN))
+        response = await peer.send(request, ListTransactionsResponse)
+    finally:
+        await peer.close()
+    return [listed.transactional_id for listed in response.transaction_states]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.cluster.features import NEWEST, SUPPORTED
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.log.files.file_system import Files, write_atomically
 from ottla.zookeeper import paths
@@ -54,11 +55,12 @@ async def make_roots(operations: Operations) -> None:
 
 
 async def _create_all(operations: Operations, parents: list[str]) -> bool:
-    """Create the znodes of a new cluster in one round trip; False if a cluster exists."""
+    """Create the znodes of a new cluster, with its feature levels, in one round trip; False if one exists."""
     if await operations.exists(parents[0]) is not None:
         return False
     try:
-        await operations.multi([Create(path, NULL) for path in parents])
+        levels = (Create(paths.OTTLA, NULL), Create(NEWEST.path, NEWEST.encode()))
+        await operations.multi([*(Create(path, NULL) for path in parents), *levels])
     except NodeExists:
         return False
     return True
@@ -214,6 +216,7 @@ class Registration:
             protocols,
             self._environment.clock.now_ms(),
             rack=self._config.broker_rack,
+            ottla_features=SUPPORTED,
         )
 
     async def _write(self, bound: Operations, session_id: int, node: BrokerRegistration) -> int:

@@ -37,6 +37,7 @@ from ottla.broker.controller.events import (
     TopicsRead,
     UncleanElectionAllowed,
     WriteAssignments,
+    WriteFeatures,
     WriteLeaderships,
     WriteResults,
 )
@@ -77,7 +78,7 @@ _STATES: Final = {
 }
 
 
-Result = WriteResults | frozenset[str] | frozenset[TopicPartition] | None
+Result = WriteResults | frozenset[str] | frozenset[TopicPartition] | str | None
 UncleanTopics = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
 
 
@@ -100,7 +101,6 @@ class Controller:
         connect: Callable[[LiveBroker], Sender],
         spawn: Spawn,
         unclean_topics: UncleanTopics,
-        active_controller_changed: Callable[[], None] = lambda: None,
         inter_broker_listener: str = "PLAINTEXT",
     ) -> None:
         self.broker_id = broker_id
@@ -114,7 +114,7 @@ class Controller:
         self._spawn = spawn
         self._metrics = metrics
         self._unclean_topics = unclean_topics
-        self._active_controller_changed = active_controller_changed
+        self.on_active_controller_change: list[Callable[[], None]] = []
         self._listener = inter_broker_listener
         self._signals: dict[str, None] = {}
         self._dirty_topics: set[str] = set()
@@ -318,7 +318,8 @@ class Controller:
 
     def _see(self, broker_id: int) -> None:
         self.active_controller_id = broker_id
-        self._active_controller_changed()
+        for changed in self.on_active_controller_change:
+            changed()
 
     async def _run_for_election(self, number: int, session_id: int) -> None:
         bound = self._session.bound(number)
@@ -452,6 +453,8 @@ class Controller:
                 await store.drop_marker(effect.topic)
             case LeaderElected():
                 self._note(effect)
+            case WriteFeatures():
+                return await store.write_features(effect)
         return None
 
     def _note(self, effect: LeaderElected) -> None:

@@ -10,6 +10,7 @@ from enum import Enum
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.znodes import BrokerFeature
 
 NO_LEADER = -1
 LEADER_DURING_DELETION = -2
@@ -85,6 +86,8 @@ class LiveBroker:
     epoch: int
     endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
+    features: Mapping[str, BrokerFeature] = field(default_factory=dict)
+    """What it supports of the cluster's features; a broker of Apache Kafka none."""
 
 
 @frozen

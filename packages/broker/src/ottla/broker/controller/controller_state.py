@@ -19,6 +19,7 @@ from ottla.broker.controller.events import (
     StatesRead,
     TopicsRead,
     UncleanElectionAllowed,
+    UpdateFeatures,
 )
 from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown
 from ottla.protocol.messages.control_requests import UpdateMetadataResponse
@@ -41,6 +42,7 @@ class ControllerState(IntEnum):
     TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
     LIST_PARTITION_REASSIGNMENT = 15
     UPDATE_METADATA_RESPONSE_RECEIVED = 16
+    UPDATE_FEATURES = 17
 
 
 _STATES: Final[Mapping[type[Event], ControllerState]] = {
@@ -57,6 +59,7 @@ _STATES: Final[Mapping[type[Event], ControllerState]] = {
     ListReassignments: ControllerState.LIST_PARTITION_REASSIGNMENT,
     StatesRead: ControllerState.ISR_CHANGE,
     ReplicasFailed: ControllerState.LOG_DIR_CHANGE,
+    UpdateFeatures: ControllerState.UPDATE_FEATURES,
 }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import field
 from typing import Any, TypeVar
 
+from ottla.broker.cluster.features import FeatureUpdate, Members
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
 from ottla.broker.controller.controller_context import LiveBroker, Topic
@@ -128,6 +129,14 @@ class ReplicasFailed:
     broker_id: int
 
 
+@frozen
+class UpdateFeatures:
+    """A request for levels of features: all of them or, with `validate_only`, none."""
+
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
+
+
 Event = (
     Elected
     | BrokersRead
@@ -142,6 +151,7 @@ Event = (
     | ListReassignments
     | StatesRead
     | ReplicasFailed
+    | UpdateFeatures
 )
 
 # ---- effects and their results
@@ -217,6 +227,18 @@ class LeaderElected:
     unclean: bool = False
 
 
+@frozen
+class WriteFeatures:
+    """Write levels of features, and which of them are suspended because of a live broker.
+
+    The result is the reason why the levels cannot be had, None after a success.
+    """
+
+    members: Members
+    updates: tuple[FeatureUpdate, ...] = ()
+    validate_only: bool = False
+
+
 Effect = (
     WriteLeaderships
     | WriteAssignments
@@ -226,6 +248,7 @@ Effect = (
     | DeleteTopic
     | DropMarker
     | LeaderElected
+    | WriteFeatures
     | EndOfSlice
 )
 

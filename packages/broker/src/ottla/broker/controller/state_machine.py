@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from ottla.broker.cluster.features import Members
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller_context import (
     NO_LEADER,
@@ -30,6 +31,8 @@ from ottla.broker.controller.events import (
     Steps,
     TopicsRead,
     UncleanElectionAllowed,
+    UpdateFeatures,
+    WriteFeatures,
 )
 from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships
@@ -91,6 +94,8 @@ class Machine:
                 self._states_read(event.states)
             case ReplicasFailed():
                 self._resend_leader_and_isr(event.broker_id)
+            case UpdateFeatures():
+                yield from self._update_features(event, answers)
         # After an event of any kind: a reassignment or a deletion may have waited for it as the last one.
         yield from self._go_on()
         yield from self._flush()
@@ -111,6 +116,7 @@ class Machine:
 
     def _take_over(self, event: Elected) -> Steps[None]:
         context = self.context
+        yield from self._suspend_features(event.brokers)
         context.live = dict(event.brokers)
         context.topics = dict(event.topics)
         context.leaderships = dict(event.states.leaderships)
@@ -134,6 +140,18 @@ class Machine:
         yield from self._bring_online()
         yield from self.reassignments.resume()
         yield from self._delete_topics(event.deletions)
+
+    # ---- features
+
+    def _suspend_features(self, live: Mapping[int, LiveBroker]) -> Steps[None]:
+        """Suspend features that a live broker lacks, before it is given a partition; resume the others."""
+        yield WriteFeatures(_members(live))
+
+    def _update_features(self, event: UpdateFeatures, answers: Answers) -> Steps[None]:
+        wanted = WriteFeatures(_members(self.context.live), event.updates, event.validate_only)
+        refusal: str | None = yield wanted
+        if refusal is not None:
+            answers.top, answers.message = ErrorCode.INVALID_UPDATE_VERSION, refusal
 
     def _initial_states(self) -> Steps[None]:
         for some in slices(self.context.partitions()):
@@ -168,6 +186,7 @@ class Machine:
 
     def _brokers_read(self, now: dict[int, LiveBroker]) -> Steps[None]:
         before = self.context.live
+        yield from self._suspend_features(now)
         bounced = {b for b in before.keys() & now.keys() if before[b].epoch != now[b].epoch}
         failed = (before.keys() - now.keys()) | bounced
         started = (now.keys() - before.keys()) | bounced
@@ -372,3 +391,7 @@ def _without_leader(request: LeaderAndIsrRequest, broker: int) -> set[TopicParti
         for state in topic.partition_states
         if state.leader == NO_LEADER and broker in state.isr
     }
+
+
+def _members(live: Mapping[int, LiveBroker]) -> Members:
+    return {broker.id: broker.features for broker in live.values()}

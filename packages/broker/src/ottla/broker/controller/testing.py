@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
 from typing import Any, TypeVar
 
+from ottla.broker.cluster.features import SUPPORTED
 from ottla.broker.cluster.registration import make_roots
 from ottla.broker.cluster.zookeeper_session import retrying
 from ottla.broker.controller.control_request_batch import ControlRequest
@@ -116,6 +117,8 @@ class SimulatedBroker:
         self.cluster = cluster
         self.session: MemorySession = cluster.ensemble.session(timeout_ms=6_000)
         self.epoch = -1
+        self.features = SUPPORTED
+        """What it supports of the cluster's features; empty for a broker of Apache Kafka."""
         self.controller_epoch = 0
         self.roles: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and leader epoch of every hosted partition."""
@@ -158,7 +161,8 @@ class SimulatedBroker:
 
     async def _register(self) -> int:
         bound = self.session.bound()
-        node = BrokerRegistration(self.id, (Endpoint("PLAINTEXT", "host", 9092 + self.id),), {}, 0)
+        where = (Endpoint("PLAINTEXT", "host", 9092 + self.id),)
+        node = BrokerRegistration(self.id, where, {}, 0, ottla_features=self.features)
 
         async def write() -> int:
             try:

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
+from ottla.broker.cluster.features import UpdateRefused, log_suspended, updated
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.cluster.placement import for_bytes, for_partitions
 from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
 from ottla.broker.controller.controller_context import Endpoint, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
-from ottla.broker.controller.events import PartitionStates, WriteResult, WriteResults
+from ottla.broker.controller.events import PartitionStates, WriteFeatures, WriteResult, WriteResults
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
@@ -34,7 +35,7 @@ from ottla.zookeeper.session import (
     Watch,
     ZooKeeperError,
 )
-from ottla.zookeeper.znodes import BrokerRegistration, PartitionState, TopicAssignment
+from ottla.zookeeper.znodes import BrokerRegistration, FeatureLevels, PartitionState, TopicAssignment
 
 _log = logging.getLogger("controller")
 _T = TypeVar("_T")
@@ -298,6 +299,34 @@ class Store:
             except ZooKeeperError as error:
                 await _again_after(error)
 
+    async def write_features(self, asked: WriteFeatures) -> str | None:
+        """Write the levels of features and which are suspended; return why they cannot be had, None after."""
+        while True:
+            read = await self._read(paths.OTTLA_FEATURES)
+            try:
+                present = FeatureLevels.decode(read[0]) if read else FeatureLevels()
+                wanted = updated(present, asked.updates, asked.members)
+            except MalformedZnode as error:
+                self._name_once("features not written", paths.OTTLA_FEATURES, str(error))
+                return "Their present levels cannot be read: the log of the controller has the reason."
+            except UpdateRefused as error:
+                return str(error)
+            if wanted == present or asked.validate_only:
+                return None
+            try:
+                if read is None:
+                    await self._fenced_quietly([Create(paths.OTTLA)])
+                    await self.fenced([Create(wanted.path, wanted.encode())])
+                else:
+                    await self.fenced([SetData(wanted.path, wanted.encode(), read[1].version)])
+            except (NodeExists, NoNode):
+                continue
+            except ZooKeeperError as error:
+                await _again_after(error)
+            else:
+                log_suspended(present, wanted)
+                return None
+
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
         for topic in sorted({partition.topic for partition in partitions}):
             await self._fenced_quietly([Create(paths.partitions(topic))])
@@ -447,7 +476,7 @@ def live_broker(node: BrokerRegistration, epoch: int) -> LiveBroker:
         )
         for endpoint in node.endpoints
     )
-    return LiveBroker(node.broker_id, epoch, endpoints, node.rack)
+    return LiveBroker(node.broker_id, epoch, endpoints, node.rack, node.ottla_features)
 
 
 def topic_of(node: TopicAssignment) -> Topic:

@@ -45,6 +45,8 @@ class Answers:
     """The error of each partition of a request; 0 is success."""
 
     top: int = 0
+    message: str | None = None
+    """What goes with the error of the request as a whole."""
     partitions: dict[TopicPartition, int] = field(default_factory=dict)
     leaderships: dict[TopicPartition, Leadership] = field(default_factory=dict)
     remaining: list[TopicPartition] = field(default_factory=list)

@@ -312,6 +312,7 @@ class Broker:
         logins, configs = None, services.configs
         if any(map(has_logins, self.config.parsed_listeners)):
             logins = await self._begin_logins(services)
+        await retrying(services.features.load)
         await configs.brokers.renew_passwords()
         await configs.load()
         if logins is not None:
@@ -409,6 +410,8 @@ class Broker:
         services.configs.checks.insert(0, self.listeners.check)
         services.configs.on_broker_change.append(self._listeners_changed)
         control.lasting(services.configs.follow(), "config-changes")
+        services.controller.on_active_controller_change.append(services.features.wake)
+        control.lasting(services.features.follow(), "feature-levels")
         if services.delegation_tokens is not None:
             control.lasting(services.delegation_tokens.follow(), "delegation-token-changes")
         if services.acls is not None:

@@ -16,6 +16,7 @@ from ottla.broker.api.services import Services
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.cluster.client_entities import CLIENTS, IPS, USERS
 from ottla.broker.cluster.configs import Configs
+from ottla.broker.cluster.features import Features
 from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.topics import Topics
@@ -120,7 +121,7 @@ class Composition:
         )
 
     def _controller(self, metadata: MetadataCache, configs: Configs) -> Controller:
-        return Controller(
+        controller = Controller(
             broker_id=self.broker_id,
             session=self.zookeeper,
             environment=self.environment,
@@ -129,9 +130,10 @@ class Composition:
             connect=self.connect,
             spawn=self.spawn,
             unclean_topics=configs.read_unclean_topics,
-            active_controller_changed=metadata.wake,
             inter_broker_listener=self.config.interbroker_listener,
         )
+        controller.on_active_controller_change.append(metadata.wake)
+        return controller
 
     def _followers(self, peers: Peers, quotas: ReplicationQuotas) -> Followers:
         return Followers(
@@ -197,6 +199,7 @@ class Composition:
             replication_quotas=quotas,
             log_moves=LogMoves(logs, replicas, environment.clock.now_ms, quotas.log_moves),
             metadata=metadata,
+            features=self._features(peers, controller),
             inter_broker=self._inter_broker(ALLOW_ALL if acls is None else acls.authorizer),
             topics=topics,
             configs=configs,
@@ -232,6 +235,10 @@ class Composition:
         from ottla.broker.cluster.delegation_tokens import DelegationTokens
 
         return DelegationTokens(self.zookeeper, self.config, self.environment)
+
+    def _features(self, peers: Peers, controller: Controller) -> Features:
+        connect = partial(peers.broker, purpose="features", timeout_ms=self.config.request_timeout_ms)
+        return Features(self.zookeeper, lambda: controller.active_controller_id, connect)
 
     def _fetch_sessions(self) -> FetchSessions:
         sessions = FetchSessions(

@@ -11,6 +11,7 @@ from ottla.zookeeper.znodes.brokers import (
     BrokerRegistration,
     ClusterId,
     Endpoint,
+    FeatureLevels,
     FeatureNode,
     ProducerIdBlock,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "ControllerEpoch",
     "ControllerNode",
     "Endpoint",
+    "FeatureLevels",
     "FeatureNode",
     "IsrChange",
     "LogDirEvent",

@@ -58,6 +58,9 @@ class BrokerRegistration:
     jmx_port: int = -1
     rack: str | None = None
     features: Mapping[str, BrokerFeature] | None = field(default_factory=dict)
+    ottla_features: Mapping[str, BrokerFeature] = field(default_factory=dict)
+    """The features of `/ottla/features` that the broker supports: none for a broker of Apache Kafka, which
+    ignores this field of others."""
 
     @property
     def path(self) -> str:
@@ -94,10 +97,7 @@ class BrokerRegistration:
         """Return the JSON of version 5 or 4."""
         value: dict[str, object] = {}
         if self.features is not None:
-            value["features"] = {
-                name: {"min_version": feature.min_version, "max_version": feature.max_version}
-                for name, feature in self.features.items()
-            }
+            value["features"] = _features(self.features)
         value["listener_security_protocol_map"] = dict(self.listener_security_protocol_map)
         value["endpoints"] = [str(endpoint) for endpoint in self.endpoints]
         if self.rack is not None:
@@ -107,6 +107,8 @@ class BrokerRegistration:
         value["host"] = self.host
         value["version"] = 4 if self.features is None else 5
         value["timestamp"] = str(self.timestamp_ms)
+        if self.ottla_features:
+            value["ottla_features"] = _features(self.ottla_features)
         return encode(value)
 
     @classmethod
@@ -135,7 +137,15 @@ class BrokerRegistration:
             fields.optional("jmx_port", integer, -1),
             fields.optional("rack", text, "") or None,
             fields.optional("features", by_text(_feature), no_features) if version >= 5 else None,
+            fields.optional("ottla_features", by_text(_feature), no_features),
         )
+
+
+def _features(features: Mapping[str, BrokerFeature]) -> dict[str, object]:
+    return {
+        name: {"min_version": feature.min_version, "max_version": feature.max_version}
+        for name, feature in features.items()
+    }
 
 
 def _feature(value: object) -> BrokerFeature:
@@ -197,6 +207,37 @@ class FeatureNode:
         version = fields.version(1, 2)
         features = fields.required("features", by_text(_finalized_level))
         return cls(features, fields.required("status", integer), version)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevels:
+    """`/ottla/features`: the finalized level of each feature; the version of the znode is their epoch.
+
+    A feature is off while it is in `suspended`, which names the live brokers that do not support its level.
+    """
+
+    levels: Mapping[str, int] = field(default_factory=dict)
+    suspended: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.OTTLA_FEATURES
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        suspended = {name: list(brokers) for name, brokers in self.suspended.items()}
+        return encode({"version": 1, "levels": dict(self.levels), "suspended": suspended})
+
+    @classmethod
+    def decode(cls, data: bytes) -> FeatureLevels:
+        """Read the levels."""
+        fields = Fields.of(paths.OTTLA_FEATURES, data)
+        fields.version(1)
+        return cls(
+            fields.required("levels", by_text(integer)),
+            fields.required("suspended", by_text(array(integer))),
+        )
 
 
 def _finalized_level(value: object) -> int:
