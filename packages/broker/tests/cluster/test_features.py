@@ -32,10 +32,6 @@ WITH_APACHE = {**OURS, 3: {}}
 OFF = FeatureLevels()
 
 
-def unreachable(broker: int) -> Any:
-    raise AssertionError(f"broker {broker} is asked")
-
-
 async def settle() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
@@ -63,7 +59,7 @@ async def member(ensemble: MemoryEnsemble, *, is_new: bool = True) -> AsyncItera
         if not is_new:
             await session.create(paths.CONSUMERS)
         await make_roots(session)
-        made = Member(session, Features(session, lambda: made.controller, unreachable))
+        made = Member(session, Features(session, lambda: made.controller))
         await made.features.load()
         following = asyncio.ensure_future(made.features.follow())
         yield made

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.broker.controller.controller import Controller
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
     from ottla.broker.log.hosting.registry import LogRegistry
+    from ottla.broker.peers.client import Peers
     from ottla.broker.quotas.clients import ClientQuotas
     from ottla.broker.quotas.replication import ReplicationQuotas
     from ottla.broker.replication.log_moves import LogMoves
@@ -53,6 +54,7 @@ class Services:
     replication_quotas: ReplicationQuotas
     log_moves: LogMoves
     metadata: MetadataCache
+    peers: Peers
     features: Features
     inter_broker: InterBrokerAccess
     topics: Topics

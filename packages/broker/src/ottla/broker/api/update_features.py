@@ -31,7 +31,9 @@ from ottla.protocol.messages.open_transactions import ListTransactionsRequest, L
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
     from ottla.broker.controller.controller import Controller
+    from ottla.broker.peers.client import Peer, Peers
 
 TYPES_FROM: Final = 1
 """The first version that names the type of an upgrade; before, a downgrade is allowed or not."""
@@ -48,6 +50,8 @@ class Needs(Protocol):
     controller: Controller
     metadata: MetadataCache
     features: Features
+    peers: Peers
+    config: BrokerConfig
 
 
 async def handle(
@@ -126,9 +130,13 @@ async def _users_of(services: Needs, feature: str) -> str | None:
     return f"the {kind} groups {named} have members. Stop them first, or ask for an unsafe downgrade."
 
 
+def _connect(services: Needs, broker: int) -> Peer:
+    return services.peers.broker(broker, "features", services.config.request_timeout_ms)
+
+
 async def _groups_on(services: Needs, broker: int, feature: str) -> list[str]:
     """Return the groups of a feature's type that a broker coordinates, and that have members."""
-    peer = services.features.connect(broker)
+    peer = _connect(services, broker)
     try:
         request = ListGroupsRequest(types_filter=[TYPES_OF_GROUPS[feature]])
         response = await peer.send(request, ListGroupsResponse, min_version=5)
@@ -139,7 +147,7 @@ async def _groups_on(services: Needs, broker: int, feature: str) -> list[str]:
 
 async def _transactions_on(services: Needs, broker: int, feature: str) -> list[str]:
     """Return the transactional ids with an open transaction that a broker coordinates."""
-    peer = services.features.connect(broker)
+    peer = _connect(services, broker)
     try:
         request = ListTransactionsRequest(state_filters=list(OPEN))
         response = await peer.send(request, ListTransactionsResponse)

@@ -20,7 +20,6 @@ from ottla.zookeeper.session import BadVersion, NoNode, WatchEvent, ZooKeeperErr
 from ottla.zookeeper.znodes import BrokerFeature, BrokerRegistration, FeatureLevels
 
 if TYPE_CHECKING:
-    from ottla.broker.peers.client import Peer
     from ottla.zookeeper.session import Session
 
 _log = logging.getLogger(__name__)
@@ -131,17 +130,8 @@ def log_suspended(before: FeatureLevels, after: FeatureLevels) -> None:
 class Features:
     """The feature levels as this broker knows them: read at its start, and followed."""
 
-    def __init__(
-        self,
-        session: Session,
-        active_controller: Callable[[], int],
-        connect: Callable[[int], Peer],
-    ) -> None:
-        """`active_controller` returns the id of the controller, negative without one.
-
-        `connect` returns a live broker to ask for groups and transactions of a feature.
-        """
-        self.connect = connect
+    def __init__(self, session: Session, active_controller: Callable[[], int]) -> None:
+        """`active_controller` returns the id of the controller, negative without one."""
         self.finalized = FeatureLevels()
         self.epoch = NO_EPOCH
         """How often the levels have changed; -1 without any."""

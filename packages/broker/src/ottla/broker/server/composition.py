@@ -199,7 +199,8 @@ class Composition:
             replication_quotas=quotas,
             log_moves=LogMoves(logs, replicas, environment.clock.now_ms, quotas.log_moves),
             metadata=metadata,
-            features=self._features(peers, controller),
+            peers=peers,
+            features=Features(zookeeper, lambda: controller.active_controller_id),
             inter_broker=self._inter_broker(ALLOW_ALL if acls is None else acls.authorizer),
             topics=topics,
             configs=configs,
@@ -235,10 +236,6 @@ class Composition:
         from ottla.broker.cluster.delegation_tokens import DelegationTokens
 
         return DelegationTokens(self.zookeeper, self.config, self.environment)
-
-    def _features(self, peers: Peers, controller: Controller) -> Features:
-        connect = partial(peers.broker, purpose="features", timeout_ms=self.config.request_timeout_ms)
-        return Features(self.zookeeper, lambda: controller.active_controller_id, connect)
 
     def _fetch_sessions(self) -> FetchSessions:
         sessions = FetchSessions(
