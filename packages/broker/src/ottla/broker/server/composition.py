@@ -216,9 +216,7 @@ class Composition:
             record_threads=RecordThreads(),
             fetch_sessions=self._fetch_sessions(),
             delayed_fetches=delayed_fetches,
-            produce_fast_path=ProduceFastPath(
-                topic_metrics, partial(tell_producer, LeaderSources(metadata, replicas))
-            ),
+            produce_fast_path=_produce_fast_path(topic_metrics, metadata, replicas),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
         )
 
@@ -334,3 +332,9 @@ class Composition:
             metrics=self.metrics,
             clock=self.environment.clock,
         )
+
+
+def _produce_fast_path(
+    topic_metrics: TopicMetrics, metadata: MetadataCache, replicas: Replicas
+) -> ProduceFastPath:
+    return ProduceFastPath(topic_metrics, partial(tell_producer, LeaderSources(metadata, replicas)))
