@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.coordinators.record_writer import RecordWriter
@@ -23,7 +23,6 @@ from ottla.broker.transactions.events import (
 )
 from ottla.broker.transactions.marker_queue import EndedTransaction, Partitions, TransactionPartition
 from ottla.broker.transactions.marker_sender import MarkerSender
-from ottla.broker.transactions.metrics import TransactionMeters
 from ottla.broker.transactions.partition_state import TransactionsState
 from ottla.broker.transactions.records import TransactionRecord, TransactionRecordCodec
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -40,6 +39,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPLETION_RETRY_S: Final = 0.5
+
+
+class TransactionMeters:
+    """The meters of one coordinator; its gauges call the functions."""
+
+    def __init__(
+        self, metrics: Metrics, *, without_leader: Callable[[], int], completions: Callable[[], int]
+    ) -> None:
+        self.load_time = metrics.histogram(
+            "kafka.server", "transaction-coordinator-metrics", "partition-load-time"
+        )
+        channels = ("kafka.coordinator.transaction", "TransactionMarkerChannelManager")
+        metrics.gauge(*channels, "UnknownDestinationQueueSize", without_leader)
+        metrics.gauge(*channels, "LogAppendRetryQueueSize", completions)
 
 
 class HostedTransactions:

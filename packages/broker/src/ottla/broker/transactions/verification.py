@@ -18,7 +18,6 @@ from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.peers.client import IncompatibleBroker
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.transactions.events import Producer
-from ottla.broker.transactions.metrics import VerificationMeters
 from ottla.protocol.errors import ErrorCode, KafkaError, error_class
 from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -223,6 +222,22 @@ def _settle(batch: Sequence[_Waiting], response: AddPartitionsToTxnResponse) -> 
 
 def _code(code: int) -> ErrorCode:
     return error_class(code).code if code else ErrorCode.NONE
+
+
+class VerificationMeters:
+    """The meters of verifications, those that this broker answers itself among them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        of = ("kafka.server", "AddPartitionsToTxnManager")
+        self._time_ms = metrics.histogram(*of, "VerificationTimeMs")
+        self._failures = metrics.meter(*of, "VerificationFailureRate")
+
+    def note(self, errors: Mapping[TopicPartition, ErrorCode], took_ms: float) -> None:
+        """Count one verification and the partitions that failed it."""
+        self._time_ms.update(took_ms)
+        failed = sum(1 for error in errors.values() if error is not ErrorCode.NONE)
+        if failed:
+            self._failures.mark(failed)
 
 
 class Verification:
