@@ -12,7 +12,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.group.commits import AutoCommit, Commits
 from ottla.consumer.group.config import GroupConfig
-from ottla.consumer.group.membership import Membership
+from ottla.consumer.group.consumer_group import membership_class
 from ottla.consumer.subscription import Subscription
 from ottla.protocol.topics import TopicPartition
 
@@ -31,7 +31,7 @@ class GroupApplication:
         self.events: list[tuple[str, Partitions]] = []
         self.asks = True
         self.handles = False
-        self.membership: Membership = None  # type: ignore[assignment]
+        self.membership: Any = None
         self.commits: Commits = None  # type: ignore[assignment]
 
     # --- called by a membership
@@ -106,7 +106,7 @@ async def group_application(
             keeps=lambda partitions: application.keeps(partitions),
         )
         auto = AutoCommit(application.commits, lambda: application.finished, config.auto_commit_interval_ms)
-        application.membership = Membership(cluster, config, application, auto)
+        application.membership = membership_class(config)(cluster, config, application, auto)
         application.membership.subscribe(subscription, listener)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(application.membership.run())

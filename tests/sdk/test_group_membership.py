@@ -76,7 +76,7 @@ async def test_a_member_that_dies_is_replaced_after_its_session_timeout(cluster:
         async with group_application(servers, subscription(topic), group_id=group) as other:
             await other.until(lambda: len(other.numbers()) == 1)
             await one.until(lambda: len(one.numbers()) == 1)
-            other.membership.close = _nothing  # type: ignore[method-assign]
+            other.membership.close = _nothing
 
         await one.until_owning(0, 1)
 

@@ -35,7 +35,12 @@ def test_every_alias_stands_for_a_field_or_says_what_became_of_it() -> None:
         ({"partition_assignment_strategy": "rang"}, "there is no assignor 'rang'"),
         ({"value_deserializer": "yaml"}, "'yaml' is not known"),
         ({"max_poll_records": 0}, "max_poll_records must be at least 1, not 0"),
-        ({"group_protocol": "consumer"}, "only the classic group protocol is spoken"),
+        ({"group_protocol": "raft"}, "must be 'classic' or 'consumer', not 'raft'"),
+        ({"group_remote_assignor": "range"}, 'group_remote_assignor needs group_protocol="consumer"'),
+        (
+            {"group_protocol": "CONSUMER", "heartbeat_interval_ms": 1_000},
+            "heartbeat_interval_ms is a setting of the classic protocol; .* consumer.heartbeat.interval.ms",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(settings: dict[str, Any], words: str) -> None:

@@ -20,7 +20,7 @@ CEILINGS: Final[Mapping[int, int]] = {
     ApiKey.FETCH: 12,
     ApiKey.METADATA: 11,
     ApiKey.OFFSET_FETCH: 7,
-    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_COMMIT: 9,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.DELETE_TOPICS: 5,
     ApiKey.DESCRIBE_GROUPS: 5,

@@ -42,6 +42,7 @@ T = TypeVar("T")
 NO_NODE = -1
 GROUP = 0
 TRANSACTION = 1
+METADATA_BY_ID = 12
 _ATTEMPT_SHARE = 0.9
 
 
@@ -290,6 +291,27 @@ class Cluster:
         }
         self.cluster_id, self.controller_id = response.cluster_id, response.controller_id
         return response
+
+    async def topic_names(self, topic_ids: Iterable[UUID]) -> dict[UUID, str]:
+        """Request the names of topics by their ids once (KIP-516), and remember their metadata.
+
+        Topics that do not exist, or may not be described, are left out. Raises NoBrokerAvailable.
+        """
+        wanted = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+
+        async def ask(address: Address) -> MetadataResponse:
+            connection = await self.pool.get(address)
+            return await connection.send(
+                request, MetadataResponse, min_version=METADATA_BY_ID, max_version=METADATA_BY_ID
+            )
+
+        response = await self._ask_any(ask)
+        now_s = asyncio.get_running_loop().time()
+        found = [topic for topic in response.topics if topic.error_code == ErrorCode.NONE]
+        for topic in found:
+            self._remember(topic, now_s)
+        return {topic.topic_id: topic.name or "" for topic in found}
 
     def _request(
         self, connection: Connection, topics: Iterable[str] | None, may_create: bool

@@ -23,7 +23,7 @@ from ottla.client.settings import (
     validate,
 )
 from ottla.consumer.assignors import Assignor, assignors
-from ottla.consumer.group.config import DEFAULT_ASSIGNORS, GroupConfig
+from ottla.consumer.group.config import DEFAULT_ASSIGNORS, GroupConfig, GroupProtocol
 from ottla.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 
 OffsetReset = Literal["earliest", "latest", "none"]
@@ -41,15 +41,17 @@ RESETS: Mapping[Any, Any] = {
 }
 """Values of `auto_offset_reset` in Kafka 0.8 and librdkafka."""
 
+_PROTOCOLS: Mapping[Any, Any] = {"CLASSIC": "classic", "CONSUMER": "consumer"}
+_INSTEAD_OF: Mapping[str, str] = {
+    "partition_assignment_strategy": "group_remote_assignor",
+    "session_timeout_ms": "consumer.session.timeout.ms of the group",
+    "heartbeat_interval_ms": "consumer.heartbeat.interval.ms of the group",
+}
+"""Settings of classic groups alone, and what is there in their place."""
+
 _ZOOKEEPER = "brokers are found through bootstrap_servers, and keep groups; see ZookeeperConsumerConnector"
 _REBALANCES = "the group's coordinator brings members together, for as long as it takes"
 _OFFSETS = "offsets are kept in Kafka; ZookeeperConsumerConnector keeps them in ZooKeeper too"
-
-
-def _protocol(name: Any) -> dict[str, Any]:
-    if str(name).lower() != "classic":
-        raise ValueError("only the classic group protocol is spoken")
-    return {}
 
 
 CONSUMER_ALIASES: Mapping[str, Alias] = {
@@ -73,10 +75,6 @@ CONSUMER_ALIASES: Mapping[str, Alias] = {
         },
     ),
     "interceptor_classes": Alias("interceptors", "Kafka"),
-    "group_protocol": Alias(None, "Kafka, librdkafka", expand=_protocol),
-    "group_remote_assignor": without_effect(
-        "Kafka", "members assign the partitions: see partition_assignment_strategy"
-    ),
     "consumer_id": without_effect(
         "Kafka 0.8", "the coordinator names members; client_id and group_instance_id are yours"
     ),
@@ -126,6 +124,11 @@ class ConsumerConfig:
     """The group that shares the partitions, and for which offsets are committed."""
     group_instance_id: str | None = None
     """The id of a static member: it keeps its partitions through a restart (KIP-345)."""
+    group_protocol: GroupProtocol = setting("classic", synonyms=_PROTOCOLS)
+    """The protocol of the group. `classic`: members assign the partitions. `consumer`: the coordinator does,
+    and members read on during a rebalance (KIP-848; brokers since Kafka 4.0)."""
+    group_remote_assignor: str | None = None
+    """The assignor of the coordinator, with `group_protocol` `consumer`: uniform, range. None: its first."""
     auto_offset_reset: OffsetReset = setting("latest", synonyms=RESETS)
     """Where to start without a committed offset, or if the position is not in the log any more."""
     isolation_level: IsolationLevel = "read_uncommitted"
@@ -208,6 +211,20 @@ class ConsumerConfig:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise SettingError("heartbeat_interval_ms must be below session_timeout_ms")
         assignors(self.partition_assignment_strategy)
+        self._check_protocol()
+
+    def _check_protocol(self) -> None:
+        if self.group_protocol == "classic":
+            if self.group_remote_assignor is not None:
+                raise SettingError('group_remote_assignor needs group_protocol="consumer"')
+            return
+        defaults = {setting.name: setting.default for setting in fields(self)}
+        for name, instead in _INSTEAD_OF.items():
+            if getattr(self, name) != defaults[name]:
+                raise SettingError(
+                    f'{name} is a setting of the classic protocol; with group_protocol="consumer" the '
+                    f"coordinator decides: see {instead}"
+                )
 
     @classmethod
     def of(cls, **settings: Unpack[ConsumerSettings]) -> Self:
@@ -246,6 +263,8 @@ class UntypedConsumerSettings(ClientSettings, total=False):
     bootstrap_servers: str | Sequence[str] | None
     group_id: str | None
     group_instance_id: str | None
+    group_protocol: GroupProtocol
+    group_remote_assignor: str | None
     auto_offset_reset: OffsetReset
     isolation_level: IsolationLevel
     enable_auto_commit: bool

@@ -36,6 +36,20 @@ class TopicFilter:
         wanted = any(pattern.fullmatch(topic) for pattern in self.allow)
         return wanted and not any(pattern.fullmatch(topic) for pattern in self.deny)
 
+    def re2_expression(self, *, exclude_internal: bool) -> str | None:
+        """Return the one expression in RE2's syntax that matches the same topics; None where there is none.
+
+        Brokers match an expression over whole names, without flags, and internal topics too. They may refuse
+        it all the same: lookarounds and references to groups are Python's alone.
+        """
+        plain = all(pattern.flags == re.UNICODE.value for pattern in self.allow)
+        internal = exclude_internal and any(map(self.matches, INTERNAL_TOPICS))
+        if self.deny or internal or not plain:
+            return None
+        if len(self.allow) == 1:
+            return self.allow[0].pattern
+        return "|".join(f"(?:{pattern.pattern})" for pattern in self.allow)
+
     def __repr__(self) -> str:
         allow, deny = ([pattern.pattern for pattern in listed] for listed in (self.allow, self.deny))
         return f"TopicFilter(allow={allow}, deny={deny})"

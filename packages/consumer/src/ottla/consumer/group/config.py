@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from ottla.consumer.assignors import Assignor, assignors
 
+GroupProtocol = Literal["classic", "consumer"]
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 
 
@@ -18,6 +20,10 @@ class GroupConfig:
     """The group's name."""
     group_instance_id: str | None = None
     """The id of a static member: it keeps its partitions through a restart (KIP-345)."""
+    group_protocol: GroupProtocol = "classic"
+    """The protocol of the membership: members assign the partitions, or the coordinator does (KIP-848)."""
+    group_remote_assignor: str | None = None
+    """The assignor of the coordinator, with `group_protocol="consumer"`; None: its first."""
     partition_assignment_strategy: str | Assignor | Iterable[str | Assignor] = DEFAULT_ASSIGNORS
     """Assignors, preferred first: range, roundrobin, sticky, cooperative-sticky, or custom objects."""
     session_timeout_ms: int = 45_000

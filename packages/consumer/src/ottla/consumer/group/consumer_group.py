@@ -11,7 +11,8 @@ from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.consumer.group.commits import AutoCommit, Commits, Offsets
 from ottla.consumer.group.config import GroupConfig
-from ottla.consumer.group.membership import Application, Membership
+from ottla.consumer.group.membership import Membership
+from ottla.consumer.group.participation import Application, Participation
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.subscription import Subscription
 from ottla.protocol.topics import TopicPartition
@@ -52,7 +53,7 @@ class ConsumerGroup:
         self._auto_commit: AutoCommit | None = None
         if config.enable_auto_commit:
             self._auto_commit = AutoCommit(self.commits, finished_offsets, config.auto_commit_interval_ms)
-        self._membership = Membership(
+        self._membership = membership_class(config)(
             cluster, config, application, self._auto_commit, wake=wake, metrics=metrics
         )
         self._tasks: asyncio.TaskGroup | None = None
@@ -143,3 +144,13 @@ class ConsumerGroup:
     def _keeps(self, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether partitions stay assigned to this consumer during a rebalance."""
         return self._membership.keeps_partitions and self._application.owned().issuperset(partitions)
+
+
+def membership_class(config: GroupConfig) -> Callable[..., Participation[Any, Any]]:
+    """Return the class of memberships of the protocol that is configured."""
+    if config.group_protocol == "classic":
+        return Membership
+    # Imported here: most consumers are members of classic groups.
+    from ottla.consumer.group.assigned_membership import AssignedMembership
+
+    return AssignedMembership

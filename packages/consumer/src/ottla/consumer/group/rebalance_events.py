@@ -64,9 +64,13 @@ class MemberSettings:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The application subscribed to these topics; None: it unsubscribed."""
+    """The application subscribed to these topics; None: it unsubscribed.
+
+    With `pattern` the coordinator finds the topics, and `topics` are none.
+    """
 
     topics: frozenset[str] | None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +165,12 @@ class HeartbeatAnswered:
     code: int | None
 
 
-Event = (
-    Subscribed
-    | Polled
-    | TimePassed
-    | Closing
-    | TopicsSeen
-    | TopicsFound
-    | Revoked
-    | Adopted
-    | Joined
-    | Synced
-    | Refused
-    | HeartbeatAnswered
-)
+CommonEvent = Subscribed | Polled | TimePassed | Closing | Revoked | Adopted
+"""The events of a member of any protocol."""
+
+ClassicEvent = TopicsSeen | TopicsFound | Joined | Synced | Refused | HeartbeatAnswered
+
+Event = CommonEvent | ClassicEvent
 
 # --- effects
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.consumer.assignors import TopicRacks
 from ottla.consumer.errors import named_error
 from ottla.consumer.group.config import GroupConfig
-from ottla.consumer.group.rebalance_events import Event, Subscribed, TopicsSeen
-from ottla.consumer.subscription import Subscription
+from ottla.consumer.group.rebalance_events import Subscribed, TopicsSeen
+from ottla.consumer.subscription import Subscription, TopicFilter
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
@@ -21,6 +21,7 @@ MISSING_TOPIC_INTERVAL_S = 1.0
 
 _TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
+Tell = Callable[[Subscribed | TopicsSeen], None]
 Racks = dict[str, list[frozenset[str]]]
 
 log = logging.getLogger(__name__)
@@ -29,16 +30,23 @@ log = logging.getLogger(__name__)
 class SubscriptionMetadata:
     """Matches the subscription with the topics that exist, and reports changes to the member.
 
-    The leader of the group also gets the partitions of the topics that it assigned.
+    The leader of the group also gets the partitions of the topics that it assigned. `find_pattern` returns
+    the expression by which the coordinator matches a filter; None where topics are matched here.
     """
 
-    def __init__(self, cluster: Cluster, config: GroupConfig) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: GroupConfig,
+        find_pattern: Callable[[TopicFilter], Awaitable[str | None]] | None = None,
+    ) -> None:
+        self._find_pattern = find_pattern
         self._cluster = cluster
         self._config = config
         self._subscription: Subscription | None = None
         self._changed = asyncio.Event()
         self._has_ended = False
-        self._reported: frozenset[str] | None = None
+        self._reported = Subscribed(None)
 
     def subscribe(self, subscription: Subscription | None) -> None:
         """Change the subscription; None ends it."""
@@ -50,7 +58,7 @@ class SubscriptionMetadata:
         """Refresh now instead of at the next interval: a topic was missing."""
         self._changed.set()
 
-    async def run(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> None:
+    async def run(self, tell: Tell, watched: Callable[[], TopicRacks]) -> None:
         """Report the subscription at once, and topics every `metadata_max_age_ms`, until cancelled."""
         while True:
             self._changed.clear()
@@ -79,22 +87,25 @@ class SubscriptionMetadata:
         answer = await self._cluster.refresh(wanted, may_create=self._config.allow_auto_create_topics)
         return self._racks(answer, wanted, known or {})
 
-    async def _refresh(self, tell: Callable[[Event], None], watched: Callable[[], TopicRacks]) -> bool:
+    async def _refresh(self, tell: Tell, watched: Callable[[], TopicRacks]) -> bool:
         """Refresh once; return whether all subscribed topics exist."""
         subscription, answer = self._subscription, None
         if self._has_ended:
             # Also if the same topics were subscribed again before this refresh: partitions were unassigned.
             self._has_ended = False
-            self._report_subscribed(None, tell)
+            self._report(Subscribed(None), tell)
         if subscription is None:
+            return True
+        if (pattern := await self._pattern(subscription.filter)) is not None:
+            self._report(Subscribed(frozenset(), pattern), tell)
             return True
         if subscription.filter is not None:
             answer = await self._cluster.refresh(None)
             known = {topic.name or "": topic.is_internal for topic in answer.topics}
             exclude = self._config.exclude_internal_topics
-            self._report_subscribed(subscription.topics(known, exclude_internal=exclude), tell)
+            self._report(Subscribed(subscription.topics(known, exclude_internal=exclude)), tell)
         else:
-            self._report_subscribed(subscription.names, tell)
+            self._report(Subscribed(subscription.names), tell)
         names = sorted(watched())
         if not names:
             return True
@@ -102,10 +113,13 @@ class SubscriptionMetadata:
         tell(TopicsSeen(racks))
         return all(racks.values())
 
-    def _report_subscribed(self, topics: frozenset[str] | None, tell: Callable[[Event], None]) -> None:
-        if topics != self._reported:
-            self._reported = topics
-            tell(Subscribed(topics))
+    async def _pattern(self, wanted: TopicFilter | None) -> str | None:
+        return None if wanted is None or self._find_pattern is None else await self._find_pattern(wanted)
+
+    def _report(self, subscribed: Subscribed, tell: Tell) -> None:
+        if subscribed != self._reported:
+            self._reported = subscribed
+            tell(subscribed)
 
     def _racks(self, answer: MetadataResponse, names: Iterable[str], known: TopicRacks) -> Racks:
         found = {described.name: described for described in answer.topics}
