@@ -1,12 +1,8 @@
 import pytest
 
 from ottla.broker.groups.classic.events import GroupState
-from ottla.broker.groups.offsets.committed_offsets import (
-    CommittedOffset,
-    ExpiryRule,
-    GroupOffsets,
-    expiry_rule,
-)
+from ottla.broker.groups.kinds import ExpiryRule
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset, GroupOffsets
 from ottla.broker.groups.testing import GroupDriver
 from ottla.protocol.topics import TopicPartition
 
@@ -71,25 +67,25 @@ def test_an_expire_timestamp_wins_over_the_retention() -> None:
 
 def test_the_expiry_rule_depends_on_the_group() -> None:
     driver = GroupDriver()
-    assert expiry_rule(driver.group) == ExpiryRule(None)
+    assert driver.group.expiry_rule() == ExpiryRule(None)
     metadata = b"\0\0\0\0\0\1\0\1a\0\0\0\0"
     (member,) = driver.stable(1, protocols=(("range", metadata),))
-    assert expiry_rule(driver.group) == ExpiryRule(None, frozenset({"a"}))
+    assert driver.group.expiry_rule() == ExpiryRule(None, frozenset({"a"}))
     driver.join()
-    assert expiry_rule(driver.group) is None
+    assert driver.group.expiry_rule() is None
     driver.now_ms = 5_000
     driver.leave(member)
     driver.wait(100_000)
     driver.wait(300_000)
     assert driver.group.state is GroupState.EMPTY
-    assert expiry_rule(driver.group) == ExpiryRule(driver.group.state_since_ms)
+    assert driver.group.expiry_rule() == ExpiryRule(driver.group.state_since_ms)
 
 
 def test_a_group_with_unreadable_subscriptions_keeps_its_offsets() -> None:
     driver = GroupDriver()
     driver.stable(1, protocols=(("range", b"?"),))
 
-    assert expiry_rule(driver.group) is None
+    assert driver.group.expiry_rule() is None
     assert driver.group.is_subscribed_to("anything")
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from ottla.broker.groups.classic.events import GroupLimits, GroupState
+from ottla.broker.groups.classic.events import GroupState
+from ottla.broker.groups.kinds import GroupLimits
 from ottla.broker.groups.testing import NO_DELAY, REBALANCE_MS, SESSION_MS, GroupDriver, range_protocol
 from ottla.protocol.errors import ErrorCode
 

@@ -12,9 +12,10 @@ import pytest
 
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
-from ottla.broker.groups.classic.events import GroupLimits, GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.hosting.group_lag import GroupLag
+from ottla.broker.groups.kinds import GroupLimits
 from ottla.broker.groups.offsets.partition_state import HostedGroup
 from ottla.broker.metrics.registry import MetricName
 from ottla.broker.runtime.loop_budget import SLICE

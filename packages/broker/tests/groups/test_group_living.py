@@ -1,15 +1,12 @@
 import pytest
 
 from ottla.broker.groups.classic.events import (
-    GroupLimits,
     GroupState,
-    Loaded,
     MemberIdentity,
     Reason,
-    Removed,
-    Unloaded,
 )
 from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.kinds import GroupLimits, Loaded, Removed, Unloaded
 from ottla.broker.groups.testing import NO_DELAY, REBALANCE_MS, SESSION_MS, GroupDriver
 from ottla.protocol.errors import ErrorCode
 

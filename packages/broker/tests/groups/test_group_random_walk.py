@@ -6,16 +6,14 @@ import pytest
 
 from ottla.broker.groups.classic.events import (
     PREVIOUS_STATES,
-    GroupLimits,
     GroupState,
     JoinResult,
-    Loaded,
     MemberIdentity,
     Reason,
     SyncResult,
-    Unloaded,
 )
 from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.kinds import GroupLimits, Loaded, Unloaded
 from ottla.broker.groups.testing import GroupDriver
 from ottla.protocol.errors import ErrorCode
 

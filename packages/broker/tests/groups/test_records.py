@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.kinds import KindRecord
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.groups.records import (
     GroupRecord,
@@ -11,6 +12,7 @@ from ottla.broker.groups.records import (
     encode_record,
 )
 from ottla.protocol.primitives import MalformedMessage
+from ottla.protocol.stored_groups import GROUP_RECORDS
 from ottla.protocol.topics import TopicPartition
 
 PARTITION = TopicPartition("topic", 3)
@@ -91,8 +93,18 @@ def test_tombstones_are_read_as_deletions() -> None:
         assert decode_record(*encode_record(record)) == record
 
 
-def test_records_of_newer_group_protocols_are_skipped() -> None:
-    assert decode_record(b"\0\3\0\1g", b"") is None
+@pytest.mark.parametrize("kind", [9, 18, 24, 99])
+def test_records_of_unknown_kinds_are_skipped(kind: int) -> None:
+    assert decode_record(kind.to_bytes(2, "big") + b"\0\1g", b"") is None
+
+
+def test_a_record_of_a_newer_kind_of_group_is_read_and_written() -> None:
+    for kind, (key_class, value_class) in GROUP_RECORDS.items():
+        for value in (value_class(), None):
+            record = KindRecord("", key_class(), value)
+            encoded = encode_record(record)
+            assert encoded.key[:2] == kind.to_bytes(2, "big")
+            assert decode_record(encoded.key, encoded.value) == record
 
 
 @pytest.mark.parametrize("key", [b"", b"\0", b"\0\1", b"\0\2\0\5g"])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 
 OPERATIONS_FROM: Final = 3
+NOT_FOUND_FROM: Final = 6
+"""Earlier versions show a group that is not there, or not classic, as Dead."""
 
 
 class Needs(Protocol):
@@ -55,8 +57,11 @@ async def _described(
             group_id=group.group_id,
             error_code=group.error,
         )
+    has_error = group.problem is not None and context.api_version >= NOT_FOUND_FROM
     return DescribedGroup(
         group_id=group.group_id,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.NONE,
+        error_message=group.problem if has_error else None,
         group_state=group.state.value,
         protocol_type=group.protocol_type,
         protocol_data=group.protocol_name,

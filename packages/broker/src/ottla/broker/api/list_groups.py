@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import DESCRIBE, DESCRIBE_GROUPS
@@ -11,10 +11,6 @@ from ottla.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListG
 
 if TYPE_CHECKING:
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
-
-
-CLASSIC: Final = "classic"
-"""The type of all groups here: the group protocol of KIP-848 is not served."""
 
 
 class Needs(Protocol):
@@ -29,8 +25,7 @@ async def handle(services: Needs, request: ListGroupsRequest, context: RequestCo
     A client that may describe the cluster sees all, another one those that it may describe.
     """
     error, groups = services.groups.list_groups(frozenset(request.states_filter))
-    if request.types_filter and CLASSIC not in {type_name.lower() for type_name in request.types_filter}:
-        groups = []
+    types = {type_name.lower() for type_name in request.types_filter}
     sees_all = context.allows(DESCRIBE, CLUSTER, is_asked_for=False)
     return ListGroupsResponse(
         error_code=error,
@@ -39,10 +34,10 @@ async def handle(services: Needs, request: ListGroupsRequest, context: RequestCo
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
                 group_state=group.state.value,
-                group_type=CLASSIC,
+                group_type=group.kind,
             )
             async for group in context.paced(groups)
-            if sees_all or _is_shown(group.group_id, context)
+            if (not types or group.kind in types) and (sees_all or _is_shown(group.group_id, context))
         ],
     )
 

@@ -133,6 +133,7 @@ async def _commit(
         member_id=request.member_id,
         generation=request.generation_id_or_member_epoch,
         instance_id=request.group_instance_id,
+        version=context.api_version,
     )
     return results
 

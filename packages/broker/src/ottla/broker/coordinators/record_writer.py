@@ -6,12 +6,13 @@
     appended, leadership ends or `timeout_ms` passes      -> settled(error)
     appended, the coordinator stops                       -> settled(CoordinatorNotAvailable)
     any other failure, in whichever step                  -> logged, settled(UnknownServerError)
-    appended in a transaction                             -> replay at once, then as above without a replay
+    appended in a transaction, or written `at_once`       -> replay at once, then as above without a replay
 
 `settled` is called exactly once for each write: with an error the coordinator undoes its pending mark.
 After a timeout the records may still be committed later; they are then replayed by the next load. Records of
 a transaction only become pending, so they are replayed when they are appended: with any result of the write,
-the marker behind them in the log, or a tombstone, finds them here as a load does.
+the marker behind them in the log, or a tombstone, finds them here as a load does. Records of a state whose
+next write builds on the last one are replayed `at_once`: they stay in it after a timeout, as in the log.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class RecordWriter(Generic[S, R]):
         settled: Settled,
         *,
         producer: TransactionalProducer | None = None,
+        at_once: bool = False,
     ) -> bool:
         """Append records as one batch, and settle the write as the module describes.
 
@@ -93,8 +95,9 @@ class RecordWriter(Generic[S, R]):
         """
         try:
             appended = self._append(partition, records, required_acks=-1, producer=producer)
-            if producer is not None:
-                self._replay(partition, records, appended.position, producer.producer_id)
+            if producer is not None or at_once:
+                producer_id = None if producer is None else producer.producer_id
+                self._replay(partition, records, appended.position, producer_id)
                 records = ()
         except Exception as error:
             settled(self._failure(partition, error))

@@ -1,19 +1,21 @@
-"""The records of `__consumer_offsets`, in the layouts that Kafka 2.8 writes and its tools read.
+"""The records of `__consumer_offsets`, in the layouts that Kafka writes and its tools read.
 
-The version of a key says what kind of record it is: OffsetCommitKey (0 and 1) or GroupMetadataKey (2). A
-record without value is a tombstone: it deletes the offset or the group.
+The version of a key says what kind of record it is: OffsetCommitKey (0 and 1), GroupMetadataKey (2), or a key
+of a group that is not classic (`KindRecord`). Records of offsets and classic groups are as Kafka 2.8 writes
+them: an Apache broker that shares the cluster reads them. A record without value is a tombstone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from ottla.broker.cluster.metadata import NO_ID
 from ottla.broker.coordinators.coordinator_partitions import Headers, KeyValue
 from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.kinds import KindRecord, kind_of_key
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.runtime.loop_budget import slices
 from ottla.protocol.stored_messages import (
@@ -23,6 +25,7 @@ from ottla.protocol.stored_messages import (
     OffsetCommitKey,
     OffsetCommitValue,
     decode_offsets_key,
+    version_of,
 )
 from ottla.protocol.topics import TopicPartition
 
@@ -61,7 +64,7 @@ class GroupRecord(NamedTuple):
     value: bytes | None = None
 
 
-LogRecord: TypeAlias = OffsetRecord | GroupRecord
+LogRecord: TypeAlias = OffsetRecord | GroupRecord | KindRecord
 
 
 def encode_record(record: LogRecord) -> KeyValue:
@@ -75,6 +78,8 @@ def encode_record(record: LogRecord) -> KeyValue:
         if committed is None:
             return KeyValue(encoded_key, None)
         return KeyValue(encoded_key, _offset_value(committed), _offset_headers(committed))
+    if isinstance(record, KindRecord):
+        return _encode_kind(record)
     key = GroupMetadataKey(group=record.group_id).to_bytes(_GROUP_KEY_VERSION)
     if record.snapshot is None or record.value is not None:
         return KeyValue(key, record.value)
@@ -137,17 +142,34 @@ def _member_value(member: MemberSnapshot) -> MemberMetadata:
 
 
 def decode_record(key: bytes, value: bytes | None, headers: Headers = ()) -> LogRecord | None:
-    """Decode one record; None for kinds that are newer than the classic protocol.
+    """Decode one record; None for one of a kind that Kafka wrote in previews only.
 
     Raises MalformedMessage and UnknownVersion for bytes that their version does not allow.
     """
     decoded = decode_offsets_key(key)
     if decoded is None:
-        return None
+        return _decode_kind(key, value)
     if isinstance(decoded, GroupMetadataKey):
         return GroupRecord(decoded.group, None if value is None else _read_group(decoded.group, value))
     partition = TopicPartition(decoded.topic, decoded.partition)
     return OffsetRecord(decoded.group, partition, None if value is None else _read_offset(value, headers))
+
+
+def _encode_kind(record: KindRecord) -> KeyValue:
+    value = record.value
+    key = record.key.to_bytes(record.key.MIN_VERSION)
+    return KeyValue(key, None if value is None else value.to_bytes(value.MAX_VERSION))
+
+
+def _decode_kind(key: bytes, value: bytes | None) -> KindRecord | None:
+    if kind_of_key(version_of(key)) is None:
+        return None
+    from ottla.protocol import stored_groups  # a broker that hosts classic groups only needs none of it
+
+    if version_of(key) not in stored_groups.GROUP_RECORDS:
+        return None
+    decoded, content = stored_groups.decode_record(key, value)
+    return KindRecord(cast(Any, decoded).group_id, decoded, content)
 
 
 def _read_offset(encoded: bytes, headers: Headers) -> CommittedOffset:

@@ -15,7 +15,6 @@ from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.testing import MemoryStore
 from ottla.broker.groups.classic.events import (
     Event,
-    GroupLimits,
     Heartbeat,
     HeartbeatResult,
     Join,
@@ -29,10 +28,10 @@ from ottla.broker.groups.classic.events import (
     Result,
     Sync,
     SyncResult,
-    TimePassed,
 )
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+from ottla.broker.groups.kinds import KINDS, GroupKind, GroupLimits, NewGroup, TimePassed
 from ottla.broker.groups.offsets.committed_offsets import CommittedOffset
 from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.environment import Environment
@@ -268,7 +267,11 @@ class FakeTopics:
 
 
 def make(
-    store: MemoryStore, metrics: Metrics | None = None, topics: FakeTopics | None = None, **settings: str
+    store: MemoryStore,
+    metrics: Metrics | None = None,
+    topics: FakeTopics | None = None,
+    kinds: Mapping[GroupKind, NewGroup] = KINDS,
+    **settings: str,
 ) -> GroupCoordinator:
     """A coordinator of groups on this store, not entered yet."""
     topics = topics or FakeTopics()
@@ -280,15 +283,20 @@ def make(
         store=store,
         metadata=topics.metadata,
         topics=topics,
+        kinds=kinds,
     )
 
 
 @asynccontextmanager
 async def leading(
-    store: MemoryStore, metrics: Metrics | None = None, topics: FakeTopics | None = None, **settings: str
+    store: MemoryStore,
+    metrics: Metrics | None = None,
+    topics: FakeTopics | None = None,
+    kinds: Mapping[GroupKind, NewGroup] = KINDS,
+    **settings: str,
 ) -> AsyncIterator[GroupCoordinator]:
     """A coordinator that runs and leads every partition."""
-    async with make(store, metrics, topics, **settings) as groups:
+    async with make(store, metrics, topics, kinds, **settings) as groups:
         elect(groups)
         await asyncio.sleep(0.01)
         yield groups

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.kinds import GroupKind
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode
 
@@ -30,6 +33,8 @@ class GroupDescription:
     protocol_type: str = ""
     protocol_name: str = ""
     members: tuple[MemberDescription, ...] = ()
+    problem: str | None = None
+    """Why there is nothing to describe: no such group, or one of another kind."""
 
 
 @frozen
@@ -38,7 +43,8 @@ class ListedGroup:
 
     group_id: str
     protocol_type: str
-    state: GroupState
+    state: Enum
+    kind: GroupKind
 
 
 def describe(group: Group) -> GroupDescription:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
+from ottla.broker.groups.kinds import Loaded, Removed, StepOutcome, TimePassed, Token, Unloaded
 from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import ErrorCode
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""
-
-Token: TypeAlias = Hashable
-"""Identifies a request that waits for its answer; the group only returns it with the reply."""
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a new member may wait for its first generation: without an id it cannot send heartbeats."""
@@ -170,31 +168,11 @@ class Leave:
 
 
 @frozen
-class TimePassed:
-    """A deadline of the group has passed."""
-
-
-@frozen
 class Persisted:
     """A snapshot is committed, or its write failed."""
 
     persist: Persist
     error: ErrorCode = ErrorCode.NONE
-
-
-@frozen
-class Loaded:
-    """The group was loaded from the log: the sessions of its members begin now."""
-
-
-@frozen
-class Unloaded:
-    """This broker does not coordinate the group any more."""
-
-
-@frozen
-class Removed:
-    """The empty group is deleted."""
 
 
 Event: TypeAlias = Join | Sync | Heartbeat | Leave | TimePassed | Persisted | Loaded | Unloaded | Removed
@@ -256,14 +234,6 @@ Result: TypeAlias = JoinResult | SyncResult | HeartbeatResult | LeaveResult
 
 
 @frozen
-class Reply:
-    """The answer to the request that `token` identifies."""
-
-    token: Token
-    result: Result
-
-
-@frozen
 class MemberJoined:
     """The answer to the join of one of many members, made when it is sent.
 
@@ -295,28 +265,13 @@ class MemberSynced:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """The effects of a step: write `persist`, send `replies`, send `TimePassed` at `wake_at_ms`.
+class Outcome(StepOutcome):
+    """The effects of a step of a classic group: it writes the snapshots of `persist`, and no other records.
 
     `rebalanced` counts the generations that got their assignment from the leader during the step.
     """
 
     persist: list[Persist] = field(default_factory=list)
-    replies: list[Reply | MemberJoined | MemberSynced] = field(default_factory=list)
-    wake_at_ms: float | None = None
-    rebalanced: int = 0
-
-
-@frozen(kw_only=True)
-class GroupLimits:
-    """The limits of groups in the broker's configuration."""
-
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 2**31 - 1
-    max_metadata_bytes: int = 2**31 - 1
-    """The most bytes of metadata that all members of a group together may have."""
 
 
 class Wait(StrEnum):

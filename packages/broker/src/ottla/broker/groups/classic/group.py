@@ -16,12 +16,12 @@ coordinators do.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Self, assert_never
 
 from ottla.broker.groups.classic.events import (
     UNKNOWN_MEMBER_ID,
     Event,
-    GroupLimits,
     GroupSnapshot,
     GroupState,
     Heartbeat,
@@ -29,27 +29,37 @@ from ottla.broker.groups.classic.events import (
     Join,
     Leave,
     LeaveResult,
-    Loaded,
     MemberIdentity,
     Outcome,
     Persisted,
     Reason,
-    Removed,
     Sync,
-    TimePassed,
-    Unloaded,
     Wait,
 )
-from ottla.broker.groups.classic.group_metadata import GroupMetadata
+from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE, GroupMetadata
 from ottla.broker.groups.classic.join_group import Joins
 from ottla.broker.groups.classic.members import GroupMember, Members
 from ottla.broker.groups.classic.rebalance import Rebalance
 from ottla.broker.groups.classic.validation import validate_commit, validate_member
+from ottla.broker.groups.kinds import (
+    ExpiryRule,
+    GroupKind,
+    GroupLimits,
+    KindRecord,
+    Loaded,
+    Removed,
+    TimePassed,
+    Unloaded,
+)
+from ottla.broker.groups.records import GroupRecord
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import TopicPartition
 
 
 class Group:
     """One group. Only `step` changes it. Times are monotonic, except `wall_ms`, which goes into the log."""
+
+    kind = GroupKind.CLASSIC
 
     def __init__(self, group_id: str, limits: GroupLimits, wall_ms: int = -1) -> None:
         """Make an empty group, which has been empty since `wall_ms`."""
@@ -115,6 +125,26 @@ class Group:
         return self._metadata.pending_members
 
     @property
+    def member_count(self) -> int:
+        """The number of members."""
+        return len(self._metadata.members)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no member, so that it may be deleted."""
+        return self._metadata.state is GroupState.EMPTY
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the group has no member, had no generation, and gave out no member id."""
+        return self.may_expire and self._metadata.generation == 0
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether the group goes once it has no offset any more."""
+        return self._metadata.state is GroupState.EMPTY and not self._metadata.pending_members
+
+    @property
     def subscribed_topics(self) -> frozenset[str] | None:
         """The topics of all members together; None when that is not known."""
         return self._metadata.subscribed_topics
@@ -128,9 +158,35 @@ class Group:
         """Whether members may consume `topic`; true when that is not known."""
         return self._metadata.is_subscribed_to(topic)
 
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Do nothing: members watch the topics themselves."""
+
     def snapshot(self) -> GroupSnapshot:
         """The group as the log stores it."""
         return self._metadata.snapshot()
+
+    def tombstones(self) -> list[GroupRecord]:
+        """Return the record that deletes the group from the log; none if only simple consumers used it."""
+        return [GroupRecord(self.group_id, None)] if self.generation > 0 else []
+
+    def replay(self, record: KindRecord) -> None:
+        """Skip a record: a classic group has none but its snapshot, which it applies when that is written."""
+
+    def expiry_rule(self) -> ExpiryRule | None:
+        """Return how the offsets of the group expire now; None when they do not (KIP-211).
+
+        The offsets of an empty group age together, from the time it became empty. In a Stable consumer group
+        an offset ages from its commit once no member subscribes to its topic. Offsets of simple consumers age
+        from their commit.
+        """
+        if self.protocol_type is None:
+            return ExpiryRule(None)
+        if self.state is GroupState.EMPTY:
+            return ExpiryRule(self.state_since_ms if self.state_since_ms >= 0 else None)
+        if self.state is not GroupState.STABLE or self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None
+        topics = self.subscribed_topics
+        return None if topics is None else ExpiryRule(None, topics)
 
     def check_commit(
         self,
@@ -140,8 +196,10 @@ class Group:
         now_ms: float,
         *,
         transactional: bool = False,
+        version: int = 0,
+        partitions: Collection[TopicPartition] = (),
     ) -> ErrorCode:
-        """Return whether this member may commit offsets now.
+        """Return whether this member may commit offsets now, of any partitions.
 
         A plain commit counts as a heartbeat; a transactional one is the producer's, and does not.
         """
@@ -155,6 +213,15 @@ class Group:
             group.now_ms = now_ms
             group.expect_heartbeat(member)
         return ErrorCode.NONE
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Return NONE: anyone may fetch the offsets of a classic group, as long as it is there."""
+        return ErrorCode.GROUP_ID_NOT_FOUND if self.state is GroupState.DEAD else ErrorCode.NONE
+
+    def check_offset_delete(self) -> ErrorCode:
+        """Return whether offsets of topics that no member is subscribed to may be deleted."""
+        is_known = self.is_empty or self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return ErrorCode.NONE if is_known else ErrorCode.NON_EMPTY_GROUP
 
     # ---- changing
 
@@ -183,7 +250,6 @@ class Group:
                 self._end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             case _:
                 assert_never(event)
-        outcome.wake_at_ms = group.wake_at_ms
         group.outcome = Outcome()  # keeps no request alive that has been answered
         return outcome
 

@@ -11,7 +11,6 @@ from ottla.broker.groups.classic.events import (
     NO_GENERATION,
     PREVIOUS_STATES,
     UNKNOWN_MEMBER_ID,
-    GroupLimits,
     GroupSnapshot,
     GroupState,
     HeartbeatResult,
@@ -24,12 +23,11 @@ from ottla.broker.groups.classic.events import (
     Persist,
     Reason,
     Replacement,
-    Reply,
     SyncResult,
-    Token,
     Wait,
 )
 from ottla.broker.groups.classic.members import GroupMember, Members
+from ottla.broker.groups.kinds import GroupLimits, Reply, Token
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.stored_messages import ConsumerProtocolSubscription

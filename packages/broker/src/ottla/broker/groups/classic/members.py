@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ottla.broker.groups.classic.events import JoinedMember, MemberSnapshot, Token
+from ottla.broker.groups.classic.events import JoinedMember, MemberSnapshot
+from ottla.broker.groups.kinds import Token
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ottla.broker.groups.classic.descriptions import GroupDescription, ListedGroup, describe
 from ottla.broker.groups.classic.events import (
     GroupState,
     Heartbeat,
@@ -20,16 +19,18 @@ from ottla.broker.groups.classic.events import (
     SyncResult,
 )
 from ottla.broker.groups.hosting.hosted_groups import HostedGroups
+from ottla.broker.groups.kinds import KINDS, GroupKind, NewGroup
 from ottla.broker.groups.offsets.offset_requests import OffsetRequests
 from ottla.broker.groups.offsets.partition_state import HostedGroup
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.frozen_classes import replace
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound, GroupMaxSizeReached, KafkaError, error_for
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.groups.classic.descriptions import GroupDescription, ListedGroup
     from ottla.broker.groups.offsets.stale_offsets import ExistingTopics
     from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.environment import Environment
@@ -52,7 +53,10 @@ class GroupCoordinator:
         store: CoordinatorStore,
         metadata: MetadataCache,
         topics: ExistingTopics,
+        group_settings: Callable[[str], Mapping[str, str]] = lambda _: {},
+        kinds: Mapping[GroupKind, NewGroup] = KINDS,
     ) -> None:
+        """`group_settings` are those of a group itself; `kinds` are hosted beside the classic one."""
         self._tasks = BackgroundTasks(metrics, environment.clock)
         self._hosted = HostedGroups(
             config=config,
@@ -62,6 +66,8 @@ class GroupCoordinator:
             metadata=metadata,
             topics=topics,
             tasks=self._tasks,
+            group_settings=group_settings,
+            kinds=kinds,
         )
         self._expiration_interval_ms = config.offsets_retention_check_interval_ms
         self.offsets = OffsetRequests(self._hosted, config)
@@ -92,7 +98,41 @@ class GroupCoordinator:
         """
         self._hosted.transaction_ended(partition, producer_id, commit=commit)
 
-    # ---- membership
+    # ---- members of groups of every kind
+
+    async def request(self, group_id: str, kind: GroupKind, event: Any, *, creates: bool = False) -> Any:
+        """Step a group of this kind with a request, whose `token` is replaced, and return the answer.
+
+        A request that `creates` makes the group where there is none, or only an empty classic one. Raises
+        KafkaError: that of a refusal, or of a write that failed.
+        """
+        partition = self._hosted.partition_for(group_id)
+        if isinstance(partition, ErrorCode):
+            raise error_for(partition)
+        groups = partition.state.groups
+        hosted = self._hosted.find_or_create(partition, group_id, kind) if creates else groups.get(group_id)
+        if hosted is None:
+            raise GroupMaxSizeReached() if creates else GroupIdNotFound(f"Group {group_id} not found.")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            self._hosted.step_as(hosted, kind, replace(event, token=answer), may_replace=creates)
+        finally:
+            self._hosted.drop_if_unused(hosted)
+        return await answer
+
+    def find(self, group_id: str, kind: GroupKind) -> HostedGroup:
+        """Return a group of this kind. Raises KafkaError."""
+        partition = self._hosted.partition_for(group_id)
+        if isinstance(partition, ErrorCode):
+            raise error_for(partition)
+        hosted = partition.state.groups.get(group_id)
+        if hosted is None:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        if hosted.group.kind is not kind:
+            raise GroupIdNotFound(f"Group {group_id} is not a {kind} group.")
+        return hosted
+
+    # ---- members of the classic protocol
 
     async def join(self, group_id: str, join: Join) -> JoinResult:
         """Join a member, and wait until its generation begins. `join.token` is replaced."""
@@ -102,9 +142,16 @@ class GroupCoordinator:
         hosted = self._hosted.find_or_create(partition, group_id)
         if hosted is None:
             return JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED, member_id=join.member_id)
+        if hosted.classic is None and hosted.group.is_empty:
+            self._hosted.make_classic(hosted)
+        if not hosted.serves_classic_members:
+            return JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         answer = self._request(hosted, join)
         self._hosted.drop_if_unused(hosted)
-        return cast("JoinResult", await answer)
+        try:
+            return cast("JoinResult", await answer)
+        except KafkaError as error:
+            return JoinResult(error=error.code, member_id=join.member_id)
 
     async def sync(self, group_id: str, sync: Sync) -> SyncResult:
         """Return a member's assignment once there is one. `sync.token` is replaced."""
@@ -115,9 +162,12 @@ class GroupCoordinator:
         if isinstance(partition, ErrorCode):
             return SyncResult(error=partition)
         hosted = partition.state.groups.get(group_id)
-        if hosted is None:
+        if hosted is None or not hosted.serves_classic_members:
             return SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID)
-        return cast("SyncResult", await self._request(hosted, sync))
+        try:
+            return cast("SyncResult", await self._request(hosted, sync))
+        except KafkaError as error:
+            return SyncResult(error=error.code)
 
     async def heartbeat(self, group_id: str, heartbeat: Heartbeat) -> ErrorCode:
         """Extend a member's session. `heartbeat.token` is replaced."""
@@ -127,9 +177,12 @@ class GroupCoordinator:
         if isinstance(partition, ErrorCode):
             return partition
         hosted = partition.state.groups.get(group_id)
-        if hosted is None:
+        if hosted is None or not hosted.serves_classic_members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return cast("HeartbeatResult", await self._request(hosted, heartbeat)).error
+        try:
+            return cast("HeartbeatResult", await self._request(hosted, heartbeat)).error
+        except KafkaError as error:
+            return error.code
 
     async def leave(self, group_id: str, leave: Leave) -> LeaveResult:
         """Remove members from the group. `leave.token` is replaced."""
@@ -137,14 +190,20 @@ class GroupCoordinator:
         if isinstance(partition, ErrorCode):
             return LeaveResult(partition)
         hosted = partition.state.groups.get(group_id)
-        if hosted is None:
+        if hosted is None or not hosted.serves_classic_members:
             unknown = tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in leave.members)
             return LeaveResult(ErrorCode.NONE, unknown)
-        return cast("LeaveResult", await self._request(hosted, leave))
+        try:
+            return cast("LeaveResult", await self._request(hosted, leave))
+        except KafkaError as error:
+            return LeaveResult(error.code)
 
     def _request(self, hosted: HostedGroup, event: Join | Sync | Heartbeat | Leave) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._hosted.step(hosted, replace(event, token=answer))
+        try:
+            self._hosted.step(hosted, replace(event, token=answer))
+        except KafkaError as error:
+            answer.set_exception(error)
         return answer
 
     # ---- administration
@@ -156,13 +215,20 @@ class GroupCoordinator:
     def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Delete every group's offsets of partitions that do not exist any more."""
         self._hosted.partitions_deleted(partitions)
+        self._hosted.topics_changed({partition.topic for partition in partitions})
 
     def topics_published(self, topics: Collection[str], replaced: Collection[str]) -> None:
-        """Drop the offsets of earlier topics of these names; `replaced` are known to have had another id."""
+        """Show topics to groups that read them, and drop the offsets of earlier ones of these names.
+
+        `replaced` are known to have had another id.
+        """
         self._hosted.stale.published(topics, replaced)
+        self._hosted.topics_changed(topics)
 
     def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
         """List the hosted groups; with `states` only those in one of them, compared without case."""
+        from ottla.broker.groups.classic.descriptions import ListedGroup
+
         runtime = self._hosted.runtime
         if not runtime.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
@@ -170,20 +236,28 @@ class GroupCoordinator:
         groups = [hosted.group for hosted in self._hosted]
         wanted = {state.lower() for state in states}
         return error, [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state)
+            ListedGroup(group.group_id, group.protocol_type or "", group.state, group.kind)
             for group in groups
             if not wanted or group.state.value.lower() in wanted
         ]
 
     def describe_group(self, group_id: str) -> GroupDescription:
-        """Describe a group; an unknown one is Dead."""
+        """Describe a classic group; one that is unknown or of another kind is Dead."""
+        from ottla.broker.groups.classic.descriptions import GroupDescription, describe
+
         partition = self._hosted.partition_for(group_id, empty_id_allowed=True)
         if isinstance(partition, ErrorCode):
             return GroupDescription(group_id=group_id, error=partition)
         hosted = partition.state.groups.get(group_id)
         if hosted is None:
-            return GroupDescription(group_id=group_id, state=GroupState.DEAD)
-        return describe(hosted.group)
+            return GroupDescription(
+                group_id=group_id, state=GroupState.DEAD, problem=f"Group {group_id} not found."
+            )
+        group = hosted.classic
+        if group is None:
+            problem = f"Group {group_id} is not a classic group."
+            return GroupDescription(group_id=group_id, state=GroupState.DEAD, problem=problem)
+        return describe(group)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Delete groups without members, with their offsets."""
@@ -196,7 +270,7 @@ class GroupCoordinator:
         hosted = partition.state.groups.get(group_id)
         if hosted is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if hosted.group.state is not GroupState.EMPTY:
+        if not hosted.group.is_empty:
             return ErrorCode.NON_EMPTY_GROUP
         self._hosted.meters.deletions.mark(len(hosted.offsets))
         self._hosted.remove(hosted)

@@ -80,26 +80,30 @@ class GroupLag:
                 hidden += len(hosted.offsets)
                 yield None
                 continue
-            owners = yield from self._owners(hosted.group, left)
+            owners = yield from self._owners(hosted.classic, left)
             partitions = {*hosted.offsets, *owners}
             cost = max(len(partitions), 1)  # a group without partitions has a sample, too
             if cost > left:
                 hidden += len(partitions)
                 continue
             left -= cost
-            yield _name("members", hosted), len(hosted.group.members)
+            yield _name("members", hosted), hosted.group.member_count
             for partition in sorted(partitions):
                 yield from self._of_partition(hosted, partition, owners.get(partition, NO_OWNER))
         yield MetricName("ottla.broker", "ConsumerGroups", "PartitionsNotShown"), hidden
 
-    def _owners(self, group: Group, most: int) -> Generator[None, None, dict[TopicPartition, Owner]]:
+    def _owners(self, group: Group | None, most: int) -> Generator[None, None, dict[TopicPartition, Owner]]:
         """Yield between steps; return the members of a stable group of consumers by their partitions.
 
         Only of partitions that exist: clients make assignments, and may make anything. It ends at more than
         `most` partitions, also where they are as many because they do not exist or are named again.
         """
         owners: dict[TopicPartition, Owner] = {}
-        if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if (
+            group is None
+            or group.state is not GroupState.STABLE
+            or group.protocol_type != CONSUMER_PROTOCOL_TYPE
+        ):
             return owners
         seen = 0
         for member in group.members:

@@ -1,10 +1,13 @@
-"""The groups that this broker coordinates: find a group, step it, write it, remove it."""
+"""The groups that this broker coordinates: find a group, step it, write it, remove it.
+
+The module has over 500 lines because a step, the order of its writes and its answers are one mechanism.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -14,21 +17,29 @@ from ottla.broker.coordinators.response_errors import after_failed_group_write
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.timers import Timers
 from ottla.broker.groups.classic.events import (
-    Event,
-    GroupLimits,
     GroupSnapshot,
     GroupState,
-    Loaded,
-    MemberJoined,
-    MemberSynced,
+    Outcome,
     Persist,
     Persisted,
-    Removed,
-    Reply,
-    TimePassed,
-    Unloaded,
 )
 from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.kinds import (
+    AnyReply,
+    GroupKind,
+    GroupLimits,
+    GroupSurroundings,
+    HostableGroup,
+    Loaded,
+    NewGroup,
+    NotWritten,
+    Removed,
+    StepOutcome,
+    TimePassed,
+    Unloaded,
+    Work,
+    WorkFailed,
+)
 from ottla.broker.groups.offsets.partition_state import GroupsState, HostedGroup
 from ottla.broker.groups.offsets.stale_offsets import ExistingTopics, StaleOffsets
 from ottla.broker.groups.records import (
@@ -39,7 +50,14 @@ from ottla.broker.groups.records import (
     encode_in_steps,
 )
 from ottla.broker.runtime.loop_budget import LONG, LoopBudget, StepQueue, Turn
-from ottla.protocol.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
+from ottla.protocol.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    GroupIdNotFound,
+    KafkaError,
+    NotCoordinator,
+    error_for,
+)
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,8 +79,8 @@ GroupPartition: TypeAlias = CoordinatorPartition[GroupsState]
 class HostedGroups:
     """The groups in the partitions of `__consumer_offsets` that this broker leads.
 
-    `step` is the only way to change a group: it delivers the replies, writes the snapshot, sets the deadline.
-    A group's rebalance answers all its members, which the loop's turns share.
+    `step` is the only way to change a group: it delivers the replies, writes what the group stores, sets the
+    deadline. A group's rebalance answers all its members, which the loop's turns share.
     """
 
     def __init__(
@@ -75,19 +93,20 @@ class HostedGroups:
         metadata: MetadataCache,
         topics: ExistingTopics,
         tasks: BackgroundTasks,
+        group_settings: Callable[[str], Mapping[str, str]],
+        kinds: Mapping[GroupKind, NewGroup],
     ) -> None:
+        self._tasks = tasks
+        self._kinds = kinds
         clock = self.clock = environment.clock
         self.budget = environment.budget
         self.stale = StaleOffsets(
             self, self._forget_stale, metadata=metadata, topics=topics, budget=self.budget, tasks=tasks
         )
         self._max_groups = config.group_max_count
-        self._limits = GroupLimits(
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            max_size=config.group_max_size,
-            max_metadata_bytes=config.group_max_metadata_bytes,
+        self._limits = _limits_of(config)
+        self._surroundings = GroupSurroundings(
+            config, self._limits, group_settings, metadata, environment.random
         )
         codec = GroupRecordCodec()
         self._group_writes = GroupWrites(tasks, environment.budget)
@@ -95,7 +114,7 @@ class HostedGroups:
         self.runtime: CoordinatorRuntime[GroupsState, LogRecord] = CoordinatorRuntime(
             store,
             codec,
-            new_state=lambda number: GroupsState(number, self._limits),
+            new_state=lambda number: GroupsState(number, self._limits, self._new_group),
             loaded=self._loaded,
             unloaded=self._unloaded,
             ready=self.stale.metadata_arrived,
@@ -130,15 +149,24 @@ class HostedGroups:
             return ErrorCode.INVALID_GROUP_ID
         return self.runtime.find(group_id)
 
-    def find_or_create(self, partition: GroupPartition, group_id: str) -> HostedGroup | None:
+    def find_or_create(
+        self, partition: GroupPartition, group_id: str, kind: GroupKind = GroupKind.CLASSIC
+    ) -> HostedGroup | None:
         """Return the group, which is created empty when it is unknown; None where there are too many."""
         hosted = partition.state.groups.get(group_id)
         if hosted is None:
             if sum(len(partition.state.groups) for partition in self.runtime.partitions) >= self._max_groups:
                 return None
-            group = Group(group_id, self._limits, self.clock.now_ms())
+            group = self._new_group(kind, group_id)
+            assert group is not None, f"{kind} groups are not hosted"
             hosted = partition.state.groups[group_id] = HostedGroup(group, partition.number)
         return hosted
+
+    def _new_group(self, kind: GroupKind, group_id: str) -> HostableGroup | None:
+        if kind is GroupKind.CLASSIC:
+            return Group(group_id, self._limits, self.clock.now_ms())
+        make = self._kinds.get(kind)
+        return None if make is None else make(group_id, self._surroundings)
 
     def drop_if_unused(self, hosted: HostedGroup) -> None:
         """Forget a group that has no member, no generation and no offset."""
@@ -149,16 +177,103 @@ class HostedGroups:
 
     # ---- steps
 
-    def step(self, hosted: HostedGroup, event: Event) -> None:
-        """Step the group with one event, and perform its effects."""
-        outcome = hosted.group.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
-        for reply in outcome.replies:
-            self._answers.call(partial(_answer, reply))
+    def step(self, hosted: HostedGroup, event: object) -> None:
+        """Step the group with one event, and perform its effects. Raises KafkaError for a refused request."""
+        self.perform(hosted, hosted.group.step(event, self.clock.monotonic_ms(), self.clock.now_ms()))
+
+    def step_as(self, hosted: HostedGroup, kind: GroupKind, event: object, *, may_replace: bool) -> None:
+        """Step a group of this kind; one of it takes the place of an empty classic group if it `may_replace`.
+
+        Raises GroupIdNotFound for a group of another kind.
+        """
+        if hosted.group.kind is kind:
+            self.step(hosted, event)
+            return
+        if not may_replace or hosted.classic is None or not hosted.group.is_empty:
+            raise GroupIdNotFound(f"Group {hosted} is not a {kind} group.")
+        successor = self._new_group(kind, str(hosted))
+        assert successor is not None, f"{kind} groups are not hosted"
+        outcome = successor.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
+        outcome.records[:0] = hosted.group.tombstones()
+        outcome.successor = successor
+        self.perform(hosted, outcome)
+
+    def make_classic(self, hosted: HostedGroup) -> None:
+        """Replace an empty group of a kind whose members may also be classic ones."""
+        if hosted.group.kind in (GroupKind.CONSUMER, GroupKind.STREAMS):
+            successor = Group(str(hosted), self._limits, self.clock.now_ms())
+            self.perform(hosted, StepOutcome(list(hosted.group.tombstones()), successor=successor))
+
+    def perform(self, hosted: HostedGroup, outcome: StepOutcome) -> None:
+        """Perform the effects of a step: write, reply, and wait for the next deadline."""
+        if outcome.records or hosted.behind is not None:
+            self._write_records(hosted, outcome)
+        else:
+            self._reply(outcome.replies)
+        for work in outcome.work:
+            self._tasks.spawn(self._do(hosted, work), work.name)
         if outcome.rebalanced:
             self.meters.rebalances.mark(outcome.rebalanced)
-        self.timers.set(hosted, outcome.wake_at_ms)
-        for persist in outcome.persist:
-            self._write_group(hosted, persist)
+        self.timers.set(hosted, hosted.group.wake_at_ms)
+        if isinstance(outcome, Outcome):
+            for persist in outcome.persist:
+                self._write_group(hosted, persist)
+
+    def _reply(self, replies: Iterable[AnyReply]) -> None:
+        for reply in replies:
+            self._answers.call(partial(_answer, reply))
+
+    def _write_records(self, hosted: HostedGroup, outcome: StepOutcome) -> None:
+        """Append the records of a step, and reply once they are committed.
+
+        A step without records may have seen what is not committed yet: its replies wait for the last records.
+        """
+        if not outcome.records:
+            assert hosted.behind is not None
+            hosted.behind += outcome.replies
+            return
+        before, waiting = hosted.group, outcome.replies
+        partition = self.runtime.partitions.get(hosted.partition)
+
+        def settled(error: KafkaError | None) -> None:
+            if hosted.behind is waiting:
+                hosted.behind = None
+            if error is None:
+                self._reply(waiting)
+            else:
+                _refuse(waiting, error_for(after_failed_group_write(error.code), str(error)))
+
+        if partition is None:
+            settled(NotCoordinator())
+            return
+        hosted.behind = waiting
+        if outcome.successor is not None:
+            hosted.group = outcome.successor
+        if not self.writer.write(partition, outcome.records, settled, at_once=True):
+            hosted.group = before
+            hosted.group.step(NotWritten(), self.clock.monotonic_ms(), self.clock.now_ms())
+        elif outcome.successor is not None:
+            self.perform(hosted, before.step(Unloaded(), self.clock.monotonic_ms(), self.clock.now_ms()))
+            for event in outcome.then:
+                self.step(hosted, event)
+
+    async def _do(self, hosted: HostedGroup, work: Work) -> None:
+        """Do the long work of a group, unless another coordinator takes the group over meanwhile."""
+        group, turn = hosted.group, self.budget.turn()
+        try:
+            events = work.events(await turn.run(work.steps()))
+        except Exception:
+            log.exception("work of a group failed", extra={"group": str(hosted), "work": work.name})
+            events = [WorkFailed(work.name)]
+        for event in events:
+            await turn.yield_if_spent()
+            if hosted.group is not group or not self._hosts(hosted):
+                return
+            self.step(hosted, event)
+
+    def _hosts(self, hosted: HostedGroup) -> bool:
+        partition = self.runtime.partitions.get(hosted.partition)
+        return partition is not None and partition.state.groups.get(str(hosted)) is hosted
 
     def _write_group(self, hosted: HostedGroup, persist: Persist) -> None:
         snapshot, partition = persist.snapshot, self.runtime.partitions.get(hosted.partition)
@@ -226,6 +341,11 @@ class HostedGroups:
 
     # ---- forgetting
 
+    def topics_changed(self, names: Collection[str]) -> None:
+        """Groups look at these topics again: they were published or deleted."""
+        for hosted in self:
+            hosted.group.topics_changed(names)
+
     def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Drop every group's offsets of these partitions; a load that goes on drops them at its end."""
         for partition in self.runtime.partitions:
@@ -248,8 +368,7 @@ class HostedGroups:
 
     def _forget_stale(self, hosted: HostedGroup, stale: Collection[TopicPartition]) -> int:
         """Drop offsets, and return how many; none once another coordinator has taken the group over."""
-        partition = self.runtime.partitions.get(hosted.partition)
-        if partition is None or partition.state.groups.get(hosted.group.group_id) is not hosted:
+        if not self._hosts(hosted):
             return 0
         self.forget_offsets(hosted, stale, self.meters.deletions)
         return len(stale)
@@ -257,7 +376,7 @@ class HostedGroups:
     def remove(self, hosted: HostedGroup) -> None:
         """Forget an empty group with all its offsets, and write their tombstones."""
         group = hosted.group
-        had_generations = group.generation > 0
+        last = group.tombstones()
         self.step(hosted, Removed())
         self.timers.cancel(hosted)
         partition = self.runtime.partitions.get(hosted.partition)
@@ -266,14 +385,23 @@ class HostedGroups:
         gone = hosted.offsets.forget(hosted.offsets.known)
         tombstones: list[LogRecord] = [OffsetRecord(group.group_id, partition, None) for partition in gone]
         self._write_tombstones(hosted, tombstones)
-        if had_generations:  # the log has no record of a group that only simple consumers used
-            last = [GroupRecord(group.group_id, None)]
+        if last:  # the log has no record of a group that only simple consumers used
             self._group_writes.put(group.group_id, lambda _: self._write_tombstones(hosted, last))
 
     def _write_tombstones(self, hosted: HostedGroup, tombstones: Sequence[LogRecord]) -> None:
         partition = self.runtime.partitions.get(hosted.partition)
         if partition is not None:
             self.writer.write_tombstones(partition, tombstones)
+
+
+def _limits_of(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+        max_metadata_bytes=config.group_max_metadata_bytes,
+    )
 
 
 class GroupWrites:
@@ -341,10 +469,17 @@ class _GroupWrite(NamedTuple):
     stopped: Callable[[KafkaError], None]
 
 
-def _answer(reply: Reply | MemberJoined | MemberSynced) -> None:
+def _answer(reply: AnyReply) -> None:
     waiting = cast("asyncio.Future[Any]", reply.token)
     if not waiting.done():
         waiting.set_result(reply.result)
+
+
+def _refuse(replies: Iterable[AnyReply], error: KafkaError) -> None:
+    for reply in replies:
+        waiting = cast("asyncio.Future[Any]", reply.token)
+        if not waiting.done():
+            waiting.set_exception(error)
 
 
 class GroupMeters:

@@ -7,9 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from ottla.broker.cluster.metadata import NO_ID
-from ottla.broker.groups.classic.events import GroupState
-from ottla.broker.groups.classic.group import Group
-from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
+from ottla.broker.groups.kinds import ExpiryRule
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.topics import TopicPartition
 
@@ -32,36 +30,6 @@ class CommittedOffset:
     commit_timestamp_ms: int = NO_TIMESTAMP
     expire_timestamp_ms: int | None = None
     topic_id: UUID = NO_ID
-
-
-@frozen
-class ExpiryRule:
-    """When the offsets of a group expire; see `expiry_rule`."""
-
-    idle_since_ms: int | None
-    """Age is counted from here; None counts from each commit."""
-    subscribed_topics: frozenset[str] = frozenset()
-    """Offsets of these topics do not expire."""
-
-
-def expiry_rule(group: Group) -> ExpiryRule | None:
-    """Return how the offsets of a group expire now; None when they do not (KIP-211).
-
-    The offsets of an empty group age together, from the time it became empty. In a Stable consumer group an
-    offset ages from its commit once no member subscribes to its topic. Offsets of simple consumers age from
-    their commit.
-    """
-    if group.protocol_type is None:
-        return ExpiryRule(None)
-    if group.state is GroupState.EMPTY:
-        return ExpiryRule(group.state_since_ms if group.state_since_ms >= 0 else None)
-    if (
-        group.state is GroupState.STABLE
-        and group.protocol_type == CONSUMER_PROTOCOL_TYPE
-        and group.subscribed_topics is not None
-    ):
-        return ExpiryRule(None, group.subscribed_topics)
-    return None
 
 
 @frozen

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.coordinators.response_errors import after_failed_commit, after_failed_confirmation
-from ottla.broker.groups.classic.events import GroupState
-from ottla.broker.groups.offsets.committed_offsets import CommittedOffset, GroupOffsets, expiry_rule
+from ottla.broker.groups.offsets.committed_offsets import CommittedOffset, GroupOffsets
 from ottla.broker.groups.records import OffsetRecord
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_EPOCHS_FROM: Final = 9
+"""The first version of OffsetCommit whose members may have an epoch (KIP-848)."""
 _NO_OFFSET: Final = OffsetRecord("", TopicPartition("", 0), None)
 """The tombstone of an offset that cannot be committed: compaction keeps one in a partition at most."""
 
@@ -45,19 +46,22 @@ class OffsetRequests:
         generation: int = -1,
         instance_id: str | None = None,
         producer: TransactionalProducer | None = None,
+        version: int = 0,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets; return once all in-sync replicas have them, or the error of each partition.
 
-        Those of a `producer` are in its transaction: they become visible when that commits.
+        Those of a `producer` are in its transaction: they become visible when that commits. `version` is that
+        of the request, whose members may have an epoch in place of the generation.
         """
         groups = self._hosted
         partition = groups.partition_for(group_id, empty_id_allowed=producer is None)
         if isinstance(partition, ErrorCode):
             return dict.fromkeys(offsets, partition)
         if generation >= 0 and producer is None and group_id not in partition.state.groups:
-            return dict.fromkeys(
-                offsets, ErrorCode.ILLEGAL_GENERATION
-            )  # the group of that generation is deleted
+            # The group of that generation is deleted.
+            knows_not_found = version >= _EPOCHS_FROM
+            error = ErrorCode.GROUP_ID_NOT_FOUND if knows_not_found else ErrorCode.ILLEGAL_GENERATION
+            return dict.fromkeys(offsets, error)
         hosted = groups.find_or_create(partition, group_id)
         if hosted is None:
             return dict.fromkeys(offsets, ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -67,6 +71,8 @@ class OffsetRequests:
             instance_id,
             groups.clock.monotonic_ms(),
             transactional=producer is not None,
+            version=version,
+            partitions=offsets,
         )
         groups.timers.set(hosted, hosted.group.wake_at_ms)
         if error is ErrorCode.NONE:
@@ -148,11 +154,13 @@ class OffsetRequests:
         partitions: Iterable[TopicPartition] | None = None,
         *,
         require_stable: bool = False,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset | ErrorCode | None]]:
         """Return committed offsets, of all partitions when none are named; None where there is none.
 
         A partition gets UNSTABLE_OFFSET_COMMIT when an open transaction may still change its offset and the
-        caller requires stable ones.
+        caller requires stable ones. A member that names its epoch gets none in another epoch.
         """
         partition = self._hosted.partition_for(group_id, empty_id_allowed=True)
         if isinstance(partition, ErrorCode):
@@ -160,6 +168,11 @@ class OffsetRequests:
         hosted = partition.state.groups.get(group_id)
         if hosted is None:
             return ErrorCode.NONE, dict.fromkeys(partitions or ())
+        error = hosted.group.check_fetch(member_id, member_epoch)
+        if error is ErrorCode.GROUP_ID_NOT_FOUND:  # a group of a kind without committed offsets
+            return ErrorCode.NONE, dict.fromkeys(partitions or ())
+        if error is not ErrorCode.NONE:
+            return error, {}
         offsets = hosted.offsets
         fetched: dict[TopicPartition, CommittedOffset | ErrorCode | None] = {}
         if partitions is None:
@@ -188,9 +201,10 @@ class OffsetRequests:
         if hosted is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, {}
         group = hosted.group
-        has_members = group.state is not GroupState.EMPTY
-        if has_members and group.protocol_type != "consumer":
-            return ErrorCode.NON_EMPTY_GROUP, {}
+        error = group.check_offset_delete()
+        if error is not ErrorCode.NONE:
+            return error, {}
+        has_members = not group.is_empty
         subscribed = {
             partition for partition in partitions if has_members and group.is_subscribed_to(partition.topic)
         }
@@ -220,11 +234,11 @@ class OffsetRequests:
 
     def _expire_group(self, hosted: HostedGroup) -> int:
         group = hosted.group
-        rule = expiry_rule(group)
+        rule = group.expiry_rule()
         wall_ms = self._hosted.clock.now_ms()
         expired = hosted.offsets.expired(rule, wall_ms, self._retention_ms) if rule else []
         if expired:
             self._hosted.forget_offsets(hosted, expired, self._hosted.meters.expirations)
-        if group.state is GroupState.EMPTY and not group.pending_members and hosted.offsets.is_idle:
+        if group.may_expire and hosted.offsets.is_idle:
             self._hosted.remove(hosted)
         return len(expired)
