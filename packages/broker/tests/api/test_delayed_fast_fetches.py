@@ -26,7 +26,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.native import PlainFetch
 
 BOUND_S = 60
-VERSIONS = range(4, 18)
+VERSIONS = range(4, 19)
 
 
 def delayed(plane: DataPlane, request: FetchRequest, version: int = 12) -> list[bytes | None]:

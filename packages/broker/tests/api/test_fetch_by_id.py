@@ -24,7 +24,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.protocol.topics import TopicPartition
 
-BY_ID = range(13, 18)
+BY_ID = range(13, 19)
 T, U = topic_id_of("t"), topic_id_of("u")
 
 
@@ -182,7 +182,7 @@ def told(one: PartitionData) -> tuple[int, int, int]:
     return one.error_code, one.current_leader.leader_id, one.current_leader.leader_epoch
 
 
-@pytest.mark.parametrize("version", range(12, 18))
+@pytest.mark.parametrize("version", range(12, 19))
 async def test_a_fetch_from_another_broker_than_the_leader_is_told_who_leads(
     plane: DataPlane, version: int
 ) -> None:

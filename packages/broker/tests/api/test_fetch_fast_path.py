@@ -37,7 +37,7 @@ from ottla.protocol.native import PlainFetch
 from ottla.protocol.records import BatchBuilder, Codec, ControlType, end_transaction_marker
 
 BOUND_S = 60
-VERSIONS = range(4, 18)
+VERSIONS = range(4, 19)
 INDEX: dict[bytes, Any] = {
     topic + partition.to_bytes(4): f"{name}-{partition}"
     for name in ("t", "thé")
@@ -240,7 +240,7 @@ async def test_both_paths_give_the_same_bytes(tmp_path: Path, seed: int) -> None
     plane.logs.close()
 
 
-@pytest.mark.parametrize("version", range(12, 18))
+@pytest.mark.parametrize("version", range(12, 19))
 async def test_a_fetch_that_went_well_brings_the_next_one_to_the_fast_path(
     plane: DataPlane, version: int
 ) -> None:

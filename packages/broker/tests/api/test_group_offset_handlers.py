@@ -1,11 +1,12 @@
 """OffsetCommit, OffsetFetch and OffsetDelete in every version they are served in."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from ottla.broker.api import offset_commit, offset_delete, offset_fetch
-from ottla.broker.api.group_testing import PARTITIONS, GroupServices, ask
+from ottla.broker.api.group_testing import PARTITIONS, GroupServices, ask, tell
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -28,6 +29,10 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 from ottla.zookeeper import paths
 
+TOPIC_ID = UUID(int=1)
+"""The id of the topic that the metadata knows."""
+UNKNOWN_ID = UUID(int=99)
+
 
 def versions(last: int, first: int = 0) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("version", range(first, last + 1))
@@ -40,7 +45,7 @@ def a_commit(offsets: dict[int, int], metadata: str | None = "note", **more: Any
         )
         for index, offset in offsets.items()
     ]
-    topics = [OffsetCommitRequestTopic(name="topic", partitions=partitions)]
+    topics = [OffsetCommitRequestTopic(name="topic", topic_id=TOPIC_ID, partitions=partitions)]
     return OffsetCommitRequest(group_id="g", topics=topics, **more)
 
 
@@ -61,7 +66,7 @@ def fetched(answer: OffsetFetchResponse) -> list[tuple[int, int, str | None, int
     ]
 
 
-@versions(9, first=1)
+@versions(10, first=1)
 async def test_offsets_are_committed_to_the_log(services: GroupServices, version: int) -> None:
     answer = await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), version)
 
@@ -110,10 +115,10 @@ async def test_the_error_of_a_group_of_another_coordinator_is_where_the_version_
     assert commit_errors(commit) == [ErrorCode.NOT_COORDINATOR]
 
 
-@versions(9, first=8)
+@versions(10, first=8)
 async def test_several_groups_are_fetched_at_once(services: GroupServices, version: int) -> None:
     await ask(services, offset_commit.handle, a_commit({0: 5, 1: 6}), 5)
-    some = [OffsetFetchRequestTopics(name="topic", partition_indexes=[1])]
+    some = [OffsetFetchRequestTopics(name="topic", topic_id=TOPIC_ID, partition_indexes=[1])]
     asked = [
         OffsetFetchRequestGroup(group_id="g", topics=some),
         OffsetFetchRequestGroup(group_id="g", topics=None),
@@ -134,7 +139,7 @@ async def test_several_groups_are_fetched_at_once(services: GroupServices, versi
     assert found == [[(1, 6)], [(0, 5), (1, 6)], [(1, -1)]]
 
 
-@versions(9, first=8)
+@versions(10, first=8)
 async def test_each_of_several_groups_has_its_own_error(services: GroupServices, version: int) -> None:
     services.groups.leadership_changed(
         [], [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)]
@@ -147,6 +152,42 @@ async def test_each_of_several_groups_has_its_own_error(services: GroupServices,
         ("g", ErrorCode.NOT_COORDINATOR, []),
         ("h", ErrorCode.NOT_COORDINATOR, []),
     ]
+
+
+async def test_an_unknown_topic_id_is_the_error_of_its_partitions(services: GroupServices) -> None:
+    commit = a_commit({0: 5})
+    partitions = [OffsetCommitRequestPartition(partition_index=3, committed_offset=1)]
+    commit.topics.append(OffsetCommitRequestTopic(topic_id=UNKNOWN_ID, partitions=partitions))
+
+    answer = await ask(services, offset_commit.handle, commit, 10)
+
+    assert [topic.topic_id for topic in answer.topics] == [TOPIC_ID, UNKNOWN_ID]
+    assert commit_errors(answer) == [0, ErrorCode.UNKNOWN_TOPIC_ID]
+    topics = [
+        OffsetFetchRequestTopics(topic_id=TOPIC_ID, partition_indexes=[0]),
+        OffsetFetchRequestTopics(topic_id=UNKNOWN_ID, partition_indexes=[3]),
+    ]
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    (group,) = (await ask(services, offset_fetch.handle, asked, 10)).groups
+    assert [
+        (topic.topic_id, one.partition_index, one.committed_offset, one.error_code)
+        for topic in group.topics
+        for one in topic.partitions
+    ] == [(TOPIC_ID, 0, 5, 0), (UNKNOWN_ID, 3, -1, ErrorCode.UNKNOWN_TOPIC_ID)]
+
+
+async def test_an_offset_of_a_deleted_topic_of_that_name_is_not_fetched_by_id(
+    services: GroupServices,
+) -> None:
+    await ask(services, offset_commit.handle, a_commit({0: 5}), 10)
+    services.metadata.forget("topic")
+    tell(services.metadata, {"another": 1, "topic": 2})  # now with the id 2
+    topics = [OffsetFetchRequestTopics(topic_id=UUID(int=2), partition_indexes=[0])]
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+
+    (group,) = (await ask(services, offset_fetch.handle, asked, 10)).groups
+
+    assert [one.committed_offset for one in group.topics[0].partitions] == [-1]
 
 
 async def test_a_retention_without_end_is_no_error(services: GroupServices) -> None:

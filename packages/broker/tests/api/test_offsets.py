@@ -54,7 +54,7 @@ async def listed(
     return response.topics[0].partitions[0]
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@pytest.mark.parametrize("version", range(1, 12))
 async def test_offsets_by_time(plane: DataPlane, version: int) -> None:
     await filled(plane)
 
@@ -127,10 +127,10 @@ def test_version_0_shows_consumers_the_high_watermark_in_place_of_what_is_above_
 async def test_an_unknown_point_in_time_is_refused(plane: DataPlane) -> None:
     await filled(plane)
 
-    assert (await listed(plane, -7, 9)).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (await listed(plane, -7, 11)).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8)])
+@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 10)])
 async def test_a_point_in_time_of_a_later_version_is_refused(
     plane: DataPlane, timestamp: int, version: int
 ) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from ottla.broker.api.produce import general as produce
-from ottla.broker.api.testing import DataPlane, batch_of
+from ottla.broker.api.testing import DataPlane, batch_of, topic_id_of
 from ottla.broker.requests.context import CloseConnection, Ordering
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.api import ApiKey
@@ -29,6 +30,7 @@ from ottla.protocol.records import (
     end_transaction_marker,
     read_header,
 )
+from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 60
 
@@ -38,7 +40,9 @@ def request_of(
 ) -> ProduceRequest:
     data = [PartitionProduceData(index=partition + number, records=one) for number, one in enumerate(batches)]
     return ProduceRequest(
-        acks=acks, timeout_ms=timeout_ms, topic_data=[TopicProduceData(name=topic, partition_data=data)]
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[TopicProduceData(name=topic, topic_id=topic_id_of(topic), partition_data=data)],
     )
 
 
@@ -59,7 +63,7 @@ async def one(
     return (await produced(plane, request, version, **context)).responses[0].partition_responses[0]
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 async def test_offsets_are_given_in_order(plane: DataPlane, version: int) -> None:
     await plane.lead()
 
@@ -69,6 +73,35 @@ async def test_offsets_are_given_in_order(plane: DataPlane, version: int) -> Non
     assert (first.error_code, first.base_offset, second.base_offset) == (0, 0, 2)
     assert first.log_append_time_ms == -1
     assert first.log_start_offset == 0
+
+
+async def test_an_unknown_topic_id_is_the_error_of_its_partitions_alone(plane: DataPlane) -> None:
+    await plane.lead()
+    request = request_of(batch_of(b"a"))
+    for topic_id in (UUID(int=0), UUID(int=1)):
+        data = PartitionProduceData(index=0, records=batch_of(b"b"))
+        request.topic_data.append(TopicProduceData(topic_id=topic_id, partition_data=[data]))
+    arrived = ProduceRequest.decode(request.encode(13), 13)
+
+    answer = await produced(plane, arrived, 13)
+
+    codes = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
+    assert codes == {
+        topic_id_of("t"): 0,
+        UUID(int=0): ErrorCode.UNKNOWN_TOPIC_ID,
+        UUID(int=1): ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+
+
+async def test_the_log_of_a_deleted_topic_takes_no_records_of_the_next_one(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    plane.topic_ids["t"] = UUID(int=2)
+    plane.tell(TopicPartition("t", 0), 1)  # the metadata knows of the new topic, the log is the one before
+    request = request_of(batch_of(b"a"))
+    request.topic_data[0].topic_id = UUID(int=2)
+
+    assert (await one(plane, request, 13)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert partition.log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

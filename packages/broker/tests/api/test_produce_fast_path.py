@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ottla.broker.api.produce import general as produce
 from ottla.broker.api.produce._fast_path import pass_run, run_at_hand
 from ottla.broker.api.produce.fast_path import ProduceFastPath
-from ottla.broker.api.testing import ClockOfTurn, DataPlane, batch_of
+from ottla.broker.api.testing import ClockOfTurn, DataPlane, batch_of, topic_id_of
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.metrics import Metrics
 from ottla.broker.network.frames import FrameReader, ReceiveBuffer
@@ -35,14 +35,20 @@ from ottla.protocol.native import ProduceRun
 from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 60
-INDEX: dict[bytes, Any] = {b"t\0\0\0\0": "t-0", b"t\0\0\0\1": "t-1", "thé".encode() + b"\0\0\0\0": "thé-0"}
+BY_NAME: dict[bytes, Any] = {
+    b"t\0\0\0\0": "t-0",
+    b"t\0\0\0\1": "t-1",
+    "thé".encode() + b"\0\0\0\0": "thé-0",
+}
+BY_ID = {b"\0" + topic_id_of(key[:-4].decode()).bytes + key[-4:]: at for key, at in BY_NAME.items()}
+INDEX = BY_NAME | BY_ID
 
 
 def request_of(
     records: bytes | None, *, topic: str = "t", partition: int = 0, acks: int = -1, **more: Any
 ) -> ProduceRequest:
     data = [PartitionProduceData(index=partition, records=records)]
-    topics = [TopicProduceData(name=topic, partition_data=data)]
+    topics = [TopicProduceData(name=topic, topic_id=topic_id_of(topic), partition_data=data)]
     return ProduceRequest(acks=acks, timeout_ms=more.pop("timeout_ms", 1000), topic_data=topics, **more)
 
 
@@ -65,7 +71,7 @@ def run_in(data: bytes, index: dict[bytes, Any] | None = None) -> ProduceRun | N
     return run_at_hand(reader_with(data), INDEX if index is None else index, UNLIMITED)
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("client", [None, "", "c" * 200])
 @pytest.mark.parametrize("topic", ["t", "thé"])
 def test_plain_requests_are_found_together(version: int, client: str | None, topic: str) -> None:
@@ -180,7 +186,7 @@ async def general_path(plane: DataPlane, request: ProduceRequest, version: int, 
     return struct.pack(">i", len(body)) + body
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("seed", range(6))
 async def test_both_paths_give_the_same_answers_and_logs(tmp_path: Path, version: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -276,7 +282,7 @@ async def _follows(plane: DataPlane, version: int) -> None:
     plane.services.produce_fast_path.admit(plane.context(ApiKey.PRODUCE, version), partition)
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 async def test_a_run_whose_leadership_ends_is_told_the_new_leader(tmp_path: Path, version: int) -> None:
     plane = DataPlane(tmp_path)
     await _follows(plane, version)
@@ -297,7 +303,7 @@ async def test_a_run_whose_leadership_ends_is_told_the_new_leader(tmp_path: Path
     plane.logs.close()
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 async def test_a_run_that_waits_too_long_is_answered_as_on_the_general_path(
     tmp_path: Path, version: int
 ) -> None:

@@ -35,6 +35,7 @@ from ottla.broker.api import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
@@ -47,6 +48,7 @@ from ottla.broker.api import (
     join_group,
     leader_and_isr,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_partition_reassignments,
@@ -143,6 +145,8 @@ HANDLERS: Final[dict[str, Handler[Services]]] = {
     "describe_groups": describe_groups.handle,
     "describe_log_dirs": describe_log_dirs.handle,
     "describe_producers": describe_producers.handle,
+    "describe_topic_partitions": describe_topic_partitions.handle,
+    "list_config_resources": list_config_resources.handle,
     "describe_transactions": describe_transactions.handle,
     "elect_leaders": elect_leaders.handle,
     "end_txn": end_txn.handle,
@@ -250,6 +254,8 @@ ASKED_FOR: Final = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "DescribeConfigs Cluster",
     ApiKey.ALTER_CLIENT_QUOTAS: "AlterConfigs Cluster",
     ApiKey.ALLOCATE_PRODUCER_IDS: "ClusterAction Cluster",
+    ApiKey.LIST_CONFIG_RESOURCES: "DescribeConfigs Cluster",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "Describe Topic",
 }
 
 

@@ -28,7 +28,7 @@ from ottla.broker.transactions.coordinator import TransactionCoordinator
 from ottla.broker.transactions.events import Producer, TransactionSnapshot
 from ottla.broker.transactions.testing import MemoryCluster, leading, memory_store
 from ottla.protocol.api import RequestHeader
-from ottla.protocol.errors import ErrorCode, InvalidReplicationFactor
+from ottla.protocol.errors import ErrorCode, InvalidRegularExpression, InvalidReplicationFactor
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.open_transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from ottla.protocol.messages.producer_ids import InitProducerIdRequest
@@ -369,7 +369,7 @@ async def test_transactions_are_described(services: TransactionServices) -> None
     assert empty.error_code == ErrorCode.INVALID_REQUEST
 
 
-@versions(1)
+@versions(2)
 async def test_transactions_are_listed(services: TransactionServices, version: int) -> None:
     producer = await initialized(services)
     await add(services, an_add(producer, topic=[0]))
@@ -389,6 +389,17 @@ async def test_transactions_are_listed(services: TransactionServices, version: i
         # An empty transaction began before the epoch of the clock, which is the start of the machine here.
         half_ms = int(asyncio.get_running_loop().time() * 1000) // 2
         assert await listed(duration_filter=half_ms) == ["idle Empty"]
+    if version >= 2:
+        assert await listed(transactional_id_pattern="") == ["idle Empty", "t Ongoing"]
+        assert await listed(transactional_id_pattern="i.*") == ["idle Empty"]
+        assert await listed(transactional_id_pattern="dle") == []
+
+
+async def test_a_pattern_of_transactional_ids_that_is_none_is_refused(services: TransactionServices) -> None:
+    for pattern in ("(", r"(a)\1", "a{1001}"):
+        request = ListTransactionsRequest(transactional_id_pattern=pattern)
+        with pytest.raises(InvalidRegularExpression):
+            await ask(services, list_transactions.handle, request, 2)
 
 
 async def test_unknown_states_admit_no_transaction_and_are_named(services: TransactionServices) -> None:

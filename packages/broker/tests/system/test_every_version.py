@@ -33,9 +33,18 @@ from ottla.protocol.api import (
 from ottla.protocol.messages.acls import DescribeAclsRequest
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.cluster import DescribeClusterRequest, FeatureUpdateKey, UpdateFeaturesRequest
-from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    ListConfigResourcesRequest,
+)
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.topic_descriptions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -104,7 +113,7 @@ def test_topics_are_created_described_and_deleted_in_every_version(wire: socket.
     created = ask(wire, CreateTopicsRequest(topics=[topic], timeout_ms=5_000), version)
     assert created.topics[0].error_code == 0  # type: ignore[attr-defined]
 
-    for metadata_version in range(13):
+    for metadata_version in range(14):
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
         told = ask(wire, asked, metadata_version).topics[0]  # type: ignore[attr-defined]
         assert (told.error_code, len(told.partitions)) == (0, 2)
@@ -167,6 +176,84 @@ def test_only_brokers_are_described(wire: socket.socket, endpoints: int, error: 
     answer: Any = ask(wire, DescribeClusterRequest(endpoint_type=endpoints), 1)
 
     assert (answer.error_code, answer.endpoint_type, len(answer.brokers)) == (error, endpoints, not error)
+
+
+def test_pages_of_partitions_follow_one_another(wire: socket.socket) -> None:
+    for name, count in (("page-a", 3), ("page-b", 2)):
+        topic = CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+        ask(wire, CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5)
+    topics = [TopicRequest(name=name) for name in ("page-c", "page-b", "page-a")]
+    cursor = None
+    pages: list[list[tuple[str, list[int], int]]] = []
+    while cursor is not None or not pages:
+        request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=2, cursor=cursor)
+        answer: Any = ask(wire, request, 0)
+        pages.append(
+            [
+                (topic.name, [one.partition_index for one in topic.partitions], topic.error_code)
+                for topic in answer.topics
+            ]
+        )
+        cursor = answer.next_cursor and Cursor(
+            topic_name=answer.next_cursor.topic_name, partition_index=answer.next_cursor.partition_index
+        )
+
+    assert pages == [
+        [("page-a", [0, 1], 0)],
+        [("page-a", [2], 0), ("page-b", [0], 0)],
+        [("page-b", [1], 0), ("page-c", [], 3)],
+    ]
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("page-z", 0), ("t", -1)])
+def test_a_cursor_outside_the_request_is_invalid(wire: socket.socket, topic: str, partition: int) -> None:
+    cursor = Cursor(topic_name=topic, partition_index=partition)
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")], cursor=cursor)
+
+    answer: Any = ask(wire, request, 0)
+
+    assert [(one.name, one.error_code) for one in answer.topics] == [("t", 42)]
+
+
+def test_resources_with_settings_are_listed_by_type(wire: socket.socket) -> None:
+    topic = CreatableTopic(name="listed", num_partitions=1, replication_factor=1)
+    ask(wire, CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5)
+
+    def listed(version: int, *types: int) -> set[tuple[int, str]]:
+        answer: Any = ask(wire, ListConfigResourcesRequest(resource_types=list(types)), version)
+        assert answer.error_code == 0
+        return {(one.resource_type, one.resource_name) for one in answer.config_resources}
+
+    assert {(2, "listed"), (4, "1001"), (8, "1001")} <= listed(1)
+    assert listed(1, 4) == {(4, "1001")}
+    assert listed(0) == set()
+    unknown: Any = ask(wire, ListConfigResourcesRequest(resource_types=[3]), 1)
+    assert (unknown.error_code, unknown.config_resources) == (35, [])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "node", "error"),
+    [
+        (None, -1, 0),
+        ("own", 1001, 0),
+        ("own", 5, 129),
+        ("other", 1001, 129),
+        ("own", -1, 42),
+        (None, 1001, 42),
+    ],
+)
+def test_a_client_that_means_another_broker_is_sent_back(
+    wire: socket.socket, cluster: str | None, node: int, error: int
+) -> None:
+    described: Any = ask(wire, DescribeClusterRequest(), 2)
+    cluster_id = described.cluster_id if cluster == "own" else cluster
+    request = ApiVersionsRequest(
+        client_software_name="a", client_software_version="1", cluster_id=cluster_id, node_id=node
+    )
+
+    answer: Any = ask(wire, request, 5)
+
+    assert (answer.error_code, bool(answer.api_keys)) == (error, not error)
 
 
 @pytest.mark.parametrize(("name", "error"), [("ottla", 0), ("", 42), ("-", 42), ("a b", 42), ("a.b-c", 0)])

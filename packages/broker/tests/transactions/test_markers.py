@@ -58,6 +58,7 @@ async def write(
     epoch: int = 0,
     coordinator_epoch: int = 3,
     timeout_ms: int = 60_000,
+    transaction_version: int = 0,
 ) -> tuple[list[int], list[tuple[int, int, bool]]]:
     """Write a marker of `PRODUCER`; return the error of each partition, and what the groups heard."""
     services = Markers(plane, timeout_ms)
@@ -67,11 +68,13 @@ async def write(
         transaction_result=commit,
         topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=list(partitions or (0,)))],
         coordinator_epoch=coordinator_epoch,
+        transaction_version=transaction_version,
     )
     request = WriteTxnMarkersRequest(markers=[marker])
-    arrived = WriteTxnMarkersRequest.decode(request.encode(1), 1)
-    answer = await write_txn_markers.handle(services, arrived, plane.context(27, 1))
-    decoded = WriteTxnMarkersResponse.decode(answer.encode(1), 1)
+    version = 2 if transaction_version else 1
+    arrived = WriteTxnMarkersRequest.decode(request.encode(version), version)
+    answer = await write_txn_markers.handle(services, arrived, plane.context(27, version))
+    decoded = WriteTxnMarkersResponse.decode(answer.encode(version), version)
     assert [one.producer_id for one in decoded.markers] == [PRODUCER]
     codes = [one.error_code for one in decoded.markers[0].topics[0].partitions]
     return codes, services.ended
@@ -133,6 +136,22 @@ async def test_a_marker_of_an_earlier_producer_epoch_is_refused(plane: DataPlane
 
     assert codes == [ErrorCode.INVALID_PRODUCER_EPOCH]
     assert partition.log.log_end_offset == 1
+
+
+async def test_a_marker_of_version_2_has_a_later_epoch_than_its_transaction(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    begin(partition, b"a", epoch=5)
+
+    late, _ = await write(plane, epoch=5, transaction_version=2)
+    ended, _ = await write(plane, epoch=6, transaction_version=2)
+    again, _ = await write(plane, epoch=6, transaction_version=2)
+
+    assert (late, ended, again) == (
+        [ErrorCode.INVALID_PRODUCER_EPOCH],
+        [ErrorCode.NONE],
+        [ErrorCode.NONE],  # a repetition: nothing is open any more
+    )
+    assert partition.log.last_stable_offset == partition.log.log_end_offset == 3
 
 
 async def test_a_marker_of_an_earlier_coordinator_is_refused(plane: DataPlane) -> None:

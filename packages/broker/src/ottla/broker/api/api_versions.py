@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.cluster.features import SUPPORTED
 from ottla.broker.requests.context import RequestContext
-from ottla.protocol.errors import ErrorCode, InvalidRequest
+from ottla.protocol.errors import ErrorCode, InvalidRequest, RebootstrapRequired
 from ottla.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ottla.broker.cluster.features import Features
+    from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.requests.routes import Route
 
 SOFTWARE_FROM: Final = 3
 FEATURES_FROM_0: Final = 4
 """Clients of earlier versions cannot read a feature that may have the level 0 (KIP-1022)."""
+DESTINATION_FROM: Final = 5
+NO_NODE: Final = -1
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The names and versions of clients' software: they are to be shown in names of metrics (KIP-511)."""
 
@@ -33,7 +36,9 @@ class Needs(Protocol):
     """The parts of the broker that ApiVersions uses."""
 
     api_ranges: Sequence[tuple[int, int, int]]
+    cluster_id: str
     features: Features
+    metadata: MetadataCache
 
 
 async def handle(
@@ -43,6 +48,8 @@ async def handle(
     software = (request.client_software_name, request.client_software_version)
     if context.api_version >= SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, software)):
         raise InvalidRequest
+    if context.api_version >= DESTINATION_FROM:
+        _check_destination(services, request)
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=first, max_version=last)
@@ -59,6 +66,16 @@ async def handle(
             for name, level in services.features.in_effect.items()
         ],
     )
+
+
+def _check_destination(services: Needs, request: ApiVersionsRequest) -> None:
+    """Send a client away that means another broker, which had this address before (KIP-1242)."""
+    if (request.cluster_id is None) != (request.node_id == NO_NODE):
+        raise InvalidRequest
+    if request.cluster_id is None:
+        return
+    if (request.cluster_id, request.node_id) != (services.cluster_id, services.metadata.broker_id):
+        raise RebootstrapRequired
 
 
 def unsupported(routes: Iterable[Route[Any]]) -> ApiVersionsResponse:

@@ -40,7 +40,15 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
-_FIRST_WITH: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+EARLIEST_PENDING_UPLOAD: Final = -6
+_FIRST_WITH: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 """The first version of each timestamp with a meaning of its own."""
 READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
@@ -190,7 +198,7 @@ async def _find(
     if timestamp == LATEST:
         response.offset, response.leader_epoch = end, partition.leader_epoch
         return
-    if timestamp == LATEST_TIERED:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):  # nothing is tiered
         return
     if timestamp == MAX_TIMESTAMP:
         timestamp = partition.log.max_timestamp()

@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids that this broker coordinates (KIP-664, KIP-994)."""
+"""ListTransactions: the transactional ids that this broker coordinates (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ottla.broker.requests.permissions import DESCRIBE_TXNS
 from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.broker.transactions.coordinator import TransactionFilter
 from ottla.broker.transactions.events import TransactionState
+from ottla.protocol.errors import InvalidRegularExpression
 from ottla.protocol.messages.open_transactions import (
     ListedTransaction,
     ListTransactionsRequest,
@@ -16,6 +17,8 @@ from ottla.protocol.messages.open_transactions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.broker.transactions.coordinator import TransactionCoordinator
 
 _STATES: Final = {state.value: state for state in TransactionState}
@@ -39,7 +42,12 @@ async def handle(
     unknown = [name for name in named if name not in _STATES]
     if unknown and not known:
         return ListTransactionsResponse(unknown_state_filters=unknown)
-    filter_ = TransactionFilter(known, frozenset(request.producer_id_filters), request.duration_filter)
+    filter_ = TransactionFilter(
+        known,
+        frozenset(request.producer_id_filters),
+        request.duration_filter,
+        _matcher(request.transactional_id_pattern),
+    )
     error, listed = services.transactions.list_transactions(filter_)
     return ListTransactionsResponse(
         error_code=error,
@@ -54,6 +62,27 @@ async def handle(
             if _is_shown(transactional_id, context)
         ],
     )
+
+
+def _matcher(pattern: str | None) -> Callable[[str], object] | None:
+    """Return what matches a pattern to whole ids. Raises `InvalidRegularExpression`.
+
+    RE2 takes linear time, whatever the pattern; Python's own expressions may take exponential time.
+    """
+    if not pattern:
+        return None
+    try:
+        import re2
+    except ImportError:
+        raise InvalidRegularExpression(
+            "patterns need google-re2 at the broker: pip install 'ottla-broker[principal-rules]'"
+        ) from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options=options).fullmatch  # type: ignore[no-any-return]
+    except re2.error as error:
+        raise InvalidRegularExpression(f"the pattern {pattern!r} is not valid") from error
 
 
 def _is_shown(transactional_id: str, context: RequestContext) -> bool:

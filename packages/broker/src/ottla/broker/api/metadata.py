@@ -264,27 +264,34 @@ async def _describe(alive: Alive, topic: KnownTopic, context: RequestContext) ->
 
 
 def _partition(alive: Alive, partition: KnownPartition, context: RequestContext) -> MetadataResponsePartition:
-    leader = alive.get(partition.leader)
-    replicas, isr = list(partition.replicas), list(partition.isr)
-    error, leader_id = ErrorCode.NONE, partition.leader
-    if leader is None:
-        leader_id = NO_LEADER
-        error = ErrorCode.LEADER_NOT_AVAILABLE
-    elif leader.endpoint(context.session.listener_name) is None:
-        leader_id = NO_LEADER
-        error = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    found = describe_partition(alive, partition, context.session.listener_name)
+    if found.error_code == ErrorCode.LISTENER_NOT_FOUND and context.api_version < 6:
+        found.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     if context.api_version == 0:
         # The oldest clients look up every replica among the brokers and fail when one is missing.
-        replicas = [broker for broker in replicas if broker in alive]
-        isr = [broker for broker in isr if broker in alive]
-        if error is ErrorCode.NONE and len(replicas) < len(partition.replicas):
-            error = ErrorCode.REPLICA_NOT_AVAILABLE
+        found.replica_nodes = [broker for broker in found.replica_nodes if broker in alive]
+        found.isr_nodes = [broker for broker in found.isr_nodes if broker in alive]
+        if not found.error_code and len(found.replica_nodes) < len(partition.replicas):
+            found.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+    return found
+
+
+def describe_partition(
+    alive: Alive, partition: KnownPartition, listener_name: str
+) -> MetadataResponsePartition:
+    """Describe a partition for a client on a listener, with the error of a leader that it cannot reach."""
+    leader = alive.get(partition.leader)
+    error, leader_id = ErrorCode.NONE, partition.leader
+    if leader is None:
+        error, leader_id = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+    elif leader.endpoint(listener_name) is None:
+        error, leader_id = ErrorCode.LISTENER_NOT_FOUND, NO_LEADER
     return MetadataResponsePartition(
         error_code=error,
         partition_index=partition.partition,
         leader_id=leader_id,
         leader_epoch=partition.leader_epoch,
-        replica_nodes=replicas,
-        isr_nodes=isr,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
         offline_replicas=[b for b in partition.replicas if b not in alive or b in partition.offline_replicas],
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ottla.zookeeper.session import Session
 
 DEFAULT = -1
+FIRST_BY_ID = 10
 
 LATEST_MS = 2**63 - 1
 """The latest expiration that a record can hold; an unlimited retention ends here."""
@@ -67,12 +68,17 @@ async def handle(
 ) -> OffsetCommitResponse:
     """Commit offsets of partitions that exist; the others get UNKNOWN_TOPIC_OR_PARTITION."""
     if not context.allows(READ_GROUPS, Resource(ResourceType.GROUP, request.group_id)):
-        return await _response(request, {}, context, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    refused = await refused_names(context, READ_TOPICS, (topic.name for topic in request.topics))
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return await _response(request, {}, context, others=error, unknown_ids=error)
+    if context.api_version >= FIRST_BY_ID:
+        for topic in request.topics:
+            topic.name = services.metadata.topic_name(topic.topic_id) or ""
+    named = [topic.name for topic in request.topics if topic.name]
+    refused = await refused_names(context, READ_TOPICS, named)
     asked = {
         TopicPartition(topic.name, partition.partition_index): partition
         for topic in request.topics
-        if topic.name not in refused
+        if topic.name and topic.name not in refused
         async for partition in context.paced(topic.partitions)
     }
     known = {
@@ -161,16 +167,22 @@ async def _response(
     request: OffsetCommitRequest,
     results: Mapping[TopicPartition, ErrorCode],
     context: RequestContext,
+    *,
     others: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    unknown_ids: ErrorCode = ErrorCode.UNKNOWN_TOPIC_ID,
 ) -> OffsetCommitResponse:
+    by_id = context.api_version >= FIRST_BY_ID
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=results.get(TopicPartition(topic.name, partition.partition_index), others),
+                        error_code=unknown_ids
+                        if by_id and not topic.name
+                        else results.get(TopicPartition(topic.name, partition.partition_index), others),
                     )
                     async for partition in context.paced(topic.partitions)
                 ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from ottla.broker.cluster.metadata import NO_ID
 from ottla.broker.groups.offsets.committed_offsets import NO_OFFSET, CommittedOffset
 from ottla.broker.groups.offsets.zookeeper_offsets import read_offset
 from ottla.broker.requests.authorization import refused_names
@@ -27,12 +28,15 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
     from ottla.zookeeper.session import Session
 
 GROUP_ERROR_FROM = 2
 SEVERAL_GROUPS_FROM = 8
+FIRST_BY_ID = 10
 
 Topics: TypeAlias = Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics]
 Fetched = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
@@ -102,19 +106,46 @@ async def _group(
     refused: Mapping[str, ErrorCode],
     context: RequestContext,
 ) -> OffsetFetchResponseGroup:
-    error, fetched = await _fetch_visible(
-        services, asked.group_id, asked.topics, require_stable, refused, context
-    )
+    by_id = context.api_version >= FIRST_BY_ID
+    ids = _named(services, asked) if by_id else {}
+    wanted = asked.topics if asked.topics is None else [topic for topic in asked.topics if topic.name]
+    error, fetched = await _fetch_visible(services, asked.group_id, wanted, require_stable, refused, context)
     if error is not ErrorCode.NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
-    topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    topics: dict[str, OffsetFetchResponseTopics] = {}
     async for topic_partition, offset in context.paced(fetched.items()):
-        topics.setdefault(topic_partition.topic, []).append(
-            OffsetFetchResponsePartitions(**_fields(topic_partition.partition, offset))
-        )
-    return OffsetFetchResponseGroup(
-        group_id=asked.group_id,
-        topics=[OffsetFetchResponseTopics(name=name, partitions=answers) for name, answers in topics.items()],
+        name, index = topic_partition
+        if name not in topics:
+            topic_id = ids.get(name) or services.metadata.topic_id(name)
+            topics[name] = OffsetFetchResponseTopics(name=name, topic_id=topic_id)
+        if by_id and _is_of_another(offset, topics[name].topic_id):
+            offset = None
+        topics[name].partitions.append(OffsetFetchResponsePartitions(**_fields(index, offset)))
+    # A topic without an id cannot be named in the answer.
+    found = [topic for topic in topics.values() if not by_id or topic.topic_id != NO_ID]
+    unknown = [_unknown(topic) for topic in asked.topics or () if not topic.name]
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[*found, *unknown])
+
+
+def _named(services: Needs, asked: OffsetFetchRequestGroup) -> dict[str, UUID]:
+    """Give the topics of a request their names; return the ids of those that are known."""
+    for topic in asked.topics or ():
+        topic.name = services.metadata.topic_name(topic.topic_id) or ""
+    return {topic.name: topic.topic_id for topic in asked.topics or () if topic.name}
+
+
+def _is_of_another(offset: CommittedOffset | ErrorCode | None, topic_id: UUID) -> bool:
+    """Whether the offset was committed for a topic of the same name that is deleted since."""
+    return isinstance(offset, CommittedOffset) and offset.topic_id not in (NO_ID, topic_id)
+
+
+def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    error = ErrorCode.UNKNOWN_TOPIC_ID
+    return OffsetFetchResponseTopics(
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(**_fields(index, error)) for index in topic.partition_indexes
+        ],
     )
 
 

@@ -90,26 +90,26 @@ def _token_of_response(response: Any) -> bytes | None:
 
 ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(
-        ApiKey.PRODUCE, 0, 11, produce.handle, (WRITE_TXNS, WRITE_TOPICS),
+        ApiKey.PRODUCE, 0, 13, produce.handle, (WRITE_TXNS, WRITE_TOPICS),
         Quota.PRODUCE, borrows_buffer=True, appends=True,
         fast_path=lambda services: services.produce_fast_path,
     ),
     Route(
-        ApiKey.FETCH, 0, 17, fetch.handle, (CLUSTER_ACTION.in_handler, READ_TOPICS), Quota.FETCH,
+        ApiKey.FETCH, 0, 18, fetch.handle, (CLUSTER_ACTION.in_handler, READ_TOPICS), Quota.FETCH,
         stops_with_connection=True, borrows_buffer=True, of_brokers=from_follower,
         fast_path=lambda services: services.fetch_fast_path,
     ),
-    Route(ApiKey.LIST_OFFSETS, 0, 9, of("list_offsets"), (DESCRIBE_TOPICS,), of_brokers=from_follower),
+    Route(ApiKey.LIST_OFFSETS, 0, 11, of("list_offsets"), (DESCRIBE_TOPICS,), of_brokers=from_follower),
     Route(
-        ApiKey.METADATA, 0, 12, of("metadata"),
+        ApiKey.METADATA, 0, 13, of("metadata"),
         (DESCRIBE_TOPICS, CREATE.in_handler, CREATE_TOPICS, DESCRIBE.in_handler),
     ),
     Route(ApiKey.LEADER_AND_ISR, 0, 7, of("leader_and_isr"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.STOP_REPLICA, 0, 4, of("stop_replica"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.UPDATE_METADATA, 0, 8, of("update_metadata"), (CLUSTER_ACTION,), of_brokers=always),
     Route(ApiKey.CONTROLLED_SHUTDOWN, 0, 3, of("controlled_shutdown"), (CLUSTER_ACTION,), of_brokers=always),
-    Route(ApiKey.OFFSET_COMMIT, 0, 9, of("offset_commit"), (READ_GROUPS, READ_TOPICS)),
-    Route(ApiKey.OFFSET_FETCH, 0, 9, of("offset_fetch"), (DESCRIBE_GROUPS, DESCRIBE_TOPICS)),
+    Route(ApiKey.OFFSET_COMMIT, 0, 10, of("offset_commit"), (READ_GROUPS, READ_TOPICS)),
+    Route(ApiKey.OFFSET_FETCH, 0, 10, of("offset_fetch"), (DESCRIBE_GROUPS, DESCRIBE_TOPICS)),
     Route(
         ApiKey.FIND_COORDINATOR, 0, 6, of("find_coordinator"),
         (DESCRIBE_GROUPS, DESCRIBE_TXNS, CLUSTER_ACTION.in_handler),
@@ -118,10 +118,10 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.HEARTBEAT, 0, 4, of("heartbeat"), (READ_GROUP,)),
     Route(ApiKey.LEAVE_GROUP, 0, 5, of("leave_group"), (READ_GROUP,)),
     Route(ApiKey.SYNC_GROUP, 0, 5, of("sync_group"), (READ_GROUPS,), waits_for_clients=True),
-    Route(ApiKey.DESCRIBE_GROUPS, 0, 5, of("describe_groups"), (DESCRIBE_GROUPS,)),
+    Route(ApiKey.DESCRIBE_GROUPS, 0, 6, of("describe_groups"), (DESCRIBE_GROUPS,)),
     Route(ApiKey.LIST_GROUPS, 0, 5, of("list_groups"), (DESCRIBE.in_handler, DESCRIBE_GROUPS)),
     Route(
-        ApiKey.API_VERSIONS, 0, 4, api_versions.handle, before_login=True,
+        ApiKey.API_VERSIONS, 0, 5, api_versions.handle, before_login=True,
         unsupported=api_versions.unsupported,
     ),
     Route(ApiKey.SASL_HANDSHAKE, 0, 1, of("sasl_handshake"), before_login=True),
@@ -150,7 +150,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, of("add_offsets_to_txn"), (WRITE_TXN, READ_GROUP)),
     Route(ApiKey.END_TXN, 0, 4, of("end_txn"), (WRITE_TXN,)),
     Route(
-        ApiKey.WRITE_TXN_MARKERS, 0, 1, of("write_txn_markers"),
+        ApiKey.WRITE_TXN_MARKERS, 0, 2, of("write_txn_markers"),
         (ALTER.in_handler, CLUSTER_ACTION.in_handler), EXEMPT,
     ),
     Route(
@@ -166,7 +166,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     ),
     Route(ApiKey.ALTER_CONFIGS, 0, 2, of("alter_configs"), (ALTER_CONFIGS.in_handler, ALTER_TOPIC_CONFIGS)),
     Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, of("alter_replica_log_dirs"), (ALTER.in_handler,)),
-    Route(ApiKey.DESCRIBE_LOG_DIRS, 0, 4, of("describe_log_dirs"), (DESCRIBE,)),
+    Route(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, of("describe_log_dirs"), (DESCRIBE,)),
     Route(ApiKey.CREATE_PARTITIONS, 0, 3, of("create_partitions"), (ALTER_TOPICS,), MUTATION),
     Route(ApiKey.CREATE_DELEGATION_TOKEN, 0, 3, of("create_delegation_token"), (CREATE_TOKENS,)),
     Route(ApiKey.RENEW_DELEGATION_TOKEN, 0, 2, of("renew_delegation_token")),
@@ -175,7 +175,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         ApiKey.DESCRIBE_DELEGATION_TOKEN, 0, 3, of("describe_delegation_token"),
         (DESCRIBE_TOKEN, DESCRIBE_TOKENS),
     ),
-    Route(ApiKey.DELETE_GROUPS, 0, 2, of("delete_groups"), (DELETE_GROUPS,)),
+    Route(ApiKey.DELETE_GROUPS, 0, 3, of("delete_groups"), (DELETE_GROUPS,)),
     Route(ApiKey.ELECT_LEADERS, 0, 2, of("elect_leaders"), (ALTER.in_handler,)),
     Route(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, of("incremental_alter_configs"),
@@ -197,11 +197,13 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, of("alter_user_scram_credentials"), (ALTER.in_handler,)),
     Route(ApiKey.UPDATE_FEATURES, 0, 2, of("update_features"), (ALTER,)),
     Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, of("describe_producers"), (READ_TOPICS,)),
-    Route(ApiKey.DESCRIBE_CLUSTER, 0, 1, of("describe_cluster"), (DESCRIBE.in_handler,)),
+    Route(ApiKey.DESCRIBE_CLUSTER, 0, 2, of("describe_cluster"), (DESCRIBE.in_handler,)),
+    Route(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, of("list_config_resources"), (DESCRIBE_CONFIGS,)),
+    Route(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, of("describe_topic_partitions"), (DESCRIBE_TOPICS,)),
     Route(
         ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, of("describe_transactions"), (DESCRIBE_TXNS, DESCRIBE_TOPICS)
     ),
-    Route(ApiKey.LIST_TRANSACTIONS, 0, 1, of("list_transactions"), (DESCRIBE_TXNS,)),
+    Route(ApiKey.LIST_TRANSACTIONS, 0, 2, of("list_transactions"), (DESCRIBE_TXNS,)),
     Route(
         ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, of("allocate_producer_ids"), (CLUSTER_ACTION,), of_brokers=always
     ),

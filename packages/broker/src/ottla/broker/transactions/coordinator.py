@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -116,11 +116,14 @@ class TransactionFilter:
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     longer_than_ms: int = -1
+    matches: Callable[[str], object] | None = None
+    """Returns something true for the transactional ids that are listed; None lists all of them."""
 
-    def admits(self, snapshot: TransactionSnapshot, now_ms: int) -> bool:
+    def admits(self, transactional_id: str, snapshot: TransactionSnapshot, now_ms: int) -> bool:
         """Return whether a transaction is listed."""
         return (
             snapshot is not UNREADABLE
+            and (self.matches is None or bool(self.matches(transactional_id)))
             and (not self.states or snapshot.state in self.states)
             and (not self.producer_ids or snapshot.producer.id in self.producer_ids)
             and (self.longer_than_ms < 0 or now_ms - snapshot.started_ms > self.longer_than_ms)
@@ -325,5 +328,6 @@ class TransactionCoordinator:
         return ErrorCode.NONE, (
             (transaction.transactional_id, transaction.snapshot)
             for _, transaction in self._hosted
-            if transaction.snapshot is not None and filter_.admits(transaction.snapshot, now_ms)
+            if transaction.snapshot is not None
+            and filter_.admits(transaction.transactional_id, transaction.snapshot, now_ms)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log.log import AppendOrigin
 from ottla.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, RequestTimedOut
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import HostedPartition, Replicas
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.loop_budget import Turn
+
+_EPOCH_RISES_FROM: Final = 2
+"""The first version of transactions whose markers have a later epoch than their records."""
 
 TransactionEnded = Callable[[int, int, bool], object]
 """Hears of a committed marker in `__consumer_offsets`: partition number, producer id, whether it commits."""
@@ -111,8 +114,11 @@ class PartitionMarkers:
         try:
             partition = self._replicas.leader(place.topic_partition)
             now_ms = self._clock.now_ms()
+            marker = place.marker
+            if marker.transaction_version >= _EPOCH_RISES_FROM:
+                partition.log.producers.check_marker_of_version_2(marker.producer_id, marker.producer_epoch)
             appended = partition.append(
-                _marker(place.marker, now_ms), now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+                _marker(marker, now_ms), now_ms=now_ms, origin=AppendOrigin.COORDINATOR
             )
         except (KafkaError, OSError) as error:
             place.failed(error)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The layout of plain Fetch requests and of their responses, versions 4 to 17, natively."""
+"""The layout of plain Fetch requests and of their responses, versions 4 to 18, natively."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -39,7 +39,7 @@ cdef enum:
     FIRST_FLEXIBLE = 12
     FIRST_BY_ID = 13
     FIRST_WITH_REPLICA_STATE = 15
-    LAST_VERSION = 17
+    LAST_VERSION = 18
     ID_BYTES = 16
     CONSUMER = -1                # the replica id of a client that is no broker
     NO_EPOCH = -1

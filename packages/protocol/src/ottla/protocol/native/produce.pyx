@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The layout of plain Produce requests and of their responses, versions 3 to 11, natively."""
+"""The layout of plain Produce requests and of their responses, versions 3 to 13, natively."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -17,11 +17,13 @@ from ottla.protocol.native._requests cimport (
     take_head,
     take_no_tags,
     take_only_topic,
+    take_only_topic_id,
     take_text_length,
     write16,
     write32,
     write64,
     write_only_topic,
+    write_only_topic_id,
     write_tags,
 )
 from ottla.protocol.records._batch cimport RECORD_COUNT_AT, ZSTD, codec_at, entry_size, get32, is_plain, put32
@@ -33,7 +35,9 @@ cdef enum:
     FIRST_WITH_ZSTD = 7
     FIRST_WITH_RECORD_ERRORS = 8
     FIRST_FLEXIBLE = 9
-    LAST_VERSION = 11
+    FIRST_BY_ID = 13
+    LAST_VERSION = 13
+    ID_BYTES = 16
     SIZE = 4                     # in front of every frame
     MIN_REQUEST_BYTES = 8 + 2 + 2 + 2 + 4 + 4 + 2 + 4 + 4 + 4 + 61 - 16
     MAX_RESPONSE_BYTES = 4 + 4 + 1 + 5 + 3 + 5 + 4 + 2 + 8 + 8 + 8 + 4 + 2 + 3 + 4 + 1  # beside the topic
@@ -56,7 +60,10 @@ cdef bint parse_produce(const unsigned char *p, Py_ssize_t size, PlainProduce *o
     out.timeout_ms = take32(&c)
     if out.acks != 1 and out.acks != -1:
         return False
-    out.topic = take_only_topic(&c, &out.topic_size)
+    if out.version >= FIRST_BY_ID:
+        out.topic, out.topic_size = take_only_topic_id(&c), ID_BYTES
+    else:
+        out.topic = take_only_topic(&c, &out.topic_size)
     out.partition = take32(&c)
     out.batch_size = take_count(&c)
     out.batch = take(&c, out.batch_size)
@@ -121,9 +128,13 @@ cdef ProduceRun take_run(
 
 cdef ProduceRun start_run(const PlainProduce *one, dict index):
     """Begin a run if `index` knows the partition."""
-    cdef bytes key = PyBytes_FromStringAndSize(NULL, one.topic_size + 4)
+    cdef bint by_id = one.version >= FIRST_BY_ID
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, by_id + one.topic_size + 4)
     cdef unsigned char *into = <unsigned char *> PyBytes_AS_STRING(key)
     cdef ProduceRun run
+    if by_id:  # a zero, which no topic's name has, keeps ids and names apart
+        into[0] = 0
+        into += 1
     memcpy(into, one.topic, one.topic_size)
     put32(into + one.topic_size, one.partition)
     target = index.get(key)
@@ -220,7 +231,10 @@ cdef unsigned char *write_response(
     cdef bint flexible = version >= FIRST_FLEXIBLE
     cdef const unsigned char *topic = <const unsigned char *> PyBytes_AS_STRING(key)
     cdef unsigned char *p = write_tags(write32(frame + SIZE, correlation_id), flexible, 1)
-    p = write_only_topic(p, flexible, topic, PyBytes_GET_SIZE(key) - 4)
+    if version >= FIRST_BY_ID:
+        p = write_only_topic_id(p, topic + 1)
+    else:
+        p = write_only_topic(p, flexible, topic, PyBytes_GET_SIZE(key) - 4)
     p = write64(write64(write16(p, 0), base_offset), log_append_time_ms)
     if version >= FIRST_WITH_LOG_START:
         p = write64(p, log_start_offset)

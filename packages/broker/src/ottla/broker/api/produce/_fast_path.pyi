@@ -16,6 +16,8 @@ class Target:
     meters: TopicMeters
 
     def __init__(self, partition: HostedPartition, meters: TopicMeters, all_meters: TopicMeters) -> None: ...
+    def id_key(self) -> bytes | None:
+        """Return the key of a partition whose topic is named by its id; None for a log without one."""
     def append_now(self, run: ProduceRun, now_ms: int, quotas: SessionQuotas) -> bytes | None:
         """Append a run (`HostedPartition.append_plain`), charge the quotas, and return its responses.
 

@@ -21,6 +21,12 @@ cdef class Target:
         self._core = partition.core
         self.meters, self._all_meters = meters, all_meters
 
+    def id_key(self):
+        topic_id = self.partition.log.topic_id
+        if topic_id is None:
+            return None
+        return b"\0" + topic_id.bytes + self.key[-4:]
+
     cpdef bytes append_now(self, ProduceRun run, now_ms, SessionQuotas quotas):
         cdef int64_t base_offset
         if self.retired or self._core.followers:

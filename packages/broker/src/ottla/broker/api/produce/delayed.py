@@ -8,7 +8,7 @@ partition ends it when the high watermark passes the batch. A run on the fast pa
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.log.append.batch_validation import RefusedRecords
 from ottla.broker.runtime.loop_budget import LONG
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
 
 NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
+FIRST_BY_ID: Final = 13
+"""The first version of Produce that names topics by their ids."""
 
 
 class Placed:

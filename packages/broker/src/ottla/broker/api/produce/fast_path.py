@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 from ottla.broker.api.known_partitions import KnownPartitions
 from ottla.broker.api.produce._fast_path import NativeProduceFastPath, Target, charge
-from ottla.broker.api.produce.delayed import ALL_ACKS, Placed
+from ottla.broker.api.produce.delayed import ALL_ACKS, FIRST_BY_ID, Placed
 from ottla.broker.log.append.batch_preparation import may_have_to_be_opened
 from ottla.broker.log.append.record_checks import takes_long
 from ottla.broker.log.log import Appended
@@ -61,7 +62,9 @@ class ProduceFastPath(NativeProduceFastPath):
             meters = self._topic_metrics
             target = Target(partition, meters.of(topic_partition.topic), meters.all_topics)
             self.known.put(topic_partition, target)
-        context.session.admit(self, target.key, target, context.index_epoch)
+        key = target.key if context.api_version < FIRST_BY_ID else target.id_key()
+        if key is not None:
+            context.session.admit(self, key, target, context.index_epoch)
 
     def flush(self) -> None:
         """Bring the topics' meters up to date with the requests that took the fast path."""
@@ -111,6 +114,8 @@ class ProduceFastPath(NativeProduceFastPath):
         answer = Placed(PartitionProduceResponse(index=topic_partition.partition))
         answer.failed(error)
         topic = TopicProduceResponse(name=topic_partition.topic, partition_responses=[answer.response])
+        if run.version >= FIRST_BY_ID:
+            topic.topic_id = UUID(bytes=run.key[1:-4])
         response = ProduceResponse(responses=[topic], throttle_time_ms=run.throttle_time_ms)
         response = self._name_leaders(listener_name, run.version, response)
         return run.repeated(response.encode(run.version))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from ottla.broker.api.current_leaders import tell_producer
 from ottla.broker.api.produce.delayed import (
     ALL_ACKS,
+    FIRST_BY_ID,
     LEADER_ACKS,
     NO_ACKS,
     Placed,
@@ -48,18 +49,22 @@ from ottla.protocol.errors import (
     KafkaStorageError,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicId,
     UnsupportedCompressionType,
 )
 from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from ottla.protocol.records import BATCH_HEADER_SIZE, Codec, magic_at, read_header
 from ottla.protocol.topics import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.api.produce.fast_path import ProduceFastPath
     from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.cluster.metadata import MetadataCache
@@ -74,6 +79,7 @@ _FIRST_WITH_V2_ONLY: Final = 3
 _OUTSIDE: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
@@ -115,8 +121,8 @@ def handle(
         return _in_line(services, request, context, None)
     refused: Outcomes = {}
     try:
-        if context.has_authorizer:
-            refused = at_once(_refusing_topics(request, context))
+        if context.has_authorizer or context.api_version >= FIRST_BY_ID:
+            refused = at_once(_refusing_topics(services, request, context))
         _check_acks(request)
         if context.session.ordering.behind is not None or _must_open(services, request, context.api_version):
             return _in_line(services, _detached(request), context, refused)
@@ -133,22 +139,40 @@ def _check_acks(request: ProduceRequest) -> None:
         raise InvalidRequiredAcks
 
 
-def _refusing_topics(request: ProduceRequest, context: RequestContext) -> Generator[None, None, Outcomes]:
-    """Ask for the topics, in steps; return the entries of those that are refused, and drop their records.
+def _refusing_topics(
+    services: Needs, request: ProduceRequest, context: RequestContext
+) -> Generator[None, None, Outcomes]:
+    """Name the topics and ask for them, in steps; return the entries of those that are refused.
 
-    Nothing behind this sees those records. Raises `TransactionalIdAuthorizationFailed`.
+    Their records are dropped, so that nothing behind this sees them. Raises
+    `TransactionalIdAuthorizationFailed`.
     """
     refused: Outcomes = {}
-    if request.transactional_id is not None:
+    if request.transactional_id is not None and context.has_authorizer:
         yield from _asking_for_transaction(request, request.transactional_id, context)
-    names = yield from refusing_names(context, WRITE_TOPICS, (topic.name for topic in request.topic_data))
+    if context.api_version >= FIRST_BY_ID:
+        for topic in request.topic_data:
+            topic.name = services.metadata.topic_name(topic.topic_id) or ""
+            if not topic.name:
+                yield from _refusing_one(topic, UnknownTopicId, refused)
+    if not context.has_authorizer:
+        return refused
+    names = yield from refusing_names(
+        context, WRITE_TOPICS, (topic.name for topic in request.topic_data if topic.name)
+    )
     for topic in request.topic_data:
         if topic.name in names:
-            for data in topic.partition_data:
-                refused[id(data)] = TopicAuthorizationFailed()
-                data.records = None
-                yield
+            yield from _refusing_one(topic, TopicAuthorizationFailed, refused)
     return refused
+
+
+def _refusing_one(
+    topic: TopicProduceData, error: type[KafkaError], refused: Outcomes
+) -> Generator[None, None, None]:
+    for data in topic.partition_data:
+        refused[id(data)] = error()
+        data.records = None
+        yield
 
 
 def _asking_for_transaction(
@@ -181,8 +205,14 @@ def refusing(
             answer.failed(refused.get(id(data)) or error)
             answers.append(answer.response)
             yield
-        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        response.responses.append(_answer_of_topic(topic, answers))
     return response
+
+
+def _answer_of_topic(
+    topic: TopicProduceData, answers: list[PartitionProduceResponse]
+) -> TopicProduceResponse:
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
 
 def _must_open(services: Needs, request: ProduceRequest, version: int) -> bool:
@@ -255,9 +285,7 @@ async def _open_then_append(
 ) -> ProduceResponse | None:
     try:
         if refused is None:
-            refused = {}
-            if context.has_authorizer:
-                refused = await context.turn.run(_refusing_topics(request, context))
+            refused = await context.turn.run(_refusing_topics(services, request, context))
             _check_acks(request)
         outcomes = {**refused, **await _open_all(services, request, context)}
         verified = await verify(services, request, context)
@@ -380,6 +408,7 @@ def appending(
                     request,
                     context,
                     topic_partition,
+                    topic.topic_id,
                     data.records,
                     result,
                     now_ms,
@@ -395,7 +424,7 @@ def appending(
             answers.append(result.response)
             placed.append(result)
             yield
-        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        response.responses.append(_answer_of_topic(topic, answers))
     return response, placed
 
 
@@ -404,6 +433,7 @@ def _append_one(
     request: ProduceRequest,
     context: RequestContext,
     topic_partition: TopicPartition,
+    topic_id: UUID,
     records: bytes | memoryview | None,
     result: Placed,
     now_ms: int,
@@ -414,6 +444,8 @@ def _append_one(
     if topic_partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         raise InvalidTopicException(f"{topic_partition.topic} is written by brokers only")
     partition = services.replicas.leader(topic_partition)
+    if context.api_version >= FIRST_BY_ID and partition.log.topic_id not in (None, topic_id):
+        raise UnknownTopicId  # the topic was deleted and created again
     check_records(records, request, context.api_version)
     assert records is not None
     appended = partition.append(

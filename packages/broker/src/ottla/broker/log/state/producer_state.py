@@ -30,6 +30,7 @@ Buffer = bytes | bytearray | memoryview
 KEPT_BATCHES: Final = 5
 """Batches remembered to recognise retries: as many as a producer may have in flight."""
 _NONE: Final = -1
+_MAX_EPOCH: Final = 0x7FFF
 _MAX_SEQUENCE: Final = 2**31 - 1
 
 
@@ -324,6 +325,21 @@ class ProducerStates:
             raise TransactionCoordinatorFenced(
                 f"a marker of coordinator epoch {marker.coordinator_epoch}, "
                 f"{producer.coordinator_epoch} is known"
+            )
+
+    def check_marker_of_version_2(self, producer_id: int, epoch: int) -> None:
+        """Check a marker of a transaction of version 2, whose epoch rises with its end (KIP-890).
+
+        A marker of the epoch in which the transaction is open belongs to the one before it. Raises
+        `InvalidProducerEpoch`.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None or epoch > producer.epoch:
+            return
+        is_repeated = producer.transaction_start == _NONE or epoch == _MAX_EPOCH
+        if epoch < producer.epoch or not is_repeated:
+            raise InvalidProducerEpoch(
+                f"a marker of epoch {epoch} for producer {producer_id}, whose epoch is {producer.epoch}"
             )
 
     # ---- after an append
