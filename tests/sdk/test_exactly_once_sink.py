@@ -1,4 +1,7 @@
-"""Records of exactly-once tasks of Spark's sink, on brokers that have transactions, without Spark."""
+"""Records of exactly-once tasks of Spark's sink, on brokers that have transactions, without Spark.
+
+It has over 500 lines because the attempts and runs of all its tests write by the same sink.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
@@ -384,8 +387,8 @@ async def test_what_a_task_left_open_that_was_killed_is_aborted_by_the_next(make
     assert await sink.committed() == ["a", "b"]
 
 
-async def test_an_attempt_that_is_still_alive_is_taken_over(make: Any) -> None:
-    sink = await make()
+async def overtaken(first: Sink, run: str, other: Callable[[], Awaitable[object]]) -> TaskResult:
+    """Begin a task in the sink `first`, await the other, and return how the first one ended."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slow() -> Iterator[pa.RecordBatch]:
@@ -394,15 +397,52 @@ async def test_an_attempt_that_is_still_alive_is_taken_over(make: Any) -> None:
         go_on.wait(60)
         yield from rows("b")
 
-    # A process of its own is what it would be: another sink client stands for it.
-    other = Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "other"})
-    first = asyncio.create_task(asyncio.to_thread(other.write, TaskIdentity("q", 0, 0), slow()))
+    task = asyncio.create_task(asyncio.to_thread(first.write, TaskIdentity("q", 0, 0), slow(), run))
     await asyncio.to_thread(begun.wait, 60)
-    await sink.task(TaskIdentity("q", 0, 0), "a", "b")
+    await other()
     go_on.set()
+    return await task
+
+
+def in_other_process(sink: Sink, **options: str) -> Sink:
+    """Return the sink as another process has it: with a client of its own."""
+    return Sink(sink.servers, sink.topic, sink.markers, **{"kafka.client.id": "other", **options})
+
+
+async def test_an_attempt_that_was_overtaken_is_done_with_the_other(make: Any) -> None:
+    sink = await make()
+
+    found = await overtaken(
+        in_other_process(sink), "run", lambda: sink.task(TaskIdentity("q", 0, 0), "a", "b")
+    )
+
+    assert (found.rows, found.is_replay) == (2, False)
+    assert await sink.committed() == ["a", "b"]
+
+
+async def test_an_attempt_of_another_run_that_took_over_ends_this_one(make: Any) -> None:
+    sink = await make()
 
     with pytest.raises(TransactionFenced, match="'ottla-spark-q-0' was ended from outside"):
-        await first
+        await overtaken(
+            in_other_process(sink), "earlier", lambda: sink.task(TaskIdentity("q", 0, 0), "a", "b")
+        )
+
+    assert await sink.committed() == ["a", "b"]
+
+
+async def test_an_attempt_is_awaited_for_the_time_of_a_transaction(make: Any) -> None:
+    sink = await make()
+    task = TaskIdentity("q", 0, 0)
+    # It takes over, and does nothing.
+    other = Producer(sink.servers, transactional_id=task.transactional_id("ottla-spark"))
+    first = in_other_process(sink, **{"kafka.transaction.timeout.ms": "3000"})
+
+    with pytest.raises(TransactionFenced, match="3000 ms"):
+        await overtaken(first, "run", other.start)
+
+    await other.stop()
+    assert await sink.task(task, "a", "b") == 2
     assert await sink.committed() == ["a", "b"]
 
 

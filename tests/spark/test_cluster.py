@@ -165,6 +165,78 @@ def test_tasks_that_fail_or_are_overtaken_count_once(
     assert len({each for some in ids.values() for each in some}) == RECORDS
 
 
+SLOW_STREAM = """
+import json, sys, time
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, sys.argv[2])
+from peers.spark import with_patience
+
+master, settings, servers, source, targets, folder = json.loads(sys.argv[1])
+builder = SparkSession.builder.master(master)
+for name, value in settings.items():
+    builder = builder.config("spark." + name, value)
+spark = builder.getOrCreate()
+cluster = {"kafka.bootstrap.servers": servers}
+
+def slow(where):
+    def pass_on(batches):
+        task = TaskContext.get()
+        with open(f"{folder}/{where}-{task.partitionId()}-{task.taskAttemptId()}", "w"):
+            pass
+        for batch in batches:
+            if task.partitionId() == 1:
+                time.sleep(0.4)  # every attempt at it is slow, also a copy
+            yield batch
+    return pass_on
+
+for delivery, topic in targets.items():
+    reader = spark.readStream.format("ottla").options(**cluster, subscribe=source, startingOffsets="earliest")
+    rows = reader.option("maxOffsetsPerTrigger", 1000).load().select("key", "value")
+    rows = rows.mapInArrow(slow(delivery), "key BINARY, value BINARY")
+    writer = rows.writeStream.format("ottla").options(**cluster, topic=topic, delivery=delivery)
+    writer = writer.option("checkpointLocation", f"{folder}/checkpoint-{delivery}").trigger(availableNow=True)
+    with_patience(lambda: writer.start().awaitTermination())
+spark.stop()
+"""
+
+
+def test_slow_tasks_of_a_stream_that_are_copied_count_once(
+    cluster: SparkCluster, kafka: KraftKafka, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    with Topics(kafka.bootstrap_servers) as topics:
+        source = topics.create(fresh("source"), 4)
+        topics.send(source, [Sent(value=b"%1000d" % row, partition=row % 4) for row in range(RECORDS)])
+        deliveries = ("exactly-once", "dedupe", "at-least-once")
+        targets = {each: topics.create(fresh(each), 2) for each in deliveries}
+    program = tmp_path / "program.py"
+    program.write_text(SLOW_STREAM)
+    servers = kafka.bootstrap_servers
+    # An attempt that is overtaken does not fail: with five machines, the failures of five copies end a query.
+    settings = {**SMALL, **SPECULATION, "task.maxFailures": "1"}
+    given = [cluster.url, settings, servers, source, targets, str(tmp_path)]
+
+    done = subprocess.run(
+        [sys.executable, str(program), json.dumps(given), str(Path(__file__).parents[1])],
+        capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3_000:]
+    for delivery in targets:
+        attempts = len(list(tmp_path.glob(f"{delivery}-1-*")))
+        assert attempts > 2, "there are two batches, and a copy in one of them at least"
+    once = {str(row): 1 for row in range(RECORDS)}
+    committed = arrived(servers, targets["exactly-once"], 2)
+    assert {value.strip(): count for value, count in committed.items()} == once
+    ids = asyncio.run(_ids(servers, targets["dedupe"]))
+    assert {value: len(set(some)) for value, some in ids.items()} == once
+    assert len({each for some in ids.values() for each in some}) == RECORDS
+    some = arrived(servers, targets["at-least-once"], 2)
+    assert {value.strip() for value in some} == once.keys()
+
+
 async def _ids(servers: str, topic: str) -> dict[str, list[tuple[bytes | None, ...]]]:
     """Return the ids of the rows with each value, in a topic of two partitions."""
     places = [TopicPartition(topic, number) for number in range(2)]

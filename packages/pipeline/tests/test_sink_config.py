@@ -63,6 +63,8 @@ def test_a_configuration_can_be_sent_to_workers() -> None:
         ),
         ({"topik": "orders"}, "no option 'topik'; did you mean 'topic'?"),
         ({"topic": " "}, "option 'topic' is missing"),
+        ({"topic": "my orders"}, "option 'topic': 'my orders' has characters other than ASCII letters"),
+        ({"markers.topic": "."}, "option 'markers.topic': a topic cannot be named '.'"),
         ({"write.id": ""}, "option 'write.id' is missing"),
         ({"includeTimestamps": "maybe"}, "true or false"),
         ({"kafka.transactional.id": "x"}, "exactly-once derives one for each task"),

@@ -10,6 +10,7 @@ from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.options import REFUSED_BY_ALL, client_settings, given_options, option, required
 from ottla.producer.config import ProducerConfig
+from ottla.protocol.topics import why_illegal_topic_name
 
 Delivery = Literal["at-least-once", "dedupe", "exactly-once"]
 
@@ -118,6 +119,9 @@ class SinkConfig:
         for name, (text, example) in examples.items():
             if text is not None:
                 required(name, text, example)
+        for name, topic in (("topic", self.topic), ("markers.topic", self.markers_topic)):
+            if topic is not None and (why := why_illegal_topic_name(topic)) is not None:
+                raise OptionError(f"option {name!r}: {why}")
 
     def for_attempt(self, number: int) -> SinkConfig:
         """Return the configuration of an attempt at a task, counted from 0.

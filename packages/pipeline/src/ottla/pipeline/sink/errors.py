@@ -47,6 +47,7 @@ class TransactionFenced(PipelineError):
             f"{timeout_ms} ms of kafka.transaction.timeout.ms: raise that timeout, or give each task "
             "fewer rows"
         )
+        self.timeout_ms = timeout_ms
 
 
 class WaitedTooLong(PipelineError):

@@ -8,6 +8,9 @@ The steps, and the reason for their order:
    marker, the rows are written: count the replayed rows and write nothing.
 3. Write the rows, then the marker, and commit.
 
+An attempt that is fenced is not always dead: Spark starts copies of slow tasks. It waits for the marker of
+the attempt that took over; `_of_other_attempt` explains why.
+
 If an earlier run wrote part of the batch, a task without a marker cannot tell whether its rows are among the
 written ones: they may have belonged to another task then. (Spark does not even tell Python tasks how many
 tasks there are.) So the task leaves its transaction open, and the driver commits it when all tasks have
@@ -29,35 +32,72 @@ from itertools import chain
 from ottla.pipeline.lazy import pa
 from ottla.pipeline.sink.at_least_once import RowSender, put_all
 from ottla.pipeline.sink.config import SinkConfig
-from ottla.pipeline.sink.errors import ReplayChanged, WaitedTooLong
+from ottla.pipeline.sink.errors import ReplayChanged, TransactionFenced, WaitedTooLong
 from ottla.pipeline.sink.markers import PARTITION, Marker, Markers, is_begun, is_written, missing_task
 from ottla.pipeline.sink.sink_client import SinkClient, sink_client_for
 from ottla.pipeline.sink.tasks import Columns, PendingTransaction, TaskIdentity, TaskResult
+from ottla.pipeline.source.stream_offsets import Clock
 from ottla.producer import Producer
 from ottla.protocol.errors import InvalidTxnState
 
 # --- in tasks
 
+_LOOK_S = 1.0
+"""The interval between looks for the marker of another attempt."""
+
 
 def write_exactly_once(
-    batches: Iterator[pa.RecordBatch], columns: Columns, config: SinkConfig, task: TaskIdentity, run: str
+    batches: Iterator[pa.RecordBatch],
+    columns: Columns,
+    config: SinkConfig,
+    task: TaskIdentity,
+    run: str,
+    clock: Clock | None = None,
 ) -> TaskResult:
     """Write the rows of a task in one transaction, unless they are already written.
 
-    `run` is the same for all tasks of one run of the batch, and differs when the batch is replayed.
+    `run` is the same for all tasks of one run of the batch, and differs when the batch is replayed. If
+    another attempt at the task takes over, its result is returned when it has committed.
 
     Raises RowsCut, NoTransactions, TransactionFenced, ReplayChanged, StaleBatch, MarkersUnreadable, and the
     producer's errors; readers of committed records then see none of the rows.
     """
     rows = _from_first(batches)
+    clock = clock or Clock()
     with sink_client_for(config) as client:
         # This first look happens before anyone is fenced. It decides only what is harmless if wrong: that a
         # task without rows has nothing to do, and the transaction timeout.
         known = client.markers(task.query)
         if rows is None and not (is_written(known, task) or is_begun(known, task.batch, run)):
             return TaskResult(task, 0)  # a replay would write nothing either
-        with client.producer(task, waits=_waits(known, task, run, config)) as producer:
-            return _done(client, producer, rows, columns, task, run)
+        begun_ms = clock.now_ms()
+        try:
+            with client.producer(task, waits=_waits(known, task, run, config)) as producer:
+                return _done(client, producer, rows, columns, task, run)
+        except TransactionFenced as fenced:
+            if clock.now_ms() - begun_ms >= fenced.timeout_ms:
+                raise  # the brokers ended it, and no other attempt
+            return _of_other_attempt(client, task, run, fenced, clock)
+
+
+def _of_other_attempt(
+    client: SinkClient, task: TaskIdentity, run: str, fenced: TransactionFenced, clock: Clock
+) -> TaskResult:
+    """Return the result of the attempt that took over. Raises `fenced` if it does not commit in its time.
+
+    With `spark.speculation`, a copy of a slow task takes over from it. If that failed at once, only the copy
+    would run; when it was slow, too, Spark would start a third one, which takes over from the second, and so
+    on, until the task has failed as often as Spark allows. While two attempts run, Spark starts no other.
+    """
+    until_ms = clock.now_ms() + fenced.timeout_ms
+    while clock.now_ms() < until_ms:
+        known = client.markers(task.query)
+        if is_written(known, task):
+            if known[task.partition].run != run:
+                break  # its rows may be others: the next attempt counts them
+            return TaskResult(task, known[task.partition].rows, is_begun(known, task.batch, run))
+        clock.wait(_LOOK_S)
+    raise fenced
 
 
 def _done(
