@@ -13,7 +13,7 @@ from ottla.broker.testing import BrokerProcess
 from ottla.pipeline.cli import pipeline
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.declaration_files import read_job
-from ottla.pipeline.jobs.drafts import drafted, spark_type
+from ottla.pipeline.jobs.drafts import Sample, drafted, spark_type
 from ottla.pipeline.jobs.logs import Logs
 from ottla.producer import SyncProducer
 
@@ -23,7 +23,7 @@ LINE = '203.0.113.9 - - [10/Oct/2024:13:55:36 +0000] "GET / HTTP/1.1" 200 2326 "
 def job_of(folder: Path, topic: str, *values: bytes) -> Logs:
     """Return the declared job of a draft, which is free of mistakes."""
     file = folder / "draft.toml"
-    file.write_text(drafted(topic, values, "127.0.0.1:9092"), encoding="utf-8")
+    file.write_text(drafted(topic, [*map(Sample, values)], "127.0.0.1:9092"), encoding="utf-8")
     job = read_job(file)
     assert isinstance(job, Logs)
     return job
@@ -81,14 +81,14 @@ def test_other_text_becomes_a_column_to_take_apart(tmp_path: Path) -> None:
     ("values", "words"),
     [
         ([], "has no record with a value"),
-        ([b"\0\0\0\0\7abc"], "begin with the id of a schema"),
+        ([b"\0\0\0\0\7abc"], "begin with the id of a schema: give the address of their schema registry"),
         ([b"\xff\xfe"], "neither JSON objects nor text"),
         ([b"{}"], "without a usable field"),
     ],
 )
 def test_values_that_no_pipeline_reads_are_refused_in_one_line(values: list[bytes], words: str) -> None:
     with pytest.raises(PipelineError, match=words) as refused:
-        drafted("orders", values, "127.0.0.1:9092")
+        drafted("orders", [*map(Sample, values)], "127.0.0.1:9092")
     assert "\n" not in str(refused.value)
 
 

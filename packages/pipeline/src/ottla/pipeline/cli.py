@@ -22,6 +22,7 @@ from ottla.client.commands import (
 if TYPE_CHECKING:
     from ottla.client.page_server import Page
     from ottla.pipeline.jobs.declaration import Job
+    from ottla.pipeline.jobs.drafts import Registry
 
 _STOPPING = (
     "\nStopping after this batch, for which it waits up to {:g} s; press Ctrl+C again to stop at once.\n"
@@ -268,16 +269,30 @@ def sample(
     show_default=True,
     help="The number of records to look at, from the ends of the partitions.",
 )
+@click.option(
+    "--registry",
+    metavar="URL",
+    help="The schema registry of the values; the default is that of the profile.",
+)
 @click.option("--yes", "-y", is_flag=True, help="Write it without a question.")
 @cluster_options
 def new(
-    topic: str, output: Path | None, count: int, yes: bool, bootstrap_server: str, properties: str | None
+    topic: str,
+    output: Path | None,
+    count: int,
+    registry: str | None,
+    yes: bool,
+    bootstrap_server: str,
+    properties: str | None,
 ) -> None:
-    """Draft a declaration from the records of a topic, show it, and write it.
+    """Draft a declaration from the schema or the records of a topic, show it, and write it.
+
+    Values that name a schema of the registry have the columns of that schema; of others, a sample shows them.
 
     \b
     Examples:
       ottla pipeline new orders
+      ottla pipeline new orders --registry http://127.0.0.1:8081
       ottla pipeline new access-logs --output logs.toml --sample 1000 --profile production
     """
     from ottla.pipeline.errors import PipelineError
@@ -289,8 +304,8 @@ def new(
         raise click.ClickException(f"{file} exists already: give another file with --output")
     try:
         with cluster_errors():
-            values = sampled(topic, bootstrap_server, load_config(properties), count)
-        text = drafted(topic, values, *_connection(bootstrap_server))
+            samples = sampled(topic, bootstrap_server, load_config(properties), count)
+        text = drafted(topic, samples, *_connection(bootstrap_server), _registry(registry))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
     click.echo(text, nl=False)
@@ -301,6 +316,24 @@ def new(
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"Wrote {file}: ottla pipeline run {file} --once")
+
+
+def _registry(url: str | None) -> Registry | None:
+    """Return the schema registry that is given, or that of the chosen profile. Raises PipelineError."""
+    from ottla.client.settings import SettingError
+    from ottla.pipeline.errors import PipelineError
+    from ottla.pipeline.jobs.drafts import Registry
+    from ottla.pipeline.registry_values import registry_of_profile
+
+    profile, _ = chosen_profile()
+    try:
+        named = None if profile is None else registry_of_profile(profile.name)
+    except SettingError as error:
+        raise PipelineError(str(error)) from None
+    address = url or named
+    if address is None:
+        return None
+    return Registry(address, None if profile is None or address != named else profile.name)
 
 
 def _connection(bootstrap_server: str) -> tuple[str | None, str | None]:

@@ -21,6 +21,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache
 from typing import Any
 
+from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.lazy import pa, pc
 
 
@@ -32,8 +33,11 @@ class Decoded:
     errors: list[str | None] | None = None
 
 
-def decode_each(read: Callable[[bytes], Any], values: pa.Array, wanted: pa.DataType) -> Decoded:
-    """Decode values one by one; null stays null, and a malformed value becomes null."""
+def decode_each(read: Callable[[Any], Any], values: pa.Array, wanted: pa.DataType) -> Decoded:
+    """Decode values one by one; null stays null, and a malformed value becomes null.
+
+    Raises errors of pipelines that `read` raises; any other concerns one value.
+    """
     rows: list[Any] = []
     errors: list[str | None] = []
     for value in values.to_pylist():
@@ -44,12 +48,14 @@ def decode_each(read: Callable[[bytes], Any], values: pa.Array, wanted: pa.DataT
     return Decoded(_array(rows, wanted), errors if any(errors) else None)
 
 
-def _one(read: Callable[[bytes], Any], value: bytes | None) -> tuple[Any, str | None]:
+def _one(read: Callable[[Any], Any], value: Any) -> tuple[Any, str | None]:
     if value is None:
         return None, None
     try:
         row = read(value)
-    except Exception as error:  # any error of a decoder concerns this one value
+    except PipelineError:
+        raise  # it concerns all values
+    except Exception as error:  # any other error of a decoder concerns this one value
         return None, _reason(error)
     if not isinstance(row, dict):
         return None, f"{type(row).__name__} where fields were expected"
@@ -105,7 +111,12 @@ def decode_json(values: pa.Array, wanted: pa.StructType) -> Decoded:
 
 
 def _one_by_one(values: pa.Array, wanted: pa.StructType) -> Decoded:
-    return decode_each(lambda value: _fit(_loads(value), wanted), values, wanted)
+    return decode_each(lambda value: fit_json(value, wanted), values, wanted)
+
+
+def fit_json(value: bytes, wanted: pa.StructType) -> Any:
+    """Decode a JSON object into a row. Raises TypeError, ValueError if it does not fit."""
+    return _fit(_loads(value), wanted)
 
 
 # --- decoding by Arrow

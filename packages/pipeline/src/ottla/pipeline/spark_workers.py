@@ -43,7 +43,7 @@ def message_first(cls: C) -> C:
 def _reporting(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(*args: Any, **named: Any) -> Any:
-        with _without_traceback():
+        with errors_first():
             found = method(*args, **named)
         return _reporting_rows(found) if isinstance(found, Iterator) else found
 
@@ -51,12 +51,13 @@ def _reporting(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reporting_rows(rows: Iterator[Any]) -> Iterator[Any]:
-    with _without_traceback():
+    with errors_first():
         yield from rows
 
 
 @contextmanager
-def _without_traceback() -> Iterator[None]:
+def errors_first() -> Iterator[None]:
+    """Within this context, Spark reports our own errors as their message alone."""
     try:
         yield
     except Exception as error:

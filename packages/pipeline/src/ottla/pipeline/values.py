@@ -1,4 +1,4 @@
-"""Values of records as columns: JSON, MessagePack and Avro with a schema.
+"""Values of records as columns: JSON, MessagePack and Avro with a schema, or as a registry has it.
 
 Columns are declared in Spark's DDL, which is looked at without Spark, so that an error names the option and
 the word. Only certain mistakes are reported: Spark's parser has the last word.
@@ -7,124 +7,17 @@ the word. Only certain mistakes are reported: Spark's parser has the last word.
 from __future__ import annotations
 
 import difflib
-import io
-import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ottla.pipeline.errors import OptionError, PipelineError
 from ottla.pipeline.json_values import Decoded, decode_each, decode_json
 from ottla.pipeline.lazy import pa
 from ottla.pipeline.options import option, required
-
-_TYPES = {
-    "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
-    "bytes": "BINARY", "string": "STRING",
-}  # fmt: skip
-_LOGICAL = {
-    ("int", "date"): "DATE",
-    ("long", "timestamp-millis"): "TIMESTAMP",
-    ("long", "timestamp-micros"): "TIMESTAMP",
-    ("long", "local-timestamp-millis"): "TIMESTAMP_NTZ",
-    ("long", "local-timestamp-micros"): "TIMESTAMP_NTZ",
-}
-_TEXTS = ("name", "namespace", "doc", "default", "symbols", "aliases")
-
-
-_DECIMAL = (("bytes", "decimal"), ("fixed", "decimal"))
-
-
-@cache
-def avro_reader(text: str) -> Callable[[bytes], Any]:
-    """Return a function that decodes one value written with a schema."""
-    fastavro = _fastavro()
-    parsed = fastavro.parse_schema(_plain(json.loads(text)))
-
-    def read(value: bytes) -> Any:
-        source = io.BytesIO(value)
-        row = fastavro.schemaless_reader(source, parsed)
-        if source.read(1):
-            raise ValueError("the value has extra bytes at its end")
-        return row
-
-    return read
-
-
-def avro_columns(text: str) -> str:
-    """Return the fields of an Avro record as Spark's DDL. Raises OptionError for another schema."""
-    return _fields(_schema(text))
-
-
-def _schema(text: str) -> dict[str, Any]:
-    fastavro = _fastavro()
-    try:
-        schema = _plain(json.loads(text))
-        # Expand types that are referenced by name.
-        expanded = fastavro.schema.expand_schema(schema)
-    except json.JSONDecodeError as error:
-        raise OptionError(f"option 'value.schema' must be an Avro schema, as JSON: {error}") from None
-    except (fastavro.schema.SchemaParseException, LookupError, TypeError, ValueError) as error:
-        raise OptionError(f"option 'value.schema' is not an Avro schema: {error}") from None
-    if not isinstance(expanded, dict) or expanded.get("type") != "record":
-        raise OptionError("option 'value.schema' must be the Avro schema of a record")
-    return expanded
-
-
-def _plain(given: Any) -> Any:
-    """Replace logical types that Spark does not have by the types below them."""
-    if isinstance(given, list):
-        return [_plain(item) for item in given]
-    if not isinstance(given, dict):
-        return given
-    known = (given.get("type"), given.get("logicalType")) in (*_LOGICAL, *_DECIMAL)
-    return {
-        key: value if key in _TEXTS else _plain(value)
-        for key, value in given.items()
-        if known or key != "logicalType"
-    }
-
-
-def _fields(schema: dict[str, Any]) -> str:
-    return ", ".join(f"`{field['name']}` {_type(field['type'])}" for field in schema["fields"])
-
-
-def _type(given: Any) -> str:
-    # One case for each form that a schema may give a type: a name, a union with null, a complex type, a
-    # logical type, or one of these once more inside {"type": ...}. The order decides: the last case unwraps.
-    match given:
-        case str() if given in _TYPES:
-            return _TYPES[given]
-        case [*options] if len(rest := [option for option in options if option != "null"]) == 1:
-            return _type(rest[0])
-        case {"type": "record"}:
-            return f"STRUCT<{_fields(given)}>"
-        case {"type": "array"}:
-            return f"ARRAY<{_type(given['items'])}>"
-        case {"type": "map"}:
-            return f"MAP<STRING, {_type(given['values'])}>"
-        case {"type": "enum"}:
-            return "STRING"
-        case {"type": "bytes" | "fixed", "logicalType": "decimal"}:
-            return f"DECIMAL({given['precision']}, {given.get('scale', 0)})"
-        case {"type": "fixed"}:
-            return "BINARY"
-        case {"type": str(kind), "logicalType": str(logical)} if (kind, logical) in _LOGICAL:
-            return _LOGICAL[kind, logical]
-        case {"type": inner}:
-            return _type(inner)
-    raise OptionError(f"option 'value.schema': Spark has no type for Avro's {given!r}")
-
-
-def _fastavro() -> Any:
-    try:
-        import fastavro
-    except ImportError as error:
-        raise OptionError("value.format=avro needs fastavro: pip install 'ottla-pipeline[avro]'") from error
-    return fastavro
-
+from ottla.pipeline.registry_values import RegistrySettings, columns_of_subject, decode_registered
+from ottla.pipeline.schema_columns import avro_columns, avro_reader
 
 _NAMES = frozenset(
     (
@@ -185,7 +78,7 @@ def _parts(text: str) -> Iterator[str]:
     yield text[begin:]
 
 
-Kind = Literal["raw", "json", "msgpack", "avro"]
+Kind = Literal["raw", "json", "msgpack", "avro", "registry"]
 Mode = Literal["permissive", "dropmalformed", "failfast"]
 
 _AS_DATETIME = 3
@@ -193,14 +86,17 @@ _AS_DATETIME = 3
 _NOT_NULL = re.compile(r"\bnot\s+null\b", re.IGNORECASE)
 
 
+_NAMED = {"registry": "of the schema registry"}
+
+
 class ValueMalformed(PipelineError):
     """A value that does not match `value.format`, with `value.mode` failfast."""
 
     def __init__(self, kind: str, reason: str) -> None:
+        named = _NAMED.get(kind, f"{kind} of value.schema")
         super().__init__(
-            f"a value is not {kind} of value.schema: {reason}. With option value.mode=permissive "
-            "such values are null, with the reason in value_error; with dropmalformed their rows "
-            "are dropped"
+            f"a value is not {named}: {reason}. With option value.mode=permissive such values "
+            "are null, with the reason in value_error; with dropmalformed their rows are dropped"
         )
 
 
@@ -210,10 +106,12 @@ class ValueFormat:
 
     kind: Kind = "raw"
     columns: str | None = None
-    """The fields of a value as Spark's DDL: `drink STRING, price DOUBLE`."""
+    """The fields of a value as Spark's DDL: `drink STRING, price DOUBLE`; None: those of a registry."""
     avro_schema: str | None = None
     """The Avro schema of the writer, as JSON."""
     mode: Mode = "permissive"
+    registry: RegistrySettings | None = None
+    """The schema registry of values that name their schemas."""
 
     @property
     def ddl(self) -> str:
@@ -237,13 +135,23 @@ class RowOptions:
 
     value_format: Kind = option(
         "value.format", "raw",
-        "the format of values: `json`, `msgpack`, `avro`, or `raw` for bytes. The others become a "
-        "column `value` with the fields of `value.schema`",
+        "the format of values: `json`, `msgpack`, `avro`, `registry` for Avro, Protobuf and JSON that name "
+        "their schema in `value.registry`, or `raw` for bytes. The others become a column `value` with the "
+        "fields of `value.schema`",
     )  # fmt: skip
     value_schema: str | None = option(
         "value.schema", None,
         "the fields of values, in Spark's form, `drink STRING, price DOUBLE`; for Avro its schema "
-        "as JSON",
+        "as JSON. With `registry` the default are those of the latest version of `value.subject`",
+    )  # fmt: skip
+    value_registry: str | None = option(
+        "value.registry", None,
+        "the address of the schema registry, `http://127.0.0.1:8081`; the login is that of the profile which "
+        "has this address as `schema_registry_url`",
+    )  # fmt: skip
+    value_subject: str | None = option(
+        "value.subject", None,
+        "the subject whose fields values have; the default is that of the topic, `orders-value`",
     )  # fmt: skip
     value_mode: Mode = option(
         "value.mode", "permissive",
@@ -253,19 +161,50 @@ class RowOptions:
     include_headers: bool = option("includeHeaders", False, "whether there is a column `headers`")
 
 
-def value_format(options: RowOptions) -> ValueFormat:
-    """Return the format that the options describe. Raises OptionError."""
+def value_format(options: RowOptions, profile: str | None = None) -> ValueFormat:
+    """Return the format that the options describe. Raises OptionError.
+
+    A `profile` may have the login of the registry.
+    """
     kind, mode = options.value_format, options.value_mode
+    if kind != "registry":
+        _refuse_registry(options)
     if kind == "raw":
         if options.value_schema is not None:
-            raise OptionError("option 'value.schema' needs value.format: json, msgpack or avro")
+            raise OptionError("option 'value.schema' needs value.format: json, msgpack, avro or registry")
         return ValueFormat()
+    if kind == "registry":
+        url = required("value.registry", options.value_registry, "http://127.0.0.1:8081")
+        columns = None if options.value_schema is None else _columns(options.value_schema)
+        return ValueFormat(kind, columns, None, mode, RegistrySettings.of(url, profile))
     if kind == "avro":
         example = '{"type": "record", "name": "Order", "fields": [...]}'
         text = required("value.schema", options.value_schema, example)
         return ValueFormat(kind, avro_columns(text), text, mode)
     text = required("value.schema", options.value_schema, "drink STRING, price DOUBLE")
     return ValueFormat(kind, _columns(text), None, mode)
+
+
+def _refuse_registry(options: RowOptions) -> None:
+    given = {"value.registry": options.value_registry, "value.subject": options.value_subject}
+    for name, text in given.items():
+        if text is not None:
+            raise OptionError(f"option {name!r} needs value.format: registry")
+
+
+def with_columns(format_: ValueFormat, subject: str | None) -> ValueFormat:
+    """Return the format with its columns; where none are given, the registry is asked for a subject's.
+
+    Raises OptionError, RegistryFailed, SchemaUnfit.
+    """
+    if format_.registry is None or format_.columns is not None:
+        return format_
+    if subject is None:
+        raise OptionError(
+            "option 'value.subject' is missing: it names the schema with the fields of several topics; or "
+            "list the fields in value.schema"
+        )
+    return replace(format_, columns=columns_of_subject(format_.registry, subject).ddl)
 
 
 def _columns(text: str) -> str:
@@ -276,8 +215,15 @@ def _columns(text: str) -> str:
     return text
 
 
-def decode(given: ValueFormat, values: pa.Array, wanted: pa.StructType) -> Decoded:
-    """Decode a column of bytes; null stays null, and a malformed value becomes null."""
+def decode(
+    given: ValueFormat, values: pa.Array, wanted: pa.StructType, headers: pa.Array | None = None
+) -> Decoded:
+    """Decode a column of bytes; null stays null, and a malformed value becomes null.
+
+    `headers` of the records may name the schemas of a registry. Raises RegistryFailed.
+    """
+    if given.registry is not None:
+        return decode_registered(given.registry, values, headers, wanted)
     if given.kind == "json":
         return decode_json(values, wanted)
     if given.kind == "msgpack":

@@ -1,20 +1,23 @@
-"""A declaration drafted from a topic: a sample of its values, and the columns that they have."""
+"""A declaration drafted from a topic, by its schema in a registry or by a sample of its values."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.cluster import NoSuchTopic
 from ottla.pipeline.errors import PipelineError
 from ottla.pipeline.jobs.log_formats import apache_format, nginx_format
+from ottla.pipeline.registry_values import RegistrySettings, columns_of_subject, columns_of_value
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
+    from ottla.consumer import Record
 
 _MOST = 0.9
 """The share of a sample that must have a format."""
@@ -27,14 +30,34 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST_TOPIC = 249
 
 
-def sampled(topic: str, bootstrap: str, client: ClientConfig, count: int) -> list[bytes]:
-    """Return values from the end of each partition of a topic, of `count` records at most.
+class Sample(NamedTuple):
+    """A value of a topic, with the headers of its record, which may name the value's schema."""
+
+    value: bytes
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The schema registry of a draft, and the profile that has the login there."""
+
+    url: str
+    profile: str | None = None
+
+    @property
+    def settings(self) -> RegistrySettings:
+        """The settings of its client. Raises OptionError."""
+        return RegistrySettings.of(self.url, self.profile)
+
+
+def sampled(topic: str, bootstrap: str, client: ClientConfig, count: int) -> list[Sample]:
+    """Return values from the end of each partition of a topic, of `count` records at most, by their times.
 
     Raises NoSuchTopic, and errors of clients and brokers.
     """
     from ottla.consumer import SyncConsumer
 
-    values: list[bytes] = []
+    found: list[Record[Any, Any]] = []
     with SyncConsumer(bootstrap_servers=bootstrap, client=client, auto_offset_reset="earliest") as consumer:
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
         if not partitions:
@@ -48,16 +71,28 @@ def sampled(topic: str, bootstrap: str, client: ClientConfig, count: int) -> lis
             consumer.position(partition) < ends[partition] for partition in partitions
         ):
             for records in consumer.getmany(timeout_ms=1_000).values():
-                values += [record.value for record in records if record.value is not None]
-    return values[:count]
+                found += [record for record in records if record.value is not None]
+    found.sort(key=lambda record: record.timestamp_ms)
+    return [Sample(record.value, record.headers) for record in found[-count:]]
 
 
-def drafted(topic: str, values: Sequence[bytes], bootstrap: str | None, profile: str | None = None) -> str:
-    """Return a declaration as text: the topic with such values becomes a lake. Raises PipelineError."""
-    parse, columns, note = _parse(topic, values)
+def drafted(
+    topic: str,
+    samples: Sequence[Sample],
+    bootstrap: str | None,
+    profile: str | None = None,
+    registry: Registry | None = None,
+) -> str:
+    """Return a declaration as text: the topic with such values becomes a lake.
+
+    Values that name a schema of the registry have its columns; without any value it is that of the subject
+    `TOPIC-value`. Raises PipelineError.
+    """
+    found = None if registry is None else _registered(topic, samples, registry)
+    parse, columns, note = found or _parse(topic, [sample.value for sample in samples])
     connection = {"bootstrap_servers": bootstrap, "profile": profile}
     lines = [
-        f"# Drafted from {len(values)} records of topic {topic}: {note}.",
+        f"# Drafted from {len(samples)} records of topic {topic}: {note}.",
         'kind = "logs"',
         f"name = {_text(topic)}",
         f"checkpoint = {_text(f'state/{topic}')}",
@@ -80,6 +115,37 @@ def drafted(topic: str, values: Sequence[bytes], bootstrap: str | None, profile:
     return "\n".join(lines) + "\n"
 
 
+def _registered(
+    topic: str, samples: Sequence[Sample], registry: Registry
+) -> tuple[list[str], set[str], str] | None:
+    """Return the lines about the format, the columns, and a note; None if the last value names no schema."""
+    if samples:
+        schema = columns_of_value(registry.settings, *samples[-1])
+    else:
+        schema = columns_of_subject(registry.settings, f"{topic}-value")
+    if schema is None:
+        return None
+    usable, left_out = _usable(schema.fields)
+    if not usable:
+        raise PipelineError(f"{schema.schema} of the registry has no usable field")
+    login = [] if registry.profile is None else [f"profile = {_text(registry.profile)}"]
+    lines = ["[parse]", 'format = "registry"', f"registry = {_text(registry.url)}", *login, *left_out, ""]
+    lines += ["[parse.fields]", *(f"{_key(name)} = {_text(schema.fields[name])}" for name in usable)]
+    return lines, {name.lower() for name in usable}, f"{schema.schema} of the registry ({schema.kind})"
+
+
+def _usable(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the names that columns can have, and comments about the others."""
+    usable, left_out, seen = [], [], set(_TAKEN)
+    for name in names:
+        if name.lower() in seen or not name or _ODD.search(name):
+            left_out.append(f"# Left out, because its name is taken or odd: {_text(name)}")
+        else:
+            seen.add(name.lower())
+            usable.append(name)
+    return usable, left_out
+
+
 def _parse(topic: str, values: Sequence[bytes]) -> tuple[list[str], set[str], str]:
     """Return the lines about the format, the columns, and a note about the sample."""
     if not values:
@@ -94,8 +160,8 @@ def _parse(topic: str, values: Sequence[bytes]) -> tuple[list[str], set[str], st
         return lines, {name.lower() for name in fields}, f"{len(documents)} are JSON objects"
     if all(value[:1] == b"\0" for value in values):
         raise PipelineError(
-            f"the values of topic {topic!r} begin with the id of a schema: pipelines read JSON and text, and "
-            'a program of Spark reads such values with format("ottla") and a decoder of its own'
+            f"the values of topic {topic!r} begin with the id of a schema: give the address of their schema "
+            "registry with --registry"
         )
     return _of_lines(topic, values)
 
@@ -130,16 +196,8 @@ def _document(value: bytes) -> Mapping[str, Any] | None:
 
 def _fields(documents: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[str]]:
     """Return the columns with their types, and comments about fields that can be none."""
-    fields: dict[str, str] = {}
-    left_out: list[str] = []
-    seen = set(_TAKEN)
-    for name in dict.fromkeys(name for document in documents for name in document):
-        if name.lower() in seen or not name or _ODD.search(name):
-            left_out.append(f"# Left out, because its name is taken or odd: {_text(name)}")
-            continue
-        seen.add(name.lower())
-        fields[name] = spark_type([document.get(name) for document in documents])
-    return fields, left_out
+    usable, left_out = _usable(dict.fromkeys(name for document in documents for name in document))
+    return {name: spark_type([document.get(name) for document in documents]) for name in usable}, left_out
 
 
 def spark_type(values: Sequence[object]) -> str:

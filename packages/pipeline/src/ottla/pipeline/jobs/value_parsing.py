@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -12,7 +12,10 @@ from pydantic import Field as Setting
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.declaration import Mistake, Names, Table
 from ottla.pipeline.jobs.log_formats import Field, LineFormat, apache_format, nginx_format, regex_format
-from ottla.pipeline.lazy import functions
+from ottla.pipeline.lazy import functions, pa
+from ottla.pipeline.registry_values import RegistrySettings, decode_registered
+from ottla.pipeline.source.spark_rows import arrow_schema
+from ottla.pipeline.spark_workers import errors_first
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -77,7 +80,12 @@ _MARK = "\x01"
 class Parse(Table):
     """The declaration of how values become columns."""
 
-    format: Literal["json", "regex", "apache", "nginx"] = Setting(examples=["nginx"])
+    format: Literal["json", "regex", "apache", "nginx", "registry"] = Setting(examples=["nginx"])
+    """With registry, values are Avro, Protobuf or JSON, and name their schema in a schema registry."""
+    registry: str | None = Setting(default=None, min_length=1, examples=["http://127.0.0.1:8081"])
+    """The address of the schema registry."""
+    profile: str | None = Setting(default=None, min_length=1)
+    """The profile with the login of the registry."""
     pattern: str | None = None
     """A regular expression with named groups, or the web server's log format; default: combined."""
     fields: Types = Setting(default_factory=dict, examples=[{"time": "TIMESTAMP", "level": "STRING"}])
@@ -95,8 +103,9 @@ class Parse(Table):
         except OptionError as error:
             yield Mistake(("pattern",), str(error))
             return
-        if self.format == "json":
-            yield from self._inspect_json()
+        yield from self._inspect_registry()
+        if self._declares_fields:
+            yield from self._inspect_fields()
         else:
             unknown = [name for name in self.fields if name not in known]
             yield from (Mistake(("fields", name), f"the pattern has no group {name!r}") for name in unknown)
@@ -106,39 +115,54 @@ class Parse(Table):
                     ("required",), (f"there is no column {name!r}; the columns are {', '.join(known)}")
                 )
 
-    def _inspect_json(self) -> Iterator[Mistake]:
+    @property
+    def _declares_fields(self) -> bool:
+        """Whether `fields` alone are the columns; lines have those of their pattern."""
+        return self.format in ("json", "registry")
+
+    def _inspect_registry(self) -> Iterator[Mistake]:
+        if self.format == "registry" and self.registry is None:
+            yield Mistake(("registry",), 'is missing: registry = "http://127.0.0.1:8081"')
+        if self.format == "registry" and self.time_format is not None:
+            yield Mistake(("time_format",), "is not for registry: its schemas have types for times")
+        for name, given in (("registry", self.registry), ("profile", self.profile)):
+            if self.format != "registry" and given is not None:
+                yield Mistake((name,), 'is only for format = "registry"')
+
+    def _inspect_fields(self) -> Iterator[Mistake]:
         if self.pattern is not None:
-            yield Mistake(("pattern",), "is not for json: [parse.fields] declares the columns")
+            yield Mistake(("pattern",), f"is not for {self.format}: [parse.fields] declares the columns")
         for name in self.fields:
             if name.lower() == _BROKEN:
                 yield Mistake(("fields", name), f"{name!r} is reserved: parsing uses it for malformed values")
         if not self.fields:
-            yield Mistake(
-                ("fields",), 'json needs them: [parse.fields] with time = "TIMESTAMP", level = "STRING"'
-            )
+            example = '[parse.fields] with time = "TIMESTAMP", level = "STRING"'
+            yield Mistake(("fields",), f"{self.format} needs them: {example}")
 
     def names(self) -> tuple[str, ...]:
         """Return the columns. Raises OptionError for an invalid pattern."""
         return (
             tuple(self.fields)
-            if self.format == "json"
+            if self._declares_fields
             else tuple(field.name for field in self._line().fields)
         )
 
     def types(self) -> dict[str, str]:
         """Return the columns and their types. Raises OptionError for an invalid pattern."""
-        if self.format == "json":
+        if self._declares_fields:
             return dict(self.fields)
         return {field.name: field.type for field in self._line().fields}
 
     def is_time(self, name: str) -> bool:
         """Whether a column is a timestamp."""
-        if self.format == "json":
+        if self._declares_fields:
             return time_typed(self.fields.get(name, ""))
         return any(field.name == name and time_typed(field.type) for field in self._line().fields)
 
     def add_to(self, frame: DataFrame) -> DataFrame:
         """Return the records with the columns ROW and REASON; the reason is null if there is a row."""
+        if self.format == "registry":
+            return self._registered(frame).withColumn(REASON, self._reason())
         text = functions.rtrim(functions.col("value").cast("string"), functions.lit("\r\n"))
         parsed = self._json(frame, text) if self.format == "json" else self._lines(frame, text)
         return parsed.withColumn(REASON, self._reason())
@@ -154,6 +178,22 @@ class Parse(Table):
         broken = functions.when(parsed[_BROKEN].isNotNull() | parsed.isNull(), broken)
         row = functions.struct(*(parsed[name].alias(name) for name in self.fields))
         return frame.withColumn(_BROKEN, broken).withColumn(ROW, row)
+
+    def _registered(self, frame: DataFrame) -> DataFrame:
+        """Add the rows that the registry's schemas make of values, in a Python worker."""
+        fields = ", ".join(f"`{name}` {kind}" for name, kind in self.fields.items())
+        kind = frame.sparkSession.createDataFrame([], fields).schema
+        settings = RegistrySettings.of(self.registry or "", self.profile)
+        read = registered_values(settings, arrow_schema(kind))
+        found = functions.arrow_udf(
+            read, f"`{ROW}` STRUCT<{fields}>, `{_BROKEN}` STRING", functions.ArrowUDFType.SCALAR
+        )(functions.col("value"), functions.col("headers"))
+        frame = frame.withColumn("_found", found)
+        return (
+            frame.withColumn(_BROKEN, frame["_found"][_BROKEN])
+            .withColumn(ROW, frame["_found"][ROW])
+            .drop("_found")
+        )
 
     def _lines(self, frame: DataFrame, text: Column) -> DataFrame:
         line = self._line()
@@ -198,6 +238,18 @@ class Parse(Table):
             for field in line.fields
         )
         return LineFormat(line.pattern, own)
+
+
+def registered_values(settings: RegistrySettings, row: pa.Schema) -> Callable[..., Any]:
+    """Return a function for Spark, from values and headers to rows and the reasons where there is none."""
+
+    def read(values, headers):  # type: ignore[no-untyped-def]  # Spark would look up the types in this module
+        with errors_first():
+            found = decode_registered(settings, values, headers, pa.struct(list(row)))
+        reasons = pa.array(found.errors or [None] * len(values), pa.string())
+        return pa.StructArray.from_arrays([found.values, reasons], names=[ROW, _BROKEN])
+
+    return read
 
 
 def _replacement(groups: int) -> str:

@@ -173,7 +173,7 @@ class SourceConfig(ReadOptions):
         object.__setattr__(self, "wanted", self._selection())
         object.__setattr__(self, "starting", starting(self, default, streaming=self.streaming))
         object.__setattr__(self, "ending", ending(self))
-        object.__setattr__(self, "value", value_format(self))
+        object.__setattr__(self, "value", value_format(self, self.profile))
 
     @property
     def max_trigger_delay_ms(self) -> int:

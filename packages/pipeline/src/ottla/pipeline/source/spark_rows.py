@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.lazy import pa, pc
 from ottla.pipeline.options import given_options
-from ottla.pipeline.values import RowOptions, ValueFormat, ValueMalformed, decode, value_format
+from ottla.pipeline.source.offsets import parse_partitions
+from ottla.pipeline.values import (
+    RowOptions,
+    ValueFormat,
+    ValueMalformed,
+    decode,
+    value_format,
+    with_columns,
+)
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -21,7 +29,19 @@ READ_COLUMNS = ("key", "value", "offset", "timestamp", "timestamp_type")
 def columns_of(given: Mapping[str, str]) -> str:
     """Return the schema of a read with these options. Raises OptionError."""
     options = RowOptions(**given_options(RowOptions, given, only_own=False))
-    return ddl(value_format(options), include_headers=options.include_headers)
+    named = {name.lower(): text for name, text in given.items()}
+    value = with_columns(
+        value_format(options, named.get("profile")), options.value_subject or _subject(named)
+    )
+    return ddl(value, include_headers=options.include_headers)
+
+
+def _subject(named: Mapping[str, str]) -> str | None:
+    """Return the subject of the values of a topic; None if a read chooses several."""
+    topics = {name.strip() for name in named.get("subscribe", "").split(",")}
+    if "assign" in named:
+        topics = {partition.topic for partition in parse_partitions("assign", named["assign"])}
+    return f"{topics.pop()}-value" if len(topics) == 1 and "" not in topics else None
 
 
 def ddl(value: ValueFormat, *, include_headers: bool) -> str:
@@ -77,12 +97,13 @@ class Rows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to decode."""
-        return (*READ_COLUMNS, "headers") if self._has_headers else READ_COLUMNS
+        """The columns to decode; headers may name the schema of a value."""
+        reads_headers = self._has_headers or self._value.registry is not None
+        return (*READ_COLUMNS, "headers") if reads_headers else READ_COLUMNS
 
     def of(self, batch: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
         """Return the rows of a batch."""
-        found = self._values(batch.column("value"))
+        found = self._values(batch)
         keep = found.pop("_keep", None)
         found |= {
             "key": batch.column("key"),
@@ -98,10 +119,12 @@ class Rows:
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return rows if keep is None else rows.filter(keep)
 
-    def _values(self, values: pa.Array) -> dict[str, Any]:
+    def _values(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        values = batch.column("value")
         if self._value.kind == "raw":
             return {"value": values}
-        decoded = decode(self._value, values, self._schema.field("value").type)
+        headers = None if self._value.registry is None else batch.column("headers")
+        decoded = decode(self._value, values, self._schema.field("value").type, headers)
         if decoded.errors and self._value.mode == "failfast":
             raise ValueMalformed(self._value.kind, next(error for error in decoded.errors if error))
         if self._value.mode == "dropmalformed":
