@@ -1,4 +1,4 @@
-"""Writes of tasks to a broker, without Spark."""
+"""Writes of tasks to a broker, and topics that are not there, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from ottla.pipeline.sink.config import SinkConfig
 from ottla.pipeline.sink.errors import NoTransactions, RowsUnfit
 from ottla.pipeline.sink.exactly_once import write_exactly_once
 from ottla.pipeline.sink.tasks import Columns, TaskIdentity
-from ottla.protocol.errors import MessageTooLarge
+from ottla.pipeline.source.config import SourceConfig
+from ottla.pipeline.source.topic_offsets import BrokerTopicOffsets
+from ottla.protocol.errors import UnknownTopicOrPartition
 from peers.denied_transactions import denied_transactions
 
 PLACE = TaskIdentity("q", 7, 3)
@@ -111,8 +113,10 @@ async def test_a_row_that_is_not_written_fails_its_task_and_not_the_next(
         )
     settings, columns = config(broker), Columns(("value",), f"{topic}-small")
 
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(RowsUnfit, match=r"^a row is a record that is larger than the topic's max\.message"):
         await asyncio.to_thread(lambda: write_rows(batches(["x" * 5_000]), columns, settings, None))
+    with pytest.raises(RowsUnfit, match=r"option kafka\.max\.request\.size allows 1,048,576, and"):
+        await asyncio.to_thread(lambda: write_rows(batches(["x" * 2_000_000]), columns, settings, None))
     with pytest.raises(ValueError, match="partitions 0 to 0"):
         wrong = batches(["x"], partition=pa.array([7], pa.int32()))
         columns_of = Columns(("value", "partition"), f"{topic}-small")
@@ -140,3 +144,22 @@ async def test_a_broker_without_transactions_is_named_as_such() -> None:
                 lambda: write_exactly_once(batches(["x"]), columns, settings, PLACE, "run")
             )
     assert failure.value.__suppress_context__, "no talk of authorization, which is how brokers say it"
+
+
+async def test_a_topic_that_does_not_exist_is_named_with_the_nearest(
+    broker: BrokerThread, topic: str
+) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "fetchOffset.numRetries": "0"}
+    lookup = BrokerTopicOffsets(SourceConfig.of({**given, "subscribe": f"{topic}s"}, streaming=False))
+    far = BrokerTopicOffsets(SourceConfig.of({**given, "subscribe": "visits"}, streaming=False))
+
+    try:
+        with pytest.raises(
+            UnknownTopicOrPartition, match=f"'{topic}s' does not exist; did you mean '{topic}'"
+        ):
+            await asyncio.to_thread(lookup.selected)
+        with pytest.raises(UnknownTopicOrPartition, match=r"^topic 'visits' does not exist$"):
+            await asyncio.to_thread(far.selected)
+    finally:
+        await asyncio.to_thread(lookup.close)
+        await asyncio.to_thread(far.close)

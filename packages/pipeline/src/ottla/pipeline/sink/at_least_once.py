@@ -7,16 +7,36 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ottla.client.blocking import Call, LoopThread
 from ottla.pipeline.lazy import pa
 from ottla.pipeline.sink.config import SinkConfig
+from ottla.pipeline.sink.errors import RowsUnfit
 from ottla.pipeline.sink.row_ids import RowIds
 from ottla.pipeline.sink.tasks import Columns, TaskIdentity
 from ottla.pipeline.spark_workers import ProcessCache
-from ottla.producer import Producer
+from ottla.producer import Producer, RecordTooLarge
 from ottla.producer.accumulator import Acknowledgements
+from ottla.protocol.errors import MessageTooLarge
+
+
+@contextmanager
+def _in_options() -> Iterator[None]:
+    """Within this context, errors about sizes of records name the option that changes the limit."""
+    try:
+        yield
+    except RecordTooLarge as error:
+        raise RowsUnfit(
+            f"a row is a record of about {error.size_bytes:,} bytes: option kafka.max.request.size allows "
+            f"{error.limit_bytes:,}, and the topic's max.message.bytes may allow less"
+        ) from error
+    except MessageTooLarge as error:
+        raise RowsUnfit(
+            "a row is a record that is larger than the topic's max.message.bytes allows: raise it with "
+            "`ottla topic alter`"
+        ) from error
 
 
 class RowSender:
@@ -40,12 +60,14 @@ class RowSender:
     def finish(self) -> None:
         """Wait until all rows are acknowledged. Raises the first error."""
         self._handed_over()
-        self._thread.call(self._settled)
+        with _in_options():
+            self._thread.call(self._settled)
 
     def _handed_over(self) -> None:
         before, self._handing_over = self._handing_over, None
         if before is not None:
-            before.result()
+            with _in_options():
+                before.result()
 
     async def _hand_over(self, topic: str, records: pa.RecordBatch) -> None:
         self._underway.append(await self._producer.send_arrow(topic, records))

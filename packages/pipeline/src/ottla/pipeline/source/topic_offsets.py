@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import time
 from abc import abstractmethod
@@ -113,7 +114,9 @@ class BrokerTopicOffsets(TopicOffsets):
             answer = await client.cluster.refresh(wanted.names)
             found = frozenset(_partitions(answer, wanted.matches, by_name=wanted.names is not None))
             if all_there:
-                _refuse_missing((wanted.names or frozenset()) - {partition.topic for partition in found})
+                missing = (wanted.names or frozenset()) - {partition.topic for partition in found}
+                if missing:
+                    raise _missing(missing, await client.cluster.refresh(None))
                 _refuse_unassignable(wanted.partitions - found)
             return Selected(found & wanted.partitions if wanted.partitions else found, _ids(answer))
 
@@ -215,7 +218,9 @@ def _refuse_unassignable(missing: Collection[TopicPartition]) -> None:
         raise UnknownTopicOrPartition(f"option 'assign': {partition_names(missing)} does not exist")
 
 
-def _refuse_missing(missing: Iterable[str]) -> None:
-    names = ", ".join(map(repr, sorted(missing)))
-    if names:
-        raise UnknownTopicOrPartition(f"topic {names} does not exist")
+def _missing(names: Iterable[str], listed: MetadataResponse) -> UnknownTopicOrPartition:
+    """Return the error for missing topics, with the most similar name that the cluster lists."""
+    known = [topic.name for topic in listed.topics if topic.name is not None and not topic.is_internal]
+    near = [name for missing in sorted(names) for name in difflib.get_close_matches(missing, known, 1)]
+    hint = f"; did you mean {' and '.join(map(repr, near))}?" if near else ""
+    return UnknownTopicOrPartition(f"topic {', '.join(map(repr, sorted(names)))} does not exist{hint}")
