@@ -18,6 +18,7 @@ from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.declaration_files import read_job
 from ottla.pipeline.jobs.drafts import Registry, Sample, drafted
 from ottla.pipeline.jobs.logs import Logs
+from ottla.pipeline.jobs.value_parsing import Parse
 from ottla.pipeline.registry_values import (
     RegistryFailed,
     RegistrySettings,
@@ -299,6 +300,12 @@ schema_registry_password = {{ file = "{secret}" }}
     assert own.login == (("password", "s3cret"), ("username", "josef"))
     assert "s3cret" not in repr(own)
     assert RegistrySettings.of("http://other:8081", "shop").login == ()
+    login: dict[str, Any] = {"format": "registry", "fields": {"id": "BIGINT"}, "profile": "shop"}
+    assert not [*Parse(**login, registry="http://registry:8081").inspect()]
+    (mistake,) = Parse(**login, registry="http://other:8081").inspect()
+    assert mistake.message == (
+        "'shop' has no login for http://other:8081: its schema_registry_url is http://registry:8081"
+    )
     with pytest.raises(OptionError, match="no profile 'missing'"):
         RegistrySettings.of("http://registry:8081", "missing")
 
@@ -325,3 +332,26 @@ def test_a_draft_has_the_columns_of_the_schema(url: str, tmp_path: Path) -> None
     assert drafts[0].partition("\n")[2] == drafts[1].partition("\n")[2]
     plain = drafted("plain", [Sample(b'{"id": 1}')], "127.0.0.1:9092", None, Registry(url))
     assert 'format = "json"' in plain, "values that name no schema are looked at"
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "words"),
+    [
+        ({"format": "registry"}, "registry", "is missing: registry = "),
+        ({"format": "registry", "registry": "http://r", "pattern": "x"}, "pattern", "is not for registry"),
+        (
+            {"format": "registry", "registry": "http://r", "time_format": "yyyy"},
+            "time_format",
+            "is not for regi",
+        ),
+        ({"format": "registry", "registry": "http://r", "fields": {}}, "fields", "registry needs them"),
+        ({"format": "json", "registry": "http://r"}, "registry", 'is only for format = "registry"'),
+    ],
+)
+def test_mistakes_in_a_declaration_are_found_without_a_registry(
+    given: dict[str, Any], path: str, words: str
+) -> None:
+    (mistake,) = Parse(**{"fields": {"id": "BIGINT"}, **given}).inspect()
+
+    assert mistake.path == (path,)
+    assert mistake.message.startswith(words)

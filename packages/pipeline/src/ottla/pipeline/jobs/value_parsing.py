@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator
 from pydantic import Field as Setting
 
+from ottla.client.settings import SettingError
 from ottla.pipeline.errors import OptionError
 from ottla.pipeline.jobs.declaration import Mistake, Names, Table
 from ottla.pipeline.jobs.log_formats import Field, LineFormat, apache_format, nginx_format, regex_format
 from ottla.pipeline.lazy import functions, pa
-from ottla.pipeline.registry_values import RegistrySettings, decode_registered
+from ottla.pipeline.registry_values import RegistrySettings, decode_registered, registry_of_profile
 from ottla.pipeline.source.spark_rows import arrow_schema
 from ottla.pipeline.spark_workers import errors_first
 
@@ -128,6 +129,22 @@ class Parse(Table):
         for name, given in (("registry", self.registry), ("profile", self.profile)):
             if self.format != "registry" and given is not None:
                 yield Mistake((name,), 'is only for format = "registry"')
+        if self.format == "registry" and self.registry is not None and self.profile is not None:
+            yield from self._inspect_login(self.registry, self.profile)
+
+    def _inspect_login(self, registry: str, profile: str) -> Iterator[Mistake]:
+        try:
+            address = registry_of_profile(profile)
+        except SettingError as error:
+            yield Mistake(("profile",), str(error))
+            return
+        if address != registry:
+            own = (
+                "it has no schema_registry_url"
+                if address is None
+                else f"its schema_registry_url is {address}"
+            )
+            yield Mistake(("profile",), f"{profile!r} has no login for {registry}: {own}")
 
     def _inspect_fields(self) -> Iterator[Mistake]:
         if self.pattern is not None:
