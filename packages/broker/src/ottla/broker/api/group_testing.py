@@ -89,6 +89,16 @@ class ReplicasStub:
 
 
 @dataclass
+class FeaturesStub:
+    """Has every feature on, or some off."""
+
+    off: set[str] = field(default_factory=set)
+
+    def level(self, name: str) -> int:
+        return 0 if name in self.off else 1
+
+
+@dataclass
 class GroupServices:
     """The parts that the APIs of groups use."""
 
@@ -99,6 +109,7 @@ class GroupServices:
     topics: TopicsStub
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    features: FeaturesStub = field(default_factory=FeaturesStub)
     replicas: ReplicasStub = field(default_factory=ReplicasStub)
     verification: FakeVerification = field(default_factory=FakeVerification)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ottla.broker.cluster.metadata import NO_ID
 from ottla.broker.groups.offsets.committed_offsets import NO_OFFSET, CommittedOffset
@@ -40,6 +40,16 @@ FIRST_BY_ID = 10
 
 Topics: TypeAlias = Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics]
 Fetched = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
+
+
+class Member(NamedTuple):
+    """The member that asks, if it is one of a group with epochs."""
+
+    member_id: str | None = None
+    epoch: int = -1
+
+
+ANYBODY: Final = Member()
 
 
 class Needs(Protocol):
@@ -109,7 +119,9 @@ async def _group(
     by_id = context.api_version >= FIRST_BY_ID
     ids = _named(services, asked) if by_id else {}
     wanted = asked.topics if asked.topics is None else [topic for topic in asked.topics if topic.name]
-    error, fetched = await _fetch_visible(services, asked.group_id, wanted, require_stable, refused, context)
+    error, fetched = await _fetch_visible(
+        services, asked.group_id, wanted, require_stable, refused, context, _member(asked)
+    )
     if error is not ErrorCode.NONE:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     topics: dict[str, OffsetFetchResponseTopics] = {}
@@ -166,15 +178,16 @@ async def _fetch_visible(
     require_stable: bool,
     refused: Mapping[str, ErrorCode],
     context: RequestContext,
+    member: Member = ANYBODY,
 ) -> tuple[ErrorCode, Fetched]:
     """Return the offsets that the client may see; topics that it names and may not describe have an error."""
     if group_id in refused:
         return refused[group_id], {}
     if topics is None:
-        error, fetched = _fetch(services, group_id, None, require_stable)
+        error, fetched = _fetch(services, group_id, None, require_stable, member)
         return error, await _visible(fetched, context)
     partitions, hidden = await _shown_and_hidden(topics, context)
-    error, fetched = _fetch(services, group_id, partitions, require_stable)
+    error, fetched = _fetch(services, group_id, partitions, require_stable, member)
     if not hidden or error is not ErrorCode.NONE:
         return error, fetched
     return error, {**fetched, **hidden}
@@ -205,8 +218,19 @@ def _fetch(
     group_id: str,
     partitions: Sequence[TopicPartition] | None,
     require_stable: bool,
+    member: Member,
 ) -> tuple[ErrorCode, Fetched]:
-    return services.groups.offsets.fetch(group_id, partitions, require_stable=require_stable)
+    return services.groups.offsets.fetch(
+        group_id,
+        partitions,
+        require_stable=require_stable,
+        member_id=member.member_id,
+        member_epoch=member.epoch,
+    )
+
+
+def _member(asked: OffsetFetchRequestGroup) -> Member:
+    return Member(asked.member_id, asked.member_epoch)
 
 
 async def _partitions(topics: Topics, context: RequestContext) -> list[TopicPartition]:

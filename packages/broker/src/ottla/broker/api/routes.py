@@ -205,6 +205,13 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     ),
     Route(ApiKey.LIST_TRANSACTIONS, 0, 2, of("list_transactions"), (DESCRIBE_TXNS,)),
     Route(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, of("consumer_group_heartbeat"), (READ_GROUPS, DESCRIBE_TOPICS)
+    ),
+    Route(
+        ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, of("consumer_group_describe"),
+        (DESCRIBE_GROUPS, DESCRIBE_TOPICS),
+    ),
+    Route(
         ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, of("allocate_producer_ids"), (CLUSTER_ACTION,), of_brokers=always
     ),
 )  # fmt: skip

@@ -118,6 +118,7 @@ async def _commit(
         generation=request.generation_id,
         instance_id=request.group_instance_id,
         producer=producer,
+        version=context.api_version,
     )
 
 

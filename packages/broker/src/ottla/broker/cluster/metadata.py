@@ -86,6 +86,8 @@ class MetadataCache:
         self._brokers: dict[int, KnownBroker] = {}
         self._topics: dict[str, KnownTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
+        self.topics_version = 0
+        """Rises with every new topic."""
         self._changed = asyncio.Event()
         self._is_told = False
         self._is_told_in_parts = False
@@ -125,6 +127,7 @@ class MetadataCache:
                 self._names.pop(topic.id, None)
             topic = self._topics[name] = KnownTopic(name, topic_id)
             self._names[topic_id] = name
+            self.topics_version += 1
         topic.partitions[partition.partition] = partition
 
     def _drop(self, partition: TopicPartition) -> None:

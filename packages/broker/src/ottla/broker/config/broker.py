@@ -44,6 +44,17 @@ LZ4_LEVEL: Final[Check] = between(1, 17)
 ZSTD_LEVEL: Final[Check] = between(-131_072, 22)
 
 
+def one_of_in_any_case(*accepted: str) -> Check:
+    """Accept one of the given strings, also in capitals."""
+    return lambda value: None if value.lower() in accepted else f"must be one of {', '.join(accepted)}"
+
+
+def assignors(names: tuple[str, ...]) -> str | None:
+    """Accept the assignors that there are, each once."""
+    is_known = names and len(set(names)) == len(names) and {"uniform", "range"}.issuperset(names)
+    return None if is_known else "must be a list of uniform, range"
+
+
 def gzip_level(level: int) -> str | None:
     """Accept 1 to 9, and -1 for the codec's default."""
     return None if level == DEFAULT_GZIP_LEVEL or 1 <= level <= 9 else "must be between 1 and 9, or -1"
@@ -429,6 +440,50 @@ class BrokerConfig(
         3_000, "How long the first rebalance of an empty group waits for more members.", at_least(0)
     )
     group_max_size: int = setting(MAX_INT, "The most members of a group.", at_least(1))
+    group_consumer_session_timeout_ms: int = setting(
+        45_000, "How long a silent member stays in a group of the consumer protocol.", at_least(1)
+    )
+    group_consumer_min_session_timeout_ms: int = setting(
+        45_000, "The shortest `consumer.session.timeout.ms` of a group.", at_least(1)
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        60_000, "The longest `consumer.session.timeout.ms` of a group.", at_least(1)
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000, "The time between two heartbeats of a member of the consumer protocol.", at_least(1)
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5_000, "The shortest `consumer.heartbeat.interval.ms` of a group.", at_least(1)
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15_000, "The longest `consumer.heartbeat.interval.ms` of a group.", at_least(1)
+    )
+    group_consumer_assignment_interval_ms: int = setting(
+        1_000, "The least time between two assignments of a group of the consumer protocol.", at_least(0)
+    )
+    group_consumer_min_assignment_interval_ms: int = setting(
+        0, "The shortest `consumer.assignment.interval.ms` of a group.", at_least(0)
+    )
+    group_consumer_max_assignment_interval_ms: int = setting(
+        15_000, "The longest `consumer.assignment.interval.ms` of a group.", at_least(0)
+    )
+    group_consumer_max_size: int = setting(
+        MAX_INT, "The most members of a group of the consumer protocol.", at_least(1)
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        ("uniform", "range"),
+        "The assignors of the consumer protocol; the first one serves groups whose members ask for none.",
+        assignors,
+    )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        "Whether groups move between the classic and the consumer protocol while their members run: "
+        "`bidirectional`, `upgrade`, `downgrade`, or `disabled`.",
+        one_of_in_any_case("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
+    group_consumer_regex_refresh_interval_ms: int = setting(
+        600_000, "How often the topics of subscriptions by expression are looked for.", at_least(10_000)
+    )
     group_max_count: int = setting(
         20_000,
         "The most groups that the broker coordinates; one more is answered with GROUP_MAX_SIZE_REACHED.",

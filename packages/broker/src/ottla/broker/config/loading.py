@@ -206,6 +206,7 @@ def check_broker_config(config: BrokerConfig) -> None:
         )
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         raise ConfigError("group.min.session.timeout.ms", "must be at most group.max.session.timeout.ms")
+    _check_consumer_groups(config)
     if config.broker_id > config.reserved_broker_max_id and config.broker_id_generation_enable:
         raise ConfigError(
             "broker.id", f"must be at most reserved.broker.max.id ({config.reserved_broker_max_id})"
@@ -231,6 +232,20 @@ def check_broker_config(config: BrokerConfig) -> None:
         raise ConfigError("ssl.engine.factory.class", "must be empty: Java classes cannot run here")
     if config.create_topic_policy_class_name:
         raise ConfigError("create.topic.policy.class.name", "must be empty: Java policies cannot run here")
+
+
+def _check_consumer_groups(config: BrokerConfig) -> None:
+    """Check that each setting of consumer groups is within the bounds for single groups."""
+    for name in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
+        low, high = (getattr(config, f"group_consumer_{end}_{name}") for end in ("min", "max"))
+        key = f"group.consumer.{name.replace('_', '.')}"
+        if not low <= getattr(config, f"group_consumer_{name}") <= high:
+            ends = (key.replace("consumer.", f"consumer.{end}.") for end in ("min", "max"))
+            raise ConfigError(key, f"must be between {' and '.join(ends)}")
+    if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
+        raise ConfigError(
+            "group.consumer.heartbeat.interval.ms", "must be less than group.consumer.session.timeout.ms"
+        )
 
 
 def _check_control_plane(config: BrokerConfig, listeners: set[str]) -> None:

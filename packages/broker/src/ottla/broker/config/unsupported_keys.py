@@ -75,7 +75,6 @@ IGNORED_PREFIXES: Mapping[str, str] = {
     "controller.quorum.": _QUORUM,
     "metadata.": _QUORUM,
     "zookeeper.metadata.migration.": _QUORUM,
-    "group.consumer.": _NEW_GROUPS,
     "group.coordinator.": _NEW_GROUPS,
     "group.share.": _NEW_GROUPS,
     "log.local.retention.": _REMOTE,

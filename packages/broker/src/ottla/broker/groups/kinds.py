@@ -8,7 +8,7 @@ batch. So a group is always what the replay of its records makes, in this coordi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from importlib import import_module
@@ -80,6 +80,11 @@ class Loaded:
 @frozen
 class Unloaded:
     """This broker does not coordinate the group any more."""
+
+
+@frozen
+class Succeeded:
+    """Another group has taken the place of this one, with its members."""
 
 
 @frozen
@@ -207,7 +212,7 @@ class HostableGroup(Protocol):
         """Return the records that delete the group from the log."""
         ...
 
-    def topics_changed(self, names: Iterable[str]) -> None:
+    def topics_changed(self, names: Set[str]) -> None:
         """Look at these topics again: a controller has published them, or they were deleted."""
         ...
 
@@ -283,6 +288,18 @@ class GroupOf:
         group: HostableGroup = module.new_group(group_id, surroundings)
         return group
 
+    def successor_of(
+        self, classic: HostableGroup, surroundings: GroupSurroundings
+    ) -> tuple[HostableGroup, list[KindRecord]] | None:
+        """Make the group that a classic group with members becomes, and its records; None if it cannot.
 
-KINDS: Final[Mapping[GroupKind, NewGroup]] = {}
+        Raises GroupIdNotFound for a group that may not.
+        """
+        module = import_module(f"ottla.broker.groups.{self._module}")
+        make = getattr(module, "successor_of", None)
+        made: tuple[HostableGroup, list[KindRecord]] | None = make and make(classic, surroundings)
+        return made
+
+
+KINDS: Final[Mapping[GroupKind, NewGroup]] = {GroupKind.CONSUMER: GroupOf("consumer.group")}
 """The kinds that are hosted beside the classic one. Records of another kind are skipped."""

@@ -241,6 +241,10 @@ class FakeTopics:
 
     def publish(self, topics: Mapping[str, UUID]) -> None:
         """Publish topics of two partitions each, with their ids."""
+        self.publish_partitions({name: (topic_id, 2) for name, topic_id in topics.items()})
+
+    def publish_partitions(self, topics: Mapping[str, tuple[UUID, int]]) -> None:
+        """Publish topics with their ids, and how many partitions they have."""
         self.metadata.update(
             UpdateMetadataRequest(
                 controller_id=BROKER,
@@ -251,10 +255,10 @@ class FakeTopics:
                         topic_id=topic_id,
                         partition_states=[
                             UpdateMetadataPartitionState(partition_index=index, leader=BROKER)
-                            for index in range(2)
+                            for index in range(partitions)
                         ],
                     )
-                    for name, topic_id in topics.items()
+                    for name, (topic_id, partitions) in topics.items()
                 ],
             )
         )

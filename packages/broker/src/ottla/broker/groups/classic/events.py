@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
-from ottla.broker.groups.kinds import Loaded, Removed, StepOutcome, TimePassed, Token, Unloaded
+from ottla.broker.groups.kinds import Loaded, Removed, StepOutcome, Succeeded, TimePassed, Token, Unloaded
 from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import ErrorCode
 
@@ -175,7 +175,24 @@ class Persisted:
     error: ErrorCode = ErrorCode.NONE
 
 
-Event: TypeAlias = Join | Sync | Heartbeat | Leave | TimePassed | Persisted | Loaded | Unloaded | Removed
+@frozen
+class Rebalance:
+    """The members came from another protocol: a new generation begins."""
+
+
+Event: TypeAlias = (
+    Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | TimePassed
+    | Persisted
+    | Loaded
+    | Unloaded
+    | Removed
+    | Succeeded
+    | Rebalance
+)
 
 
 # ---- replies

@@ -16,7 +16,7 @@ coordinators do.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Set
 from typing import Self, assert_never
 
 from ottla.broker.groups.classic.events import (
@@ -33,13 +33,14 @@ from ottla.broker.groups.classic.events import (
     Outcome,
     Persisted,
     Reason,
+    Rebalance,
     Sync,
     Wait,
 )
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE, GroupMetadata
 from ottla.broker.groups.classic.join_group import Joins
 from ottla.broker.groups.classic.members import GroupMember, Members
-from ottla.broker.groups.classic.rebalance import Rebalance
+from ottla.broker.groups.classic.rebalance import Rebalance as Rebalances
 from ottla.broker.groups.classic.validation import validate_commit, validate_member
 from ottla.broker.groups.kinds import (
     ExpiryRule,
@@ -48,6 +49,7 @@ from ottla.broker.groups.kinds import (
     KindRecord,
     Loaded,
     Removed,
+    Succeeded,
     TimePassed,
     Unloaded,
 )
@@ -74,7 +76,7 @@ class Group:
 
     def _compose(self, metadata: GroupMetadata) -> None:
         self._metadata = metadata
-        self._rebalance = Rebalance(metadata)
+        self._rebalance = Rebalances(metadata)
         self._joins = Joins(metadata, self._rebalance)
 
     # ---- reading
@@ -158,7 +160,7 @@ class Group:
         """Whether members may consume `topic`; true when that is not known."""
         return self._metadata.is_subscribed_to(topic)
 
-    def topics_changed(self, names: Iterable[str]) -> None:
+    def topics_changed(self, names: Set[str]) -> None:
         """Do nothing: members watch the topics themselves."""
 
     def snapshot(self) -> GroupSnapshot:
@@ -248,6 +250,10 @@ class Group:
                 self._end(ErrorCode.NOT_COORDINATOR)
             case Removed():
                 self._end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            case Succeeded():
+                self._end(ErrorCode.REBALANCE_IN_PROGRESS)
+            case Rebalance():
+                self._rebalance.prepare()
             case _:
                 assert_never(event)
         group.outcome = Outcome()  # keeps no request alive that has been answered

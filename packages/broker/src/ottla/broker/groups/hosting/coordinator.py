@@ -223,7 +223,7 @@ class GroupCoordinator:
         `replaced` are known to have had another id.
         """
         self._hosted.stale.published(topics, replaced)
-        self._hosted.topics_changed(topics)
+        self._hosted.topics_changed(frozenset(topics))
 
     def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ListedGroup]]:
         """List the hosted groups; with `states` only those in one of them, compared without case."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -28,13 +28,16 @@ from ottla.broker.groups.kinds import (
     AnyReply,
     GroupKind,
     GroupLimits,
+    GroupOf,
     GroupSurroundings,
     HostableGroup,
+    KindRecord,
     Loaded,
     NewGroup,
     NotWritten,
     Removed,
     StepOutcome,
+    Succeeded,
     TimePassed,
     Unloaded,
     Work,
@@ -189,14 +192,31 @@ class HostedGroups:
         if hosted.group.kind is kind:
             self.step(hosted, event)
             return
-        if not may_replace or hosted.classic is None or not hosted.group.is_empty:
+        made = self._successor(hosted, kind) if may_replace else None
+        if made is None:
             raise GroupIdNotFound(f"Group {hosted} is not a {kind} group.")
-        successor = self._new_group(kind, str(hosted))
-        assert successor is not None, f"{kind} groups are not hosted"
-        outcome = successor.step(event, self.clock.monotonic_ms(), self.clock.now_ms())
-        outcome.records[:0] = hosted.group.tombstones()
-        outcome.successor = successor
+        successor, records = made
+        now_ms, wall_ms = self.clock.monotonic_ms(), self.clock.now_ms()
+        successor.step(Loaded(), now_ms, wall_ms)
+        outcome = successor.step(event, now_ms, wall_ms)
+        outcome.records[:0] = [*hosted.group.tombstones(), *records]
+        if outcome.successor is None:
+            outcome.successor = successor
         self.perform(hosted, outcome)
+
+    def _successor(
+        self, hosted: HostedGroup, kind: GroupKind
+    ) -> tuple[HostableGroup, Sequence[KindRecord]] | None:
+        """Return a group of another kind for the place of a classic one, with the records of its members."""
+        if hosted.classic is None:
+            return None
+        if not hosted.group.is_empty:
+            make = self._kinds[kind]
+            return (
+                make.successor_of(hosted.classic, self._surroundings) if isinstance(make, GroupOf) else None
+            )
+        successor = self._new_group(kind, str(hosted))
+        return None if successor is None else (successor, ())
 
     def make_classic(self, hosted: HostedGroup) -> None:
         """Replace an empty group of a kind whose members may also be classic ones."""
@@ -253,7 +273,7 @@ class HostedGroups:
             hosted.group = before
             hosted.group.step(NotWritten(), self.clock.monotonic_ms(), self.clock.now_ms())
         elif outcome.successor is not None:
-            self.perform(hosted, before.step(Unloaded(), self.clock.monotonic_ms(), self.clock.now_ms()))
+            self.perform(hosted, before.step(Succeeded(), self.clock.monotonic_ms(), self.clock.now_ms()))
             for event in outcome.then:
                 self.step(hosted, event)
 
@@ -341,7 +361,7 @@ class HostedGroups:
 
     # ---- forgetting
 
-    def topics_changed(self, names: Collection[str]) -> None:
+    def topics_changed(self, names: Set[str]) -> None:
         """Groups look at these topics again: they were published or deleted."""
         for hosted in self:
             hosted.group.topics_changed(names)

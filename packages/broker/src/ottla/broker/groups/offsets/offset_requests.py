@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _EPOCHS_FROM: Final = 9
 """The first version of OffsetCommit whose members may have an epoch (KIP-848)."""
+_STALE_FROM: Final = 6
+"""The first version of TxnOffsetCommit that knows STALE_MEMBER_EPOCH."""
 _NO_OFFSET: Final = OffsetRecord("", TopicPartition("", 0), None)
 """The tombstone of an offset that cannot be committed: compaction keeps one in a partition at most."""
 
@@ -75,6 +77,8 @@ class OffsetRequests:
             partitions=offsets,
         )
         groups.timers.set(hosted, hosted.group.wake_at_ms)
+        if error is ErrorCode.STALE_MEMBER_EPOCH and producer is not None and version < _STALE_FROM:
+            error = ErrorCode.ILLEGAL_GENERATION
         if error is ErrorCode.NONE:
             results = await self._commit(partition, hosted, offsets, producer)
         else:

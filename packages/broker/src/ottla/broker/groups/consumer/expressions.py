@@ -1,0 +1,79 @@
+"""Subscriptions by a regular expression, as RE2 reads them: an expression of a stranger takes linear time.
+
+The coordinator matches all topics that the member may describe, in steps of the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from ottla.broker.runtime.frozen_classes import frozen
+from ottla.broker.runtime.loop_budget import slices
+from ottla.protocol.errors import InvalidRegularExpression
+
+MAX_EXPRESSION_BYTES: Final = 64 * 1024
+_MAX_MEMORY_BYTES: Final = 1 << 20
+"""The memory of a compiled expression: one that needs more is refused, and none takes long to compile."""
+
+
+@frozen
+class ResolvedExpression:
+    """The topics that an expression matches, and when they were looked for."""
+
+    topics: frozenset[str]
+    version: int
+    """That of the cluster's topics, which rises with every new topic."""
+    at_ms: int
+
+
+@frozen
+class ExpressionsResolved:
+    """Expressions were resolved, all for the same version of the topics."""
+
+    expressions: Mapping[str, ResolvedExpression]
+
+
+@lru_cache(maxsize=128)
+def compiled(expression: str) -> Callable[[str], Any]:
+    """Return the match of whole names. Raises InvalidRegularExpression."""
+    import re2
+
+    options = re2.Options()
+    options.max_mem = _MAX_MEMORY_BYTES
+    options.log_errors = False
+    try:
+        if len(expression.encode()) > MAX_EXPRESSION_BYTES:
+            raise re2.error("it is too long")
+        match: Callable[[str], Any] = re2.compile(expression, options).fullmatch
+    except (re2.error, UnicodeError) as error:
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else error.args[0]
+        raise InvalidRegularExpression(
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {reason}."
+        ) from None
+    return match
+
+
+def resolve(
+    expressions: Collection[str],
+    topics: Collection[str],
+    may_describe: Callable[[str], bool],
+    version: int,
+    wall_ms: int,
+) -> Generator[None, None, Mapping[str, ResolvedExpression]]:
+    """Match the topics against each expression; those that may not be described are left out."""
+    matched: dict[str, set[str]] = {}
+    for expression in expressions:
+        found = matched[expression] = set()
+        try:
+            match = compiled(expression)
+        except InvalidRegularExpression:
+            continue  # one that was stored by another version of RE2
+        for some in slices(topics):
+            found.update(name for name in some if match(name) and may_describe(name))
+            yield
+    return {
+        expression: ResolvedExpression(frozenset(found), version, wall_ms)
+        for expression, found in matched.items()
+    }

@@ -1,0 +1,141 @@
+"""The target assignments of a group: made by an assignor for a group epoch, at once or in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from ottla.broker.groups.assigned.assignors import (
+    ASSIGNORS,
+    NOTHING,
+    Assignment,
+    Assignor,
+    GroupSpec,
+    MemberSpec,
+)
+from ottla.broker.groups.consumer.members import ConsumerMember, target_epoch_record, target_record
+from ottla.broker.groups.consumer.subscriptions import assignor_of
+from ottla.broker.groups.kinds import StepOutcome, Work
+from ottla.broker.runtime.frozen_classes import frozen
+from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
+
+_MANY_PARTITIONS: Final = 5_000
+
+
+@frozen
+class AssignmentPart:
+    """A part of a target assignment that was made in steps; the last one has its epoch."""
+
+    targets: tuple[tuple[str, Assignment], ...]
+    epoch: int | None = None
+
+
+class TargetAssignments:
+    """Makes the target assignments of one group."""
+
+    def __init__(self, group: StoredConsumerGroup) -> None:
+        self._group = group
+
+    def assign(
+        self,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        epoch: int,
+        wall_ms: int,
+        outcome: StepOutcome,
+    ) -> tuple[int, Assignment]:
+        """Make the target assignment of a new group epoch; return the present one of the member.
+
+        Within the interval between two assignments the last one stays. That of a large group is made in
+        steps.
+        """
+        group = self._group
+        last = group.assignment_epoch, group.target_of(updated.member_id, updated.instance_id)
+        interval_ms = group.setting_ms("assignment_interval_ms")
+        may_assign = 0 in (group.assigned_at_ms, interval_ms) or wall_ms >= group.assigned_at_ms + interval_ms
+        if group.assignment_epoch >= epoch or group.assigns or not may_assign:
+            return last
+        members, targets = self._with(updated)
+        steps = self._assignment(members, targets, ASSIGNORS[assignor_of(self._group, member, updated)])
+        if len(members) > LONG or self._partitions_to_assign() > _MANY_PARTITIONS:
+            group.assigns = True
+            outcome.work.append(Work("assign", lambda: steps, lambda changed: _in_parts(changed, epoch)))
+            return last
+        changed = at_once(steps)
+        outcome.records += [
+            target_record(group.group_id, member_id, target) for member_id, target in changed.items()
+        ]
+        outcome.records.append(target_epoch_record(group.group_id, epoch, wall_ms))
+        return epoch, changed.get(updated.member_id, targets.get(updated.member_id, NOTHING))
+
+    def _partitions_to_assign(self) -> int:
+        topics = self._group.topics
+        return sum(
+            topics.partition_count(topics.id_of(name) or UUID(int=0)) for name in self._group.readers.topics()
+        )
+
+    def _with(self, updated: ConsumerMember) -> tuple[dict[str, ConsumerMember], dict[str, Assignment]]:
+        """Return members and targets with a member that is not stored yet, in place of its earlier id."""
+        group = self._group
+        members, targets = group.members.copy(), group.targets.copy()
+        earlier = None if updated.instance_id is None else group.static_members.get(updated.instance_id)
+        if earlier is not None and earlier != updated.member_id:
+            del members[earlier]
+            targets[updated.member_id] = targets.pop(earlier, NOTHING)
+        members[updated.member_id] = updated
+        return members, targets
+
+    def _assignment(
+        self, members: Mapping[str, ConsumerMember], targets: Mapping[str, Assignment], assignor: Assignor
+    ) -> Generator[None, None, dict[str, Assignment]]:
+        """Assign all partitions; return the members that shall have others than before, with theirs."""
+        topics_of: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
+        specs: dict[str, MemberSpec] = {}
+        for number, (member_id, member) in enumerate(members.items()):
+            read = topics_of.get((member.topics, member.expression))
+            if read is None:
+                names = member.topics | self._group.topics_matched(member.expression)
+                read = topics_of[member.topics, member.expression] = self._group.topics.ids_of(names)
+            specs[member_id] = MemberSpec(read, targets.get(member_id, NOTHING), member.instance_id)
+            if number % SLICE == 0:
+                yield
+        counts = {
+            topic: self._group.topics.partition_count(topic)
+            for topic in frozenset[UUID]().union(*topics_of.values())
+        }
+        assigned = yield from assignor(GroupSpec(specs, counts, _is_homogeneous(topics_of)))
+        return {
+            member_id: target
+            for member_id in members
+            if (target := assigned.get(member_id, NOTHING)) != targets.get(member_id)
+        }
+
+    def assigned(self, event: AssignmentPart, wall_ms: int) -> StepOutcome:
+        """Store a part of a target assignment; members that left meanwhile get none."""
+        group = self._group
+        records = [
+            target_record(group.group_id, member_id, target)
+            for member_id, target in event.targets
+            if member_id in group.members
+        ]
+        if event.epoch is not None:
+            group.assigns = False
+            if event.epoch > group.assignment_epoch:
+                records.append(target_epoch_record(group.group_id, event.epoch, wall_ms))
+        return StepOutcome(list(records))
+
+
+def _is_homogeneous(topics_of: Mapping[tuple[frozenset[str], str], frozenset[UUID]]) -> bool:
+    """Whether all members have the same subscription, by names or by one expression."""
+    return len(topics_of) == 1 and not all(next(iter(topics_of)))
+
+
+def _in_parts(changed: Mapping[str, Assignment], epoch: int) -> list[AssignmentPart]:
+    """Divide an assignment, so that none of its writes is long."""
+    targets = list(changed.items())
+    parts = [AssignmentPart(tuple(targets[first : first + SLICE])) for first in range(0, len(targets), SLICE)]
+    return [*parts, AssignmentPart((), epoch)]
