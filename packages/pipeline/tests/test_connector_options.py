@@ -62,8 +62,8 @@ VALUES |= {
 }
 LOGIN = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
 LOGIN |= {"kafka.sasl.jaas.config": VALUES["sasl.jaas.config"]}
-LABELS = ("group.id", "group.instance.id")
-"""Settings that are ignored without a word, for they only name what is not there."""
+LABELS = ("group.id", "group.instance.id", "group.protocol", "group.remote.assignor")
+"""Settings that are ignored without a word, for they are about a group, and none is joined."""
 NEEDED: dict[str, dict[str, str]] = {
     "sasl.": LOGIN,
     "ssl.": {"kafka.security.protocol": "SSL"},

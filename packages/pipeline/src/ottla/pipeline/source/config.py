@@ -23,6 +23,8 @@ REFUSED = {
     **REFUSED_BY_ALL,
     "group.id": None,
     "group.instance.id": None,
+    "group.protocol": None,
+    "group.remote.assignor": None,
     "auto.offset.reset": "use startingOffsets",
     "enable.auto.commit": "the checkpoint stores the offsets",
     "key.deserializer": "keys are bytes",
