@@ -382,3 +382,24 @@ def test_batches_are_bounded_by_what_they_become_and_not_by_compressed_bytes(fil
 
     assert reader.rows_read == count
     assert max(sizes) < 1.2 * FIRST_RECORDS * size
+
+
+def test_many_fields_of_wide_documents_fit_behind_a_condition_that_few_pass(filled: str) -> None:
+    """DuckDB gathers such rows to 2,048, and takes four times their documents for each field it reads."""
+    count, names = 20_000, [f"f{number}" for number in range(12)]
+
+    async def write() -> None:
+        async with Producer(filled, compression_type="zstd") as producer:
+            documents = [
+                json.dumps({**dict.fromkeys(names, number), "tail": f"N{number % 9}", "note": "x" * 1_500})
+                for number in range(count)
+            ]
+            await producer.send_many("sql-wide", [document.encode() for document in documents])
+            await producer.flush()
+
+    asyncio.run(write())
+    largest = ", ".join(f"max({name})" for name in names)
+    with Topics(filled, memory="32MB") as topics:
+        table = topics.query(f"SELECT {largest} FROM \"sql-wide\" WHERE tail LIKE '%7%'").to_arrow()
+
+    assert [column[0].as_py() for column in table.columns] == [19_996] * len(names)

@@ -13,6 +13,7 @@ import msgspec  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 from ottla.consumer.sql.columns import (  # noqa: E402
+    DOCUMENT,
     Field,
     TableColumns,
     as_document,
@@ -123,7 +124,7 @@ def test_any_key_of_json_is_reached() -> None:
 
 def _records(columns: TableColumns, values: list[bytes]) -> pa.Table:
     count = len(values)
-    given = {"value": [value.decode() for value in values]}
+    given = {DOCUMENT: [[value.decode()] for value in values]}
     return pa.table(
         {name: given.get(name, [None] * count) for name in columns.scanned.names}, schema=columns.scanned
     )
