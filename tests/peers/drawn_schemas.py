@@ -203,7 +203,7 @@ class Drawn:
                 if depth > 0:
                     self._fill(getattr(message, field.name), depth - 1)
                     getattr(message, field.name).SetInParent()
-            elif field.is_repeated:
+            elif _is_repeated(field):
                 getattr(message, field.name).extend(self._scalar(field.type) for _ in range(3))
             else:
                 setattr(message, field.name, self._scalar(field.type))
@@ -224,3 +224,9 @@ class Drawn:
 def schema_text(schema: Any) -> str:
     """Return a schema as text."""
     return schema if isinstance(schema, str) and schema not in _AVRO_PRIMITIVES else json.dumps(schema)
+
+
+def _is_repeated(field: Any) -> bool:
+    """Return whether a field is repeated; the runtime says so in another way before its version 6."""
+    found: Any = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED if found is None else found)
