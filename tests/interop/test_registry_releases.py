@@ -58,7 +58,7 @@ async def registry(registry_url: str) -> AsyncIterator[SchemaRegistry]:
 def ours(topic: str, registry: SchemaRegistry, place: str) -> tuple[Any, Any, Any]:
     """Return the value that the program draws for a topic, and our serializer and deserializer."""
     kind, _, number = topic.partition("-")
-    drawn, own = Drawn(1_000 + int(number)), {"schema_id_in": place}
+    drawn, own = Drawn(1_000 + int(number)), dict[str, Any](schema_id_in=place)
     if kind == "PROTOBUF":
         message = drawn.protobuf()
         reader: Any = ProtobufDeserializer(registry, type(message))
@@ -71,7 +71,7 @@ def ours(topic: str, registry: SchemaRegistry, place: str) -> tuple[Any, Any, An
     return value, AvroSerializer(registry, schema_text(schema), **own), AvroDeserializer(registry)
 
 
-async def written(serializer: Any, value: Any, topic: str) -> tuple[bytes, list[SentHeader]]:
+async def written(serializer: Any, value: Any, topic: str) -> tuple[bytes, list[Any]]:
     headers: list[SentHeader] = []
     try:
         return serializer.serialize(value, SerializationContext(topic, "value", headers)), headers
@@ -119,7 +119,7 @@ async def test_releases_write_the_bytes_of_ours_and_each_reads_the_other(
                 await read(reader, own, topic, own_headers)
             )
             if len(own) > 5:  # they take no shorter ones, not even without a prefix
-                given = [(name, (content or b"").hex()) for name, content in own_headers]
+                given = [(name, content.hex()) for name, content in own_headers]
                 program.stdin.write(json.dumps({"topic": topic, "data": own.hex(), "headers": given}) + "\n")
                 sent += 1
         program.stdin.close()
