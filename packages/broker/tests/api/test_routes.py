@@ -44,6 +44,7 @@ from ottla.broker.api import (
     end_txn,
     expire_delegation_token,
     find_coordinator,
+    get_telemetry_subscriptions,
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
@@ -60,6 +61,7 @@ from ottla.broker.api import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
+    push_telemetry,
     renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
@@ -151,6 +153,8 @@ HANDLERS: Final[dict[str, Handler[Services]]] = {
     "describe_producers": describe_producers.handle,
     "describe_topic_partitions": describe_topic_partitions.handle,
     "list_config_resources": list_config_resources.handle,
+    "get_telemetry_subscriptions": get_telemetry_subscriptions.handle,
+    "push_telemetry": push_telemetry.handle,
     "describe_transactions": describe_transactions.handle,
     "elect_leaders": elect_leaders.handle,
     "end_txn": end_txn.handle,
@@ -261,6 +265,8 @@ ASKED_FOR: Final = {
     ApiKey.ALTER_CLIENT_QUOTAS: "AlterConfigs Cluster",
     ApiKey.ALLOCATE_PRODUCER_IDS: "ClusterAction Cluster",
     ApiKey.LIST_CONFIG_RESOURCES: "DescribeConfigs Cluster",
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "",
+    ApiKey.PUSH_TELEMETRY: "",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "Describe Topic",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ottla.broker.api.describe_configs import BROKER, TOPIC, refusal
+from ottla.broker.api.describe_configs import BROKER, CLIENT_METRICS, TOPIC, refusal
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import ALTER_CONFIGS, ALTER_TOPIC_CONFIGS
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.inter_broker_access import InterBrokerAccess
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.telemetry.client_metrics import ClientMetrics
 
 Settings = dict[str, str]
 
@@ -43,6 +44,11 @@ class Needs(Protocol):
 
     configs: Configs
     inter_broker: InterBrokerAccess
+
+    @property
+    def client_metrics(self) -> Callable[[], ClientMetrics]:
+        """Return the telemetry of clients, which the first call makes."""
+        ...
 
 
 async def handle(
@@ -127,6 +133,9 @@ async def _alter(
             elif kind == BROKER:
                 permit = _permitted if context.has_authorizer else _by_address(services, context)
                 await services.configs.alter_broker(name, change, permit=permit, validate_only=validate_only)
+            elif kind == CLIENT_METRICS:
+                subscriptions = services.client_metrics().subscriptions
+                await subscriptions.alter(name, change, validate_only=validate_only)
             else:
                 raise InvalidRequest(f"AlterConfigs is only supported for topics and brokers, not {kind}")
     except KafkaError as error:

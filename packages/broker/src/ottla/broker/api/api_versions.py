@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.cluster.features import SUPPORTED
@@ -48,6 +49,8 @@ async def handle(
     software = (request.client_software_name, request.client_software_version)
     if context.api_version >= SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, software)):
         raise InvalidRequest
+    if context.api_version >= SOFTWARE_FROM:
+        context.session.software = _shared(*software)
     if context.api_version >= DESTINATION_FROM:
         _check_destination(services, request)
     return ApiVersionsResponse(
@@ -66,6 +69,12 @@ async def handle(
             for name, level in services.features.in_effect.items()
         ],
     )
+
+
+@lru_cache(1024)
+def _shared(name: str, version: str) -> tuple[str, str]:
+    """Return one object for all connections of a library."""
+    return name, version
 
 
 def _check_destination(services: Needs, request: ApiVersionsRequest) -> None:

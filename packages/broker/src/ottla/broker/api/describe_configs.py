@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.cluster.broker_settings import DEFAULT, Entry
+from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import DESCRIBE_CONFIGS, DESCRIBE_TOPIC_CONFIGS, Permission
 from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.telemetry.client_metrics import ClientMetrics
 
 TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
 
 
 class Needs(Protocol):
@@ -43,6 +46,11 @@ class Needs(Protocol):
     config: BrokerConfig
     configs: Configs
     metadata: MetadataCache
+
+    @property
+    def client_metrics(self) -> Callable[[], ClientMetrics]:
+        """Return the telemetry of clients, which the first call makes."""
+        ...
 
 
 async def handle(
@@ -61,6 +69,9 @@ async def handle(
         results = [_failed(resource, error) async for resource in context.paced(asked.values())]
     else:
         shown, refused = await _shown_and_refused(asked.values(), context)
+        if any(resource.resource_type == CLIENT_METRICS for resource in shown):
+            with zookeeper_errors():
+                await services.client_metrics().refresh()
         results = [
             _describe(services, resource, request, context.api_version)
             async for resource in context.paced(shown)
@@ -94,7 +105,7 @@ def refusal(
     if kind == TOPIC:
         allowed = context.allows(on_topic, Resource(ResourceType.TOPIC, name))
         return None if allowed else TopicAuthorizationFailed()
-    if kind in (BROKER, BROKER_LOGGER) and not context.allows(on_cluster, CLUSTER):
+    if kind in (BROKER, BROKER_LOGGER, CLIENT_METRICS) and not context.allows(on_cluster, CLUSTER):
         return ClusterAuthorizationFailed()
     return None
 
@@ -135,6 +146,8 @@ def _entries(services: Needs, resource_type: int, name: str) -> Sequence[Entry]:
         return services.configs.describe_broker(name)
     if resource_type == BROKER_LOGGER:
         return ()
+    if resource_type == CLIENT_METRICS:
+        return services.client_metrics().subscriptions.describe(name)
     raise InvalidRequest(f"Unsupported resource type: {resource_type}")
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from ottla.broker.api.alter_configs import Needs, alter_each
-from ottla.broker.api.describe_configs import TOPIC
+from ottla.broker.api.describe_configs import CLIENT_METRICS, TOPIC
 from ottla.broker.config import BrokerConfig, Setting, find_key, topic_keys
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
@@ -52,10 +52,18 @@ def _check(resource: IncrementalAlterConfigsResource) -> None:
 
 def _apply(resource: IncrementalAlterConfigsResource, present: dict[str, str]) -> dict[str, str]:
     for config in resource.configs:
-        is_topic = resource.resource_type == TOPIC
-        key = topic_keys().get(config.name) if is_topic else find_key(BrokerConfig, config.name)
-        _operate(config, key, present)
+        _operate(config, _key(resource.resource_type, config.name), present)
     return present
+
+
+def _key(resource_type: int, name: str) -> Setting | None:
+    if resource_type == TOPIC:
+        return topic_keys().get(name)
+    if resource_type == CLIENT_METRICS:
+        from ottla.broker.telemetry.subscriptions import KEYS
+
+        return KEYS.get(name)
+    return find_key(BrokerConfig, name)
 
 
 def _operate(config: IncrementalAlterableConfig, key: Setting | None, present: dict[str, str]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.describe_configs import BROKER, BROKER_LOGGER, TOPIC
+from ottla.broker.api.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, TOPIC
+from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import UnsupportedVersion
 from ottla.protocol.messages.configs import (
@@ -16,8 +17,8 @@ from ottla.protocol.messages.configs import (
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.telemetry.client_metrics import ClientMetrics
 
-CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 TYPES: Final = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
 """The types of resources, in the order of an answer."""
@@ -29,6 +30,11 @@ class Needs(Protocol):
 
     metadata: MetadataCache
 
+    @property
+    def client_metrics(self) -> Callable[[], ClientMetrics]:
+        """Return the telemetry of clients, which the first call makes."""
+        ...
+
 
 async def handle(
     services: Needs, request: ListConfigResourcesRequest, context: RequestContext
@@ -38,6 +44,9 @@ async def handle(
     asked = set(request.resource_types) or set(served)
     if not asked <= set(served):
         raise UnsupportedVersion
+    if CLIENT_METRICS in asked:
+        with zookeeper_errors():
+            await services.client_metrics().refresh()
     resources = [
         ConfigResource(resource_type=kind, resource_name=name)
         for kind in TYPES
@@ -53,4 +62,4 @@ def _names(services: Needs, kind: int, context: RequestContext) -> Iterable[str]
     if kind in (BROKER, BROKER_LOGGER):
         listener = context.session.listener_name
         return [str(broker.id) for broker in services.metadata.brokers if broker.endpoint(listener)]
-    return ()
+    return services.client_metrics().subscriptions.configs if kind == CLIENT_METRICS else ()

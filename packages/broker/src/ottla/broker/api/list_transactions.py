@@ -71,12 +71,8 @@ def _matcher(pattern: str | None) -> Callable[[str], object] | None:
     """
     if not pattern:
         return None
-    try:
-        import re2
-    except ImportError:
-        raise InvalidRegularExpression(
-            "patterns need google-re2 at the broker: pip install 'ottla-broker[principal-rules]'"
-        ) from None
+    import re2
+
     options = re2.Options()
     options.log_errors = False
     try:

@@ -198,6 +198,8 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.UPDATE_FEATURES, 0, 2, of("update_features"), (ALTER,)),
     Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, of("describe_producers"), (READ_TOPICS,)),
     Route(ApiKey.DESCRIBE_CLUSTER, 0, 2, of("describe_cluster"), (DESCRIBE.in_handler,)),
+    Route(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, 0, of("get_telemetry_subscriptions")),
+    Route(ApiKey.PUSH_TELEMETRY, 0, 0, of("push_telemetry")),
     Route(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, of("list_config_resources"), (DESCRIBE_CONFIGS,)),
     Route(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, of("describe_topic_partitions"), (DESCRIBE_TOPICS,)),
     Route(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ottla.broker.api.fetch.delayed_fetches import DelayedFetches
     from ottla.broker.api.fetch.fast_path import FetchFastPath
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
+    from ottla.broker.telemetry.client_metrics import ClientMetrics
     from ottla.broker.transactions.coordinator import TransactionCoordinator
     from ottla.broker.transactions.markers import PartitionMarkers
     from ottla.broker.transactions.verification import Verification
@@ -62,6 +63,8 @@ class Services:
     delegation_tokens: DelegationTokens | None
     acls: Acls | None
     """None without an authorizer."""
+    client_metrics: Callable[[], ClientMetrics]
+    """Made by the first request that needs them."""
     client_quotas: ClientQuotas
     controller: Controller
     groups: GroupCoordinator

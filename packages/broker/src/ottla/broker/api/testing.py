@@ -99,6 +99,7 @@ class FakeSession:
     connection_id: str = "test"
     is_authenticated: bool = True
     ordering: Ordering = field(default_factory=Ordering)
+    software: tuple[str, str] | None = None
     index_epoch: int = 0
     is_gone: bool = False
     is_refused: bool = False

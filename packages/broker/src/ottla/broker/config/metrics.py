@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 class MetricsSettings:
     """The part of `BrokerConfig` for the Prometheus endpoint."""
 
+    telemetry_max_bytes: int = setting(
+        1_048_576,
+        "Bytes of metrics that a client may push at once, compressed and unfolded alike.",
+        at_least(1),
+    )
     metrics_port: int = setting(
         -1, "Port of the Prometheus endpoint; -1 disables it.", between(-1, 65_535), ottla_only=True
     )

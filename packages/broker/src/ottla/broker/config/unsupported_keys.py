@@ -44,7 +44,6 @@ IGNORED: Mapping[str, str] = {
     "metrics.num.samples": _METRICS,
     "metrics.recording.level": _METRICS,
     "metrics.sample.window.ms": _METRICS,
-    "telemetry.max.bytes": "clients do not push metrics to the broker",
     "auto.include.jmx.reporter": "there is no JVM",
     "confluent.support.metrics.enable": "the broker sends no reports",
     "broker.heartbeat.interval.ms": _QUORUM,

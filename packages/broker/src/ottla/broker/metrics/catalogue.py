@@ -272,6 +272,12 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "offset-expiration": ("meter", "Offsets that expired."),
         "partition-load-time": ("histogram", "Milliseconds to load the groups of a partition."),
     },
+    ("kafka.server", "client-metrics", ()): {
+        "instance-count": (
+            "gauge",
+            "Clients that push metrics, or asked whether they shall; from the first on.",
+        ),
+    },
     ("kafka.server", "socket-server-metrics", ()): {
         "connection-count": ("gauge", "Connections that are open."),
     },

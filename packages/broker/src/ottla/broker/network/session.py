@@ -64,6 +64,7 @@ class Session:
         "ordering",
         "principal",
         "quotas",
+        "software",
         "state",
     )
 
@@ -82,6 +83,8 @@ class Session:
         self.connection_id = connection_id
         self.client_id: str | None = None
         """The client id of the last request that took the general path."""
+        self.software: tuple[str, str] | None = None
+        """Name and version of the client's library, which ApiVersions brings; few clients have none."""
         self.principal: Principal = ANONYMOUS
         self.quotas: SessionQuotas = STALE
         """Those of the principal and the client id; looked up again where they are stale."""

@@ -50,6 +50,7 @@ class ClientSession(Protocol):
     """The session of a connection, as handlers use it (`network.session.Session`)."""
 
     ordering: Ordering
+    software: tuple[str, str] | None
 
     @property
     def principal(self) -> Principal: ...

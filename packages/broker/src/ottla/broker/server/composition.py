@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.current_leaders import LeaderSources, tell_producer
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.security.authorizer import Authorizer
     from ottla.broker.security.tls.listeners import TlsOfListeners
+    from ottla.broker.telemetry.client_metrics import ClientMetrics
     from ottla.zookeeper.session import Session
 
 
@@ -206,6 +207,7 @@ class Composition:
             configs=configs,
             delegation_tokens=self._delegation_tokens(),
             acls=acls,
+            client_metrics=cache(self._client_metrics),
             client_quotas=self._client_quotas(configs),
             controller=controller,
             groups=groups,
@@ -218,6 +220,13 @@ class Composition:
             delayed_fetches=delayed_fetches,
             produce_fast_path=_produce_fast_path(topic_metrics, metadata, replicas),
             fetch_fast_path=FetchFastPath(topic_metrics, delayed_fetches, config.fetch_max_bytes),
+        )
+
+    def _client_metrics(self) -> ClientMetrics:
+        from ottla.broker.telemetry.client_metrics import ClientMetrics
+
+        return ClientMetrics(
+            self.zookeeper, self.environment, self.metrics, max_bytes=self.config.telemetry_max_bytes
         )
 
     def _client_quotas(self, configs: Configs) -> ClientQuotas:

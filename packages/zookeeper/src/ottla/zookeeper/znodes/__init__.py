@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.zookeeper.znodes.brokers import (
     BrokerFeature,
     BrokerRegistration,
+    ClientMetricsSubscriptions,
     ClusterId,
     Endpoint,
     FeatureLevels,
@@ -48,6 +49,7 @@ __all__ = [
     "AclEntry",
     "BrokerFeature",
     "BrokerRegistration",
+    "ClientMetricsSubscriptions",
     "ClusterId",
     "ConfigChange",
     "ConfigEntity",

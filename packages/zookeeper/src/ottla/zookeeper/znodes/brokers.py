@@ -240,6 +240,31 @@ class FeatureLevels:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ClientMetricsSubscriptions:
+    """`/ottla/client_metrics`: the configurations of subscriptions of client metrics, by name (KIP-714)."""
+
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.OTTLA_CLIENT_METRICS
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        return encode(
+            {"version": 1, "configs": {name: dict(config) for name, config in self.configs.items()}}
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> ClientMetricsSubscriptions:
+        """Read the configurations."""
+        fields = Fields.of(paths.OTTLA_CLIENT_METRICS, data)
+        fields.version(1)
+        return cls(fields.required("configs", by_text(by_text(text))))
+
+
 def _finalized_level(value: object) -> int:
     if isinstance(value, dict):
         return Fields("", value).required("max_version_level", integer)

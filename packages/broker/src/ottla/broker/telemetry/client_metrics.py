@@ -1,0 +1,48 @@
+"""Client telemetry of one broker: its subscriptions, its clients, and samples for the metrics page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ottla.broker.telemetry.clients import Clients
+from ottla.broker.telemetry.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ottla.broker.metrics import Metrics
+    from ottla.broker.metrics.registry import MetricName
+    from ottla.broker.runtime.environment import Environment
+    from ottla.zookeeper.session import Session
+
+
+class ClientMetrics:
+    """The state that handlers of telemetry act on."""
+
+    def __init__(
+        self, session: Session, environment: Environment, metrics: Metrics, *, max_bytes: int
+    ) -> None:
+        self.subscriptions = Subscriptions(session)
+        self.clients = Clients(max_bytes)
+        self._clock = environment.clock
+        self._random = environment.random
+        metrics.families.append(self._samples)
+        metrics.gauge("kafka.server", "client-metrics", "instance-count", lambda: float(len(self.clients)))
+
+    def now_ms(self) -> float:
+        """Return the monotonic time."""
+        return self._clock.monotonic_ms()
+
+    async def refresh(self) -> None:
+        """Read changed subscriptions. Raises ZooKeeperError."""
+        await self.subscriptions.refresh()
+        self.clients.subscriptions = self.subscriptions.active
+        self.clients.version = self.subscriptions.version
+
+    def new_id(self) -> UUID:
+        """Return an id for a client instance that has none."""
+        return UUID(bytes=self._random.randbytes(16), version=4)
+
+    def _samples(self) -> Iterator[tuple[MetricName, float] | None]:
+        return self.clients.samples(self.now_ms())

@@ -1,0 +1,103 @@
+"""The payload of a push: bounded decompression, and OpenTelemetry's MetricsData as plain values.
+
+It runs on a thread. A payload of a stranger may be a bomb or nonsense: neither becomes more than
+`telemetry.max.bytes`, and a value more than `MOST_VALUES` is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.broker.metrics.registry import MetricName
+from ottla.protocol.errors import InvalidRecord, TelemetryTooLarge
+from ottla.protocol.records import decompress
+from ottla.protocol.records.errors import DecompressedTooLarge, UnreadableRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_VALUES: Final = 5_000
+"""Values of one push."""
+MOST_NAME_CHARACTERS: Final = 200
+MOST_ATTRIBUTES: Final = 16
+GROUP: Final = "kafka.client"
+_OF_KAFKA: Final = "org.apache.kafka."
+_DELTA: Final = 1
+_NOT_A_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class Measured(NamedTuple):
+    """A value of a client; a delta is what was counted since the last push."""
+
+    name: MetricName
+    value: float
+    is_delta: bool
+
+
+def read(payload: bytes, compression_type: int, max_bytes: int) -> list[Measured]:
+    """Return the values of a payload. Raises TelemetryTooLarge and InvalidRecord."""
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+    if not payload:
+        return []
+    data = MetricsData()
+    try:
+        data.ParseFromString(bytes(decompress(compression_type, payload, max_bytes=max_bytes)))
+    except DecompressedTooLarge as error:
+        raise TelemetryTooLarge(str(error)) from None
+    except (UnreadableRecords, DecodeError) as error:
+        raise InvalidRecord(f"pushed metrics cannot be read: {error}") from None
+    found: list[Measured] = []
+    for measured in _values(data):
+        if len(found) == MOST_VALUES:
+            break
+        if math.isfinite(measured.value):
+            found.append(measured)
+    return found
+
+
+def _values(data: Any) -> Iterator[Measured]:
+    for of_resource in data.resource_metrics:
+        resource = _attributes(of_resource.resource.attributes)
+        for scope in of_resource.scope_metrics:
+            for metric in scope.metrics:
+                yield from _of_metric(metric, resource)
+
+
+def _of_metric(metric: Any, resource: tuple[tuple[str, str], ...]) -> Iterator[Measured]:
+    kind, name = metric.WhichOneof("data"), metric.name[:MOST_NAME_CHARACTERS]
+    if kind in ("gauge", "sum"):
+        of_kind = getattr(metric, kind)
+        is_delta = kind == "sum" and of_kind.aggregation_temporality == _DELTA
+        for point in of_kind.data_points:
+            value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+            yield Measured(_name(name, resource, point), float(value), is_delta)
+    elif kind == "histogram":
+        is_delta = metric.histogram.aggregation_temporality == _DELTA
+        for point in metric.histogram.data_points:
+            yield Measured(_name(f"{name}.count", resource, point), float(point.count), is_delta)
+            yield Measured(_name(f"{name}.sum", resource, point), float(point.sum), is_delta)
+
+
+def _name(name: str, resource: tuple[tuple[str, str], ...], point: Any) -> MetricName:
+    """Name a metric: `org.apache.kafka.producer.record.send.rate` is `record.send.rate` of the producer."""
+    kind, _, rest = name.removeprefix(_OF_KAFKA).partition(".")
+    labels = dict((*resource, *_attributes(point.attributes)))
+    return MetricName(GROUP, kind, rest, tuple(sorted(labels.items())[:MOST_ATTRIBUTES]))
+
+
+def _attributes(attributes: Iterable[Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (_NOT_A_LABEL.sub("_", attribute.key[:MOST_NAME_CHARACTERS]), _text(attribute.value))
+        for attribute in attributes
+        if attribute.key
+    )
+
+
+def _text(value: Any) -> str:
+    kind = value.WhichOneof("value")
+    return "" if kind is None else str(getattr(value, kind))[:MOST_NAME_CHARACTERS]

@@ -1,0 +1,107 @@
+"""Payloads of pushed metrics: OpenTelemetry's data as plain values; bombs and nonsense."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from ottla.broker.telemetry.payloads import MOST_VALUES, read
+from ottla.protocol.errors import InvalidRecord, TelemetryTooLarge
+from ottla.protocol.records import compress
+
+MAX_BYTES = 1 << 20
+
+
+def attribute(key: str, value: str) -> KeyValue:
+    return KeyValue(key=key, value=AnyValue(string_value=value))
+
+
+def payload(*metrics: Metric) -> bytes:
+    resource = Resource(attributes=[attribute("client.rack", "r1")])
+    scopes = [ScopeMetrics(metrics=metrics)]
+    data = MetricsData(resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=scopes)])
+    return bytes(data.SerializeToString())
+
+
+def gauge(value: float, name: str = "org.apache.kafka.producer.record.send.rate") -> Metric:
+    point = NumberDataPoint(as_double=value, attributes=[attribute("topic-name", "t")])
+    return Metric(name=name, gauge=Gauge(data_points=[point]))
+
+
+def counted(value: int, temporality: AggregationTemporality.ValueType) -> Metric:
+    points = [NumberDataPoint(as_int=value)]
+    total = Sum(data_points=points, aggregation_temporality=temporality)
+    return Metric(name="org.apache.kafka.consumer.coordinator.assigned.total", sum=total)
+
+
+@pytest.mark.parametrize("compression_type", range(5))
+def test_values_of_every_compression_are_read(compression_type: int) -> None:
+    data = compress(
+        compression_type,
+        payload(gauge(2.5), counted(3, AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA)),
+    )
+
+    rate, total = read(data, compression_type, MAX_BYTES)
+
+    labels = (("client_rack", "r1"), ("topic_name", "t"))
+    assert rate.name == ("kafka.client", "producer", "record.send.rate", labels)
+    assert (rate.value, rate.is_delta) == (2.5, False)
+    assert total.name == ("kafka.client", "consumer", "coordinator.assigned.total", labels[:1])
+    assert (total.value, total.is_delta) == (3.0, True)
+
+
+def test_a_histogram_is_its_count_and_its_sum() -> None:
+    points = [HistogramDataPoint(count=4, sum=9.5)]
+    metric = Metric(name="org.apache.kafka.producer.latency", histogram=Histogram(data_points=points))
+
+    values = read(payload(metric), 0, MAX_BYTES)
+
+    assert [(value.name.name, value.value) for value in values] == [
+        ("latency.count", 4.0),
+        ("latency.sum", 9.5),
+    ]
+
+
+@pytest.mark.parametrize("compression_type", range(1, 5))
+def test_a_bomb_is_too_large(compression_type: int) -> None:
+    bomb = compress(compression_type, bytes(64 << 20))
+    assert len(bomb) < 4 << 20
+
+    with pytest.raises(TelemetryTooLarge):
+        read(bomb, compression_type, MAX_BYTES)
+
+
+def test_more_values_than_a_push_may_have_are_left_out() -> None:
+    points = [NumberDataPoint(as_int=number) for number in range(MOST_VALUES + 10)]
+    metric = Metric(name="org.apache.kafka.a.b", gauge=Gauge(data_points=points))
+
+    assert len(read(payload(metric), 0, MAX_BYTES)) == MOST_VALUES
+
+
+def test_values_that_are_no_numbers_are_left_out() -> None:
+    assert read(payload(gauge(float("nan")), gauge(float("inf"))), 0, MAX_BYTES) == []
+    assert read(b"", 0, MAX_BYTES) == []
+
+
+@given(st.binary(min_size=1, max_size=200), st.integers(0, 4))
+def test_nonsense_is_an_invalid_record_or_has_no_values(data: bytes, compression_type: int) -> None:
+    try:
+        values = read(data, compression_type, MAX_BYTES)
+    except (InvalidRecord, TelemetryTooLarge):
+        return
+    assert isinstance(values, list)
