@@ -1,7 +1,8 @@
 """An asyncio consumer for Kafka and Ottla.
 
-`Consumer` reads topics: alone, or as a member of a group whose members share the partitions. The consumers of
-Kafka's first years, `SimpleConsumer` and `ZookeeperConsumerConnector`, are imported when they are asked for.
+`Consumer` reads topics: alone, or as a member of a group whose members divide the partitions. `ShareConsumer`
+reads topics as queues. It and the consumers of Kafka's first years, `SimpleConsumer` and
+`ZookeeperConsumerConnector`, are imported when they are asked for.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,19 @@ from ottla.consumer.sync import SyncConsumer
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.consumer.share import (
+        AcknowledgementFailed,
+        ShareBatch,
+        ShareConsumer,
+        ShareConsumerConfig,
+        ShareRecord,
+        SyncShareConsumer,
+    )
     from ottla.consumer.simple import SimpleConsumer
     from ottla.consumer.zookeeper import ZookeeperConsumerConfig, ZookeeperConsumerConnector
 
 __all__ = [
+    "AcknowledgementFailed",
     "CommitFailed",
     "Consumer",
     "ConsumerClosed",
@@ -67,8 +77,13 @@ __all__ = [
     "Record",
     "RecordBatch",
     "RecordDeserializationFailed",
+    "ShareBatch",
+    "ShareConsumer",
+    "ShareConsumerConfig",
+    "ShareRecord",
     "SimpleConsumer",
     "SyncConsumer",
+    "SyncShareConsumer",
     "TopicFilter",
     "TopicPartition",
     "UnknownBatchCompression",
@@ -81,6 +96,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LATE = {
+    "AcknowledgementFailed": "ottla.consumer.share",
+    "ShareBatch": "ottla.consumer.share",
+    "ShareConsumer": "ottla.consumer.share",
+    "ShareConsumerConfig": "ottla.consumer.share",
+    "ShareRecord": "ottla.consumer.share",
+    "SyncShareConsumer": "ottla.consumer.share",
     "SimpleConsumer": "ottla.consumer.simple",
     "ZookeeperConsumerConfig": "ottla.consumer.zookeeper",
     "ZookeeperConsumerConnector": "ottla.consumer.zookeeper",

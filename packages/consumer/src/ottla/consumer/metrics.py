@@ -147,3 +147,18 @@ class ConsumerMetrics(Metrics):
             yield from metrics.tagged({"topic": name})
         for (topic, partition), lag in self.lags().items():
             yield Sample(LAG, {"topic": topic, "partition": str(partition)}, lag)
+
+
+@dataclass(slots=True)
+class ShareConsumerMetrics(ConsumerMetrics):
+    """The metrics of a share consumer, beside those that every consumer has."""
+
+    prefix = "share_consumer"
+
+    acknowledgement_total: int = counter("Acknowledgements of records that brokers took.")
+    acknowledgement_error_total: int = counter("Acknowledgements of records that brokers refused.")
+
+    def acknowledged(self, count: int, *, is_failed: bool) -> None:
+        """Count acknowledgements that were answered."""
+        self.acknowledgement_total += 0 if is_failed else count
+        self.acknowledgement_error_total += count if is_failed else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ottla.client.serialization import (
     DeserializationContext,
@@ -37,10 +37,38 @@ class Decoded(NamedTuple):
     next_offset: int
 
 
+class DecodingSettings(Protocol):
+    """The settings by which records are decoded, of consumers of any kind."""
+
+    @property
+    def check_crcs(self) -> bool:
+        """Whether checksums are verified."""
+
+    @property
+    def max_decompressed_batch_bytes(self) -> int:
+        """The largest batch that is decompressed."""
+
+    @property
+    def key_deserializer(self) -> DeserializerSpec:
+        """The deserializer of keys."""
+
+    @property
+    def value_deserializer(self) -> DeserializerSpec:
+        """The deserializer of values."""
+
+    @property
+    def key_type(self) -> Any:
+        """The type of keys."""
+
+    @property
+    def value_type(self) -> Any:
+        """The type of values."""
+
+
 class RecordDecoder:
     """Makes cursors that decode records as the consumer's configuration says."""
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: DecodingSettings) -> None:
         self._check_crcs = config.check_crcs
         self._max_decompressed_bytes = config.max_decompressed_batch_bytes
         self._key_deserializer, self._key_sees_record = _deserializer(config.key_deserializer, "key")
