@@ -28,6 +28,7 @@ from ottla.protocol.messages.cluster import (
 )
 from ottla.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
 from ottla.protocol.messages.open_transactions import ListTransactionsRequest, ListTransactionsResponse
+from ottla.zookeeper.session import ZooKeeperError
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
@@ -73,7 +74,16 @@ async def handle(
         event = UpdateFeatures(updates, request.validate_only)
         answers = await ask_controller(services, event, request.timeout_ms)
         code, problem = ErrorCode(answers.top), answers.message
+        await _see_levels(services)
     return _response(request, context, code, problem)
+
+
+async def _see_levels(services: Needs) -> None:
+    """Read the levels before the answer: the client's next ApiVersions to this broker shows them."""
+    try:
+        await services.features.load()
+    except ZooKeeperError:
+        return  # they are written; this broker reads them once ZooKeeper answers again
 
 
 def _update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:

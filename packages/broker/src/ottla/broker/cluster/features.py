@@ -141,6 +141,8 @@ class Features:
         self._session = session
         self._active_controller = active_controller
         self._has_moved = asyncio.Event()
+        self._reading = asyncio.Lock()
+        """One reads at a time: an older read that ends later would take the levels back."""
 
     def level(self, name: str) -> int:
         """Return the level of a feature, 0 where it is off."""
@@ -148,6 +150,10 @@ class Features:
 
     async def load(self) -> None:
         """Watch the levels and read them. Raises ZooKeeperError."""
+        async with self._reading:
+            await self._load()
+
+    async def _load(self) -> None:
         finalized, epoch = FeatureLevels(), NO_EPOCH
         if await self._session.exists(paths.OTTLA_FEATURES, self._moved) is not None:
             try:
