@@ -61,12 +61,18 @@ async def test_a_thread_that_hangs_is_counted_and_replaced_up_to_the_limit_and_f
     pool = ThreadPool("charge", max_threads=2)
     release = threading.Event()
     found = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await pool.run(lambda: release.wait(WAIT_S))
+                async with asyncio.timeout(WAIT_S) as bound:
+
+                    def hang(bound: asyncio.Timeout = bound) -> None:
+                        loop.call_soon_threadsafe(bound.reschedule, loop.time())
+                        release.wait(WAIT_S)
+
+                    await pool.run(hang)
             if pool.lost_threads == 1:
                 assert await pool.run(lambda: "another thread") == "another thread"
 
