@@ -119,15 +119,23 @@ def _add_summary(family: Family, title: str, tags: dict[str, str], counts: Histo
 
 @asynccontextmanager
 async def prometheus_endpoint(
-    pages: Pages, host: str, port: int, access: PageAccess | None = None
+    pages: MadeOnLoop[bytes],
+    host: str,
+    port: int,
+    access: PageAccess | None = None,
+    *,
+    clients: MadeOnLoop[bytes] | None = None,
 ) -> AsyncIterator[int]:
     """Serve `/metrics` on threads of its own while the context lasts; gives the bound port.
 
+    `clients` makes the JSON of `/clients`; without it that path has the metrics, as every other one.
     `pages.run()` must run on the loop. Port 0 takes a free port. Raises OSError when the address cannot be
     bound.
     """
 
-    def answer(_path: str) -> Page:
+    def answer(path: str) -> Page:
+        if clients is not None and path.partition("?")[0] == "/clients":
+            return Page(clients.take())
         return Page(pages.take(), CONTENT_TYPE_PLAIN_0_0_4)
 
     server = PageServer(host, port, answer, "metrics", access=access)

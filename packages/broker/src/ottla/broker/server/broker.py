@@ -40,6 +40,7 @@ from ottla.broker.requests.authorization import RequestAuthorization
 from ottla.broker.requests.routes import Routes
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
+from ottla.broker.runtime.loop_budget import Turn
 from ottla.broker.security.authorizer import ALLOW_ALL
 from ottla.broker.security.tls.listeners import TlsOfListeners
 from ottla.broker.server.broker_listeners import BrokerListeners
@@ -501,6 +502,7 @@ class Broker:
         if self.config.metrics_port >= 0:
             from ottla.broker.groups.hosting.group_lag import ENDS_EVERY_MS, ClusterLogEnds, GroupLag
             from ottla.broker.metrics.prometheus import Pages, prometheus_endpoint
+            from ottla.broker.metrics.snapshot import MadeOnLoop
 
             services, timeout_ms = self.services, self.config.request_timeout_ms
             connect = partial(self.parts.peers.broker, purpose="group-lag", timeout_ms=timeout_ms)
@@ -510,8 +512,24 @@ class Broker:
             tasks.every("group-log-ends", ENDS_EVERY_MS, ends.refresh)
             pages = Pages(self.metrics, self.environment.budget, asyncio.get_running_loop())
             tasks.lasting(pages.run(), "metrics-pages")
+            clients = MadeOnLoop(self._clients_page, asyncio.get_running_loop())
+            tasks.lasting(clients.run(), "clients-pages")
             self.metrics_port = await self._stack.enter_async_context(
                 prometheus_endpoint(
-                    pages, self.config.metrics_host, self.config.metrics_port, self._metrics_access
+                    pages,
+                    self.config.metrics_host,
+                    self.config.metrics_port,
+                    self._metrics_access,
+                    clients=clients,
                 )
             )
+
+    async def _clients_page(self) -> bytes:
+        from ottla.broker.server.connected_clients import page_of
+
+        return await page_of(
+            self._server.connections.all(),
+            self.broker_id,
+            self.environment.clock.monotonic_ms(),
+            Turn(self.environment.budget.metrics),
+        )
