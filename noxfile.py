@@ -468,6 +468,14 @@ def simulation(session: nox.Session) -> None:
 
 
 @nox.session
+def share_simulation(session: nox.Session) -> None:
+    """Run the core of share groups in virtual time, a schedule for each seed (`-- --seeds 1:10000`)."""
+    _install(session, *TESTING)
+    command = ["python", "-m", "simulation.share_groups", *session.posargs]
+    session.run(*command, env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+@nox.session
 def streams_kills(session: nox.Session) -> None:
     """Kill one of two members that write to SQLite, under load, in fifty rounds (`-- --rounds N`)."""
     _install(session, "psutil", "confluent-kafka")

@@ -29,7 +29,7 @@ from ottla.protocol.messages.join_group import (
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from ottla.protocol.messages.producer_ids import InitProducerIdRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from ottla.protocol.topics import GROUP_METADATA_TOPIC
+from ottla.protocol.topics import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC
 
 
 def versions(last: int, first: int = 0) -> pytest.MarkDecorator:
@@ -127,6 +127,24 @@ async def test_a_coordinator_of_an_unknown_kind_is_an_invalid_request(services: 
     answer = await ask(services, find_coordinator.handle, FindCoordinatorRequest(key="s", key_type=2), 3)
 
     assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_share_partition_has_a_coordinator_where_share_groups_are_on(
+    services: GroupServices, topics: TopicsStub
+) -> None:
+    async def code(key: str) -> int:
+        request = FindCoordinatorRequest(coordinator_keys=[key], key_type=2)
+        return (await ask(services, find_coordinator.handle, request, 6)).coordinators[0].error_code
+
+    good = f"group:of:shares:{'A' * 22}:3"
+    services.features.off.add("share.version")
+    assert await code(good) == ErrorCode.INVALID_REQUEST
+
+    services.features.off.clear()
+    assert await code(good) == 0
+    assert topics.created == [SHARE_GROUP_STATE_TOPIC]
+    for bad in ("group", f":{'A' * 22}:3", f"group:{'A' * 21}:3", f"group:{'A' * 22}:x"):
+        assert await code(bad) == ErrorCode.INVALID_REQUEST
 
 
 # ---- membership

@@ -65,6 +65,12 @@ from ottla.broker.api import (
     renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
+    share_group_offsets,
+    share_group_state,
     stop_replica,
     sync_group,
     txn_offset_commit,
@@ -182,6 +188,18 @@ HANDLERS: Final[dict[str, Handler[Services]]] = {
     "offset_delete": offset_delete.handle,
     "offset_fetch": offset_fetch.handle,
     "offset_for_leader_epoch": offset_for_leader_epoch.handle,
+    "share_acknowledge": share_acknowledge.handle,
+    "share_fetch": share_fetch.handle,
+    "share_group_describe": share_group_describe.handle,
+    "share_group_heartbeat": share_group_heartbeat.handle,
+    "share_group_offsets.describe": share_group_offsets.describe,
+    "share_group_offsets.alter": share_group_offsets.alter,
+    "share_group_offsets.delete": share_group_offsets.delete,
+    "share_group_state.initialize": share_group_state.initialize,
+    "share_group_state.read": share_group_state.read,
+    "share_group_state.write": share_group_state.write,
+    "share_group_state.delete": share_group_state.delete,
+    "share_group_state.summarize": share_group_state.summarize,
     "stop_replica": stop_replica.handle,
     "sync_group": sync_group.handle,
     "txn_offset_commit": txn_offset_commit.handle,
@@ -192,7 +210,11 @@ HANDLERS: Final[dict[str, Handler[Services]]] = {
 
 
 def test_every_handler_that_is_imported_later_is_checked_by_mypy() -> None:
-    named = {route.handler.module: route.handler for route in ROUTES if isinstance(route.handler, HandlerOf)}
+    named = {
+        f"{route.handler.module}.{route.handler.name}".removesuffix(".handle"): route.handler
+        for route in ROUTES
+        if isinstance(route.handler, HandlerOf)
+    }
 
     assert sorted(named) == sorted(HANDLERS)
     for module, handler in named.items():
@@ -264,6 +286,18 @@ ASKED_FOR: Final = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "DescribeConfigs Cluster",
     ApiKey.ALTER_CLIENT_QUOTAS: "AlterConfigs Cluster",
     ApiKey.ALLOCATE_PRODUCER_IDS: "ClusterAction Cluster",
+    ApiKey.SHARE_GROUP_HEARTBEAT: "Read Group, Describe Topic",
+    ApiKey.SHARE_GROUP_DESCRIBE: "Describe Group, Describe Topic",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "Describe Group, Describe Topic",
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "Read Group, Read Topic",
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "Delete Group, Read Topic",
+    ApiKey.SHARE_FETCH: "Read Group, Read Topic",
+    ApiKey.SHARE_ACKNOWLEDGE: "Read Group, Read Topic",
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "ClusterAction Cluster",
+    ApiKey.READ_SHARE_GROUP_STATE: "ClusterAction Cluster",
+    ApiKey.WRITE_SHARE_GROUP_STATE: "ClusterAction Cluster",
+    ApiKey.DELETE_SHARE_GROUP_STATE: "ClusterAction Cluster",
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "ClusterAction Cluster",
     ApiKey.LIST_CONFIG_RESOURCES: "DescribeConfigs Cluster",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "",
     ApiKey.PUSH_TELEMETRY: "",
@@ -320,5 +354,11 @@ def test_requests_of_brokers_have_no_quota() -> None:
         ApiKey.DELETE_TOPICS: Quota.CONTROLLER_MUTATION,
         ApiKey.CREATE_PARTITIONS: Quota.CONTROLLER_MUTATION,
         ApiKey.WRITE_TXN_MARKERS: Quota.EXEMPT,
+        ApiKey.SHARE_FETCH: Quota.FETCH,
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE: Quota.EXEMPT,
+        ApiKey.READ_SHARE_GROUP_STATE: Quota.EXEMPT,
+        ApiKey.WRITE_SHARE_GROUP_STATE: Quota.EXEMPT,
+        ApiKey.DELETE_SHARE_GROUP_STATE: Quota.EXEMPT,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: Quota.EXEMPT,
         **{route.api_key: Quota.EXEMPT for route in ROUTES if route.of_brokers is always},
     }

@@ -6,8 +6,9 @@ The first request of a kind creates the internal topic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.cluster.features import SHARE as SHARE_FEATURE
 from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.requests.authorization import REFUSALS
 from ottla.broker.requests.context import RequestContext
@@ -24,16 +25,27 @@ from ottla.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from ottla.protocol.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from ottla.protocol.topics import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
+    from ottla.broker.api.consumer_group_heartbeat import Levels
     from ottla.broker.cluster.metadata import BrokerEndpoint, MetadataCache
 
-TOPICS: Final[Mapping[int, str]] = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
+TOPICS: Final[Mapping[int, str]] = {
+    0: GROUP_METADATA_TOPIC,
+    1: TRANSACTION_STATE_TOPIC,
+    2: SHARE_GROUP_STATE_TOPIC,
+}
 """The topic whose partitions' leaders coordinate, by the type of the key."""
 SEVERAL_FROM: Final = 4
 SHARE: Final = 2
 SHARE_FROM: Final = 6
+_TOPIC_ID_LENGTH: Final = 22
 _PERMISSIONS: Final = {0: DESCRIBE_GROUPS, 1: DESCRIBE_TXNS}
 
 
@@ -53,6 +65,11 @@ class Needs(Protocol):
     @property
     def topics(self) -> InternalTopics:
         """Creates the internal topics."""
+        ...
+
+    @property
+    def features(self) -> Levels:
+        """The feature levels of the cluster."""
         ...
 
 
@@ -91,23 +108,29 @@ async def _find(
     services: Needs, key_type: int, key: str, context: RequestContext
 ) -> tuple[int, BrokerEndpoint]:
     topic = TOPICS.get(key_type)
-    if topic is None:
-        if key_type == SHARE and context.api_version >= SHARE_FROM:
-            _refuse_share_group(context)
+    if topic is None or (key_type == SHARE and context.api_version < SHARE_FROM):
         raise InvalidRequest(f"There is no kind {key_type} of coordinator.")
-    permission = _PERMISSIONS[key_type]
-    if not context.allows(permission, Resource(permission.type, key)):
-        raise REFUSALS[permission.type]
+    if key_type == SHARE:
+        _check_share_key(services, key, context)
+    else:
+        permission = _PERMISSIONS[key_type]
+        if not context.allows(permission, Resource(permission.type, key)):
+            raise REFUSALS[permission.type]
     if topic not in services.metadata:
         await _create(services, topic)
     return _leader(services, topic, key, context)
 
 
-def _refuse_share_group(context: RequestContext) -> NoReturn:
-    """Refuse a share group as Kafka 3.9 does, which has no coordinator of them either (KIP-932)."""
+def _check_share_key(services: Needs, key: str, context: RequestContext) -> None:
+    """Raise unless a broker asks, in a cluster with share groups, for a key `group:topic id:partition`."""
     if not context.allows(CLUSTER_ACTION, CLUSTER):
         raise ClusterAuthorizationFailed
-    raise CoordinatorNotAvailable("share groups have no coordinator")
+    if not services.features.level(SHARE_FEATURE):
+        raise InvalidRequest("The cluster has no share groups.")
+    rest, _, number = key.rpartition(":")
+    group_id, _, topic_id = rest.rpartition(":")
+    if not group_id or len(topic_id) != _TOPIC_ID_LENGTH or not number.isdecimal():
+        raise InvalidRequest(f"{key[:200]!r} is no key of a share partition.")
 
 
 async def _create(services: Needs, topic: str) -> None:

@@ -60,13 +60,15 @@ MUTATION: Final = Quota.CONTROLLER_MUTATION
 class HandlerOf:
     """The handler of a module of `ottla.broker.api`, which is imported when it is first called."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, name: str = "handle") -> None:
+        """`name` is that of the function, in a module of several APIs."""
         self.module = module
+        self.name = name
         self._handle: Handler[Services] | None = None
 
     def resolve(self) -> Handler[Services]:
         """Import the module and return its handler."""
-        handle: Handler[Services] = import_module(f"ottla.broker.api.{self.module}").handle
+        handle: Handler[Services] = getattr(import_module(f"ottla.broker.api.{self.module}"), self.name)
         return handle
 
     def __call__(self, services: Services, request: Any, context: RequestContext) -> Any:
@@ -212,6 +214,46 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(
         ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, of("consumer_group_describe"),
         (DESCRIBE_GROUPS, DESCRIBE_TOPICS),
+    ),
+    Route(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, of("share_group_heartbeat"), (READ_GROUPS, DESCRIBE_TOPICS)),
+    Route(
+        ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, of("share_group_describe"), (DESCRIBE_GROUPS, DESCRIBE_TOPICS)
+    ),
+    Route(
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, of("share_group_offsets", "describe"),
+        (DESCRIBE_GROUPS, DESCRIBE_TOPICS),
+    ),
+    Route(
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, of("share_group_offsets", "alter"), (READ_GROUPS, READ_TOPICS)
+    ),
+    Route(
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, of("share_group_offsets", "delete"),
+        (DELETE_GROUPS, READ_TOPICS),
+    ),
+    Route(
+        ApiKey.SHARE_FETCH, 1, 2, of("share_fetch"), (READ_GROUPS, READ_TOPICS), Quota.FETCH,
+        stops_with_connection=True, waits_for_clients=True,
+    ),
+    Route(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, of("share_acknowledge"), (READ_GROUPS, READ_TOPICS)),
+    Route(
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, of("share_group_state", "initialize"),
+        (CLUSTER_ACTION.in_handler,), EXEMPT,
+    ),
+    Route(
+        ApiKey.READ_SHARE_GROUP_STATE, 0, 0, of("share_group_state", "read"),
+        (CLUSTER_ACTION.in_handler,), EXEMPT,
+    ),
+    Route(
+        ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, of("share_group_state", "write"),
+        (CLUSTER_ACTION.in_handler,), EXEMPT,
+    ),
+    Route(
+        ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, of("share_group_state", "delete"),
+        (CLUSTER_ACTION.in_handler,), EXEMPT,
+    ),
+    Route(
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, of("share_group_state", "summarize"),
+        (CLUSTER_ACTION.in_handler,), EXEMPT,
     ),
     Route(
         ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, of("allocate_producer_ids"), (CLUSTER_ACTION,), of_brokers=always

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
+    from ottla.broker.share.parts import ShareParts
     from ottla.broker.telemetry.client_metrics import ClientMetrics
     from ottla.broker.transactions.coordinator import TransactionCoordinator
     from ottla.broker.transactions.markers import PartitionMarkers
@@ -77,3 +78,5 @@ class Services:
     delayed_fetches: DelayedFetches
     produce_fast_path: ProduceFastPath
     fetch_fast_path: FetchFastPath
+    share: Callable[[], ShareParts] = field(init=False)
+    """Returns the parts for share groups, which are made with its first call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -102,6 +102,7 @@ class FakeSession:
     software: tuple[str, str] | None = None
     index_epoch: int = 0
     is_gone: bool = False
+    on_gone: Callable[[str], None] | None = None
     is_refused: bool = False
     login: Login | None = None
     quotas: SessionQuotas = UNLIMITED

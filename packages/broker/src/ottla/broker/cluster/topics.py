@@ -1,4 +1,7 @@
-"""Create, delete and enlarge topics: the broker that is asked writes ZooKeeper, the controller reacts."""
+"""Create, delete and enlarge topics: the broker that is asked writes ZooKeeper, the controller reacts.
+
+The module has over 500 lines because the checks of all three stand together.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,7 @@ from ottla.protocol.errors import (
 from ottla.protocol.topics import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     collides,
     why_illegal_topic_name,
@@ -457,8 +461,7 @@ class Topics:
 def internal_topic(name: str, config: BrokerConfig, most_replicas: int | None = None) -> NewTopic:
     """Return what an internal topic is created with, with no more than `most_replicas` replicas.
 
-    A broker that is a cluster of its own gives it one. In a cluster, as with Kafka, it is created when enough
-    brokers are there for its replicas.
+    A broker that is a cluster gives it one. In a cluster it waits for its replicas, as with Kafka.
     """
     partitions, factor, segment_bytes = {
         GROUP_METADATA_TOPIC: (
@@ -471,6 +474,11 @@ def internal_topic(name: str, config: BrokerConfig, most_replicas: int | None = 
             config.transaction_state_log_replication_factor,
             config.transaction_state_log_segment_bytes,
         ),
+        SHARE_GROUP_STATE_TOPIC: (
+            config.share_coordinator_state_topic_num_partitions,
+            config.share_coordinator_state_topic_replication_factor,
+            config.share_coordinator_state_topic_segment_bytes,
+        ),
     }[name]
     if most_replicas is not None:
         factor = max(1, min(factor, most_replicas))
@@ -482,6 +490,9 @@ def internal_topic(name: str, config: BrokerConfig, most_replicas: int | None = 
     if name == TRANSACTION_STATE_TOPIC:
         configs["compression.type"] = "uncompressed"
         configs["min.insync.replicas"] = str(min(factor, config.transaction_state_log_min_isr))
+    if name == SHARE_GROUP_STATE_TOPIC:  # its coordinator deletes what snapshots replace
+        configs |= {"cleanup.policy": "delete", "retention.ms": "-1"}
+        configs["min.insync.replicas"] = str(min(factor, config.share_coordinator_state_topic_min_isr))
     return NewTopic(name, partitions, factor, configs=configs)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.config.authorization import AuthorizationSettings
+from ottla.broker.config.coordinators import ShareGroupSettings, TransactionSettings
 from ottla.broker.config.metrics import MetricsSettings
 from ottla.broker.config.network import NetworkSettings, RequestLimits
 from ottla.broker.config.password_encoder import PasswordEncoderSettings
 from ottla.broker.config.quotas import QuotaSettings
 from ottla.broker.config.sasl import SaslSettings
 from ottla.broker.config.tls import TlsSettings
-from ottla.broker.config.transactions import TransactionSettings
 from ottla.broker.config.zookeeper_client import ZooKeeperClientSettings
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import (
@@ -67,6 +67,7 @@ class BrokerConfig(
     RequestLimits,
     QuotaSettings,
     TransactionSettings,
+    ShareGroupSettings,
     AuthorizationSettings,
     SaslSettings,
     PasswordEncoderSettings,

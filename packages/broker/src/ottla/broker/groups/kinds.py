@@ -301,5 +301,8 @@ class GroupOf:
         return made
 
 
-KINDS: Final[Mapping[GroupKind, NewGroup]] = {GroupKind.CONSUMER: GroupOf("consumer.group")}
+KINDS: Final[Mapping[GroupKind, NewGroup]] = {
+    GroupKind.CONSUMER: GroupOf("consumer.group"),
+    GroupKind.SHARE: GroupOf("share.group"),
+}
 """The kinds that are hosted beside the classic one. Records of another kind are skipped."""

@@ -98,6 +98,8 @@ class Connection(NativeConnection, asyncio.BufferedProtocol):
             self._end_of_login.cancel()
         self.session.on_login = None
         self.responses.close()
+        if self.session.on_gone is not None:
+            self.session.on_gone(self.session.connection_id)
         self.intake.client_is_gone()
         self.shared.queue.forget(self)
         self.shared.connections.forget(self)

@@ -60,6 +60,7 @@ class Session:
         "known",
         "listener_name",
         "login",
+        "on_gone",
         "on_login",
         "ordering",
         "principal",
@@ -96,6 +97,8 @@ class Session:
         """Whether a login failed: the connection closes behind the next response."""
         self.is_gone = False
         """Whether the connection is closed: long requests stop."""
+        self.on_gone: Callable[[str], None] | None = None
+        """Called with the connection's id once it is closed."""
         self.ordering = Ordering()
         self.index_epoch = 0
         """Counts how often partitions were forgotten."""

@@ -76,6 +76,9 @@ class ClientSession(Protocol):
         """Whether the connection is closed."""
         ...
 
+    on_gone: Callable[[str], None] | None
+    """Called with the connection's id once it is closed."""
+
     @property
     def quotas(self) -> SessionQuotas:
         """The client's quotas."""

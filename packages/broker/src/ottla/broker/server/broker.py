@@ -174,9 +174,8 @@ class Broker:
         await services.replicas.load()
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
         await enter(parts.followers)
-        await enter(services.groups)
-        await enter(services.transactions)
-        await enter(services.verification)
+        for part in (services.groups, services.transactions, services.verification, parts.share_tasks):
+            await enter(part)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))
         self._server = await enter(self._make_server(services))
         self.listeners = BrokerListeners(self._server, self.tls, self._open_logins, logins, self._others)

@@ -33,6 +33,7 @@ from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.log_moves import LogMoves
 from ottla.broker.replication.read_replicas import ReadReplicas
 from ottla.broker.replication.replicas import Replicas
+from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.threads import RecordThreads
 from ottla.broker.security.authorizer import ALLOW_ALL
 from ottla.broker.server.leadership_handover import LeadershipHandover
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.security.authorizer import Authorizer
     from ottla.broker.security.tls.listeners import TlsOfListeners
+    from ottla.broker.share.parts import ShareParts
     from ottla.broker.telemetry.client_metrics import ClientMetrics
     from ottla.zookeeper.session import Session
 
@@ -71,6 +73,8 @@ class Parts:
     handover: LeadershipHandover
     alter_partition_requests: AlterPartitionRequests
     followers: Followers
+    share_tasks: BackgroundTasks
+    """Those of share groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +114,11 @@ class Composition:
         quotas = ReplicationQuotas(broker_id, config, environment.clock.monotonic_ms, self.metrics)
         followers = self._followers(peers, quotas)
         replicas = self._replicas(metadata, configs, requests, followers)
+        services = self._services(metadata, peers, configs, controller, replicas, quotas)
+        share_tasks = BackgroundTasks(self.metrics, environment.clock)
+        services.share = cache(partial(self._share, services, peers, share_tasks))
         return Parts(
-            services=self._services(metadata, peers, configs, controller, replicas, quotas),
+            services=services,
             peers=peers,
             active_controller=active_controller,
             handover=LeadershipHandover(
@@ -119,6 +126,7 @@ class Composition:
             ),
             alter_partition_requests=requests,
             followers=followers,
+            share_tasks=share_tasks,
         )
 
     def _controller(self, metadata: MetadataCache, configs: Configs) -> Controller:
@@ -227,6 +235,22 @@ class Composition:
 
         return ClientMetrics(
             self.zookeeper, self.environment, self.metrics, max_bytes=self.config.telemetry_max_bytes
+        )
+
+    def _share(self, services: Services, peers: Peers, tasks: BackgroundTasks) -> ShareParts:
+        """Make the parts for share groups; a broker that has none starts without their modules."""
+        from ottla.broker.share.parts import make_share_parts
+
+        return make_share_parts(
+            config=lambda: services.configs.broker,
+            group_settings=lambda group_id: {},
+            environment=self.environment,
+            replicas=services.replicas,
+            metadata=services.metadata,
+            topics=services.topics,
+            peers=peers,
+            record_threads=services.record_threads,
+            tasks=tasks,
         )
 
     def _client_quotas(self, configs: Configs) -> ClientQuotas:

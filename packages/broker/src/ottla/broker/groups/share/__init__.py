@@ -1,0 +1,3 @@
+"""Share groups of the group coordinator (KIP-932): members, assignments, initialized partitions."""
+
+__all__: list[str] = []

@@ -1,0 +1,602 @@
+"""A share group (KIP-932): its members, their partitions, and the partitions whose state is initialized.
+
+Members take part by heartbeats. A change of members, subscriptions or topics begins a group epoch; for it a
+target assignment is made, which each member gets with its next heartbeat. Nothing is revoked before: several
+members may read a partition. Only partitions whose state the share coordinator has begun are assigned:
+
+    unknown -> initializing (a heartbeat asks for it) -> initialized -> assigned in the next epoch
+
+`step` returns records and changes nothing but deadlines; `replay` of these records changes the group.
+
+The module has over 500 lines because the steps stand with the records that they return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from ottla.broker.coordinators.timers import Deadlines
+from ottla.broker.groups.assigned.topics import GroupTopics
+from ottla.broker.groups.kinds import (
+    ExpiryRule,
+    GroupKind,
+    KindRecord,
+    Loaded,
+    NotWritten,
+    Removed,
+    Reply,
+    StepOutcome,
+    TimePassed,
+    Token,
+    Unloaded,
+)
+from ottla.broker.groups.share.assignor import Assignment, assign
+from ottla.broker.runtime.frozen_classes import frozen, replace
+from ottla.protocol import stored_groups as stored
+from ottla.protocol.errors import (
+    ErrorCode,
+    FencedMemberEpoch,
+    GroupMaxSizeReached,
+    NonEmptyGroup,
+    UnknownMemberId,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.groups.kinds import GroupSurroundings
+    from ottla.protocol.topics import TopicPartition
+
+JOINING: Final = 0
+LEAVING: Final = -1
+RETRY_MS: Final = 500
+NOTHING: Final[Assignment] = {}
+
+
+class ShareGroupState(Enum):
+    """The states of a share group, by the names that clients see."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+
+
+@frozen(kw_only=True)
+class ShareMember:
+    """A member, with the partitions that it reads."""
+
+    member_id: str
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    epoch: int = 0
+    previous_epoch: int = 0
+    assigned: Assignment = NOTHING
+
+
+# ---- events
+
+
+@frozen(kw_only=True)
+class ShareHeartbeat:
+    """A member joins (epoch 0), is alive, or leaves (-1). Nothing has changed where a field is None."""
+
+    token: Token = None
+    member_id: str
+    epoch: int
+    rack_id: str | None = None
+    topics: frozenset[str] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+@frozen
+class StateInitialized:
+    """The state of these partitions has begun, or could not begin."""
+
+    partitions: Mapping[UUID, frozenset[int]]
+    has_failed: bool = False
+    token: Token = None
+
+
+@frozen
+class OffsetsChange:
+    """The offsets of an empty group are to be changed: its next epoch is the epoch of their state."""
+
+    token: Token = None
+
+
+@frozen
+class OffsetsDeleted:
+    """The state of these topics was deleted."""
+
+    topics: frozenset[UUID]
+    token: Token = None
+
+
+@frozen
+class ShareAnswer:
+    """The member's epoch, its partitions if they are asked for or have changed, and the state to begin."""
+
+    member_id: str
+    epoch: int
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+    state_epoch: int = 0
+    to_initialize: Assignment = NOTHING
+
+
+# ---- records
+
+
+def _member_record(group_id: str, member: ShareMember) -> KindRecord:
+    value = stored.ShareGroupMemberMetadataValue(
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+    )
+    key = stored.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
+    return KindRecord(group_id, key, value)
+
+
+def _epoch_record(group_id: str, epoch: int, metadata_hash: int) -> KindRecord:
+    value = stored.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+    return KindRecord(group_id, stored.ShareGroupMetadataKey(group_id=group_id), value)
+
+
+def _target_epoch_record(group_id: str, epoch: int, wall_ms: int) -> KindRecord:
+    value = stored.ShareGroupTargetAssignmentMetadataValue(
+        assignment_epoch=epoch, assignment_timestamp=wall_ms
+    )
+    return KindRecord(group_id, stored.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+
+
+def _target_record(group_id: str, member_id: str, target: Assignment) -> KindRecord:
+    key = stored.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    value = stored.ShareGroupTargetAssignmentMemberValue(topic_partitions=_stored(target))
+    return KindRecord(group_id, key, value)
+
+
+def _assignment_record(group_id: str, member: ShareMember) -> KindRecord:
+    key = stored.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
+    value = stored.ShareGroupCurrentMemberAssignmentValue(
+        member_epoch=member.epoch,
+        previous_member_epoch=member.previous_epoch,
+        assigned_partitions=_stored(member.assigned),
+    )
+    return KindRecord(group_id, key, value)
+
+
+def _member_tombstones(group_id: str, member_id: str) -> list[KindRecord]:
+    return [
+        KindRecord(group_id, key(group_id=group_id, member_id=member_id), None)
+        for key in (
+            stored.ShareGroupCurrentMemberAssignmentKey,
+            stored.ShareGroupTargetAssignmentMemberKey,
+            stored.ShareGroupMemberMetadataKey,
+        )
+    ]
+
+
+def _stored(assignment: Assignment) -> list[stored.TopicPartition]:
+    return [
+        stored.TopicPartition(topic_id=topic, partitions=sorted(numbers))
+        for topic, numbers in assignment.items()
+    ]
+
+
+def _read(topics: Iterable[Any]) -> dict[UUID, frozenset[int]]:
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}
+
+
+class ShareGroup:
+    """One share group."""
+
+    kind = GroupKind.SHARE
+    protocol_type = "share"
+
+    def __init__(self, group_id: str, surroundings: GroupSurroundings) -> None:
+        self.group_id = group_id
+        self.surroundings = surroundings
+        self.topics = GroupTopics(surroundings.metadata)
+        self.epoch = 0
+        self.assignment_epoch = 0
+        self.assigned_at_ms = 0
+        self.metadata_hash = 0
+        self.members: dict[str, ShareMember] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.initializing: dict[UUID, frozenset[int]] = {}
+        self.initialized: dict[UUID, frozenset[int]] = {}
+        self.deadlines: Deadlines[str] = Deadlines()
+        self._due: list[str] = []
+        self._asked_at_ms: dict[UUID, float] = {}
+        """When the state of a topic was last asked for, in this leadership."""
+        self._has_compared_topics = False
+
+    # ---- facts
+
+    @property
+    def state(self) -> ShareGroupState:
+        """The present state."""
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    @property
+    def member_count(self) -> int:
+        """How many members the group has."""
+        return len(self.members)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no member, so that it may be deleted."""
+        return not self.members
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the log has no record of the group."""
+        return not self.epoch and not self.members and not self.initializing and not self.initialized
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether the group goes without offsets: it commits none, and stays."""
+        return False
+
+    @property
+    def wake_at_ms(self) -> float | None:
+        """When the session of a member may have ended."""
+        return self.deadlines.next_ms()
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members may consume `topic`."""
+        return any(topic in member.topics for member in self.members.values())
+
+    def expiry_rule(self) -> ExpiryRule | None:
+        """Return None: there are no committed offsets."""
+        return None
+
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        instance_id: str | None,
+        now_ms: float,
+        *,
+        transactional: bool = False,
+        version: int = 0,
+        partitions: Collection[TopicPartition] = (),
+    ) -> ErrorCode:
+        """Refuse: a share group commits no offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Refuse: a share group has no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def check_offset_delete(self) -> ErrorCode:
+        """Refuse: a share group has no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def setting_ms(self, name: str) -> int:
+        """Return a setting of the group: its own, or the broker's."""
+        own = self.surroundings.group_settings(self.group_id).get(f"share.{name.replace('_', '.')}")
+        return getattr(self.surroundings.config, f"group_share_{name}") if own is None else int(own)
+
+    # ---- steps
+
+    def step(self, event: Any, now_ms: float, wall_ms: int) -> StepOutcome:
+        """Process one event, and return what the caller must do. Raises KafkaError to refuse a request."""
+        match event:
+            case ShareHeartbeat():
+                return self._heartbeat(event, now_ms, wall_ms)
+            case StateInitialized():
+                return self._state_initialized(event)
+            case OffsetsChange():
+                return self._change_offsets(event)
+            case OffsetsDeleted():
+                return self._offsets_deleted(event)
+            case TimePassed():
+                self._due = self.deadlines.due(now_ms)
+                gone = [self.members[member_id] for member_id in self._due if member_id in self.members]
+                return self._without(gone) if gone else StepOutcome()
+            case NotWritten():
+                for member_id in self._due:
+                    self.deadlines.set(member_id, now_ms + RETRY_MS)
+            case Loaded():
+                for member_id in self.members:
+                    self.deadlines.set(member_id, now_ms + self.setting_ms("session_timeout_ms"))
+            case Unloaded() | Removed():
+                self.deadlines = Deadlines()
+        return StepOutcome()
+
+    def _heartbeat(self, event: ShareHeartbeat, now_ms: float, wall_ms: int) -> StepOutcome:
+        if event.epoch == LEAVING:
+            outcome = self._without([self._member(event.member_id)])
+            outcome.replies.append(Reply(event.token, ShareAnswer(event.member_id, LEAVING)))
+            return outcome
+        member = self._joined(event)
+        updated = _updated(member, event)
+        outcome = StepOutcome()
+        if updated != self.members.get(event.member_id):
+            outcome.records.append(_member_record(self.group_id, updated))
+        has_changed = updated.topics != member.topics or event.member_id not in self.members
+        epoch = self._begin_epoch(updated, has_changed, outcome)
+        target_epoch, target = self._assign(updated, epoch, wall_ms, outcome)
+        reconciled = self._reconciled(updated, target_epoch, target, has_changed)
+        if reconciled != updated or event.member_id not in self.members:
+            outcome.records.append(_assignment_record(self.group_id, reconciled))
+        self.deadlines.set(event.member_id, now_ms + self.setting_ms("session_timeout_ms"))
+        to_initialize = self._to_initialize(updated, now_ms, outcome)
+        shows = event.epoch == JOINING or event.topics is not None or reconciled.assigned != member.assigned
+        answer = ShareAnswer(
+            event.member_id,
+            reconciled.epoch,
+            self.setting_ms("heartbeat_interval_ms"),
+            reconciled.assigned if shows else None,
+            epoch,
+            to_initialize,
+        )
+        outcome.replies.append(Reply(event.token, answer))
+        return outcome
+
+    def _joined(self, event: ShareHeartbeat) -> ShareMember:
+        """Return the member of a heartbeat, a new one for an unknown one that joins. Raises KafkaError."""
+        present = self.members.get(event.member_id)
+        if present is None and event.epoch == JOINING:
+            most = self.surroundings.config.group_share_max_size
+            if len(self.members) >= most:
+                raise GroupMaxSizeReached(
+                    f"The share group has reached its maximum capacity of {most} members."
+                )
+            return ShareMember(member_id=event.member_id)
+        member = self._member(event.member_id)
+        if event.epoch in (JOINING, member.epoch, member.previous_epoch) and event.epoch <= member.epoch:
+            return member
+        raise FencedMemberEpoch(
+            f"The share group member has another member epoch ({event.epoch}) than the one known by the "
+            f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin."
+        )
+
+    def _member(self, member_id: str) -> ShareMember:
+        member = self.members.get(member_id)
+        if member is None:
+            raise UnknownMemberId(f"Member {member_id} is not a member of group {self.group_id}.")
+        return member
+
+    def _begin_epoch(self, updated: ShareMember, has_changed: bool, outcome: StepOutcome) -> int:
+        """Begin a group epoch where one is due; return the epoch."""
+        is_due = has_changed or (self.assignment_epoch >= self.epoch and self._has_unassigned())
+        if not is_due and self._has_compared_topics:
+            return self.epoch
+        members = {**self.members, updated.member_id: updated}
+        metadata_hash = self.topics.hash_of({name for member in members.values() for name in member.topics})
+        self._has_compared_topics = True
+        if not is_due and metadata_hash == self.metadata_hash:
+            return self.epoch
+        outcome.records.append(_epoch_record(self.group_id, self.epoch + 1, metadata_hash))
+        outcome.rebalanced += 1
+        return self.epoch + 1
+
+    def _has_unassigned(self) -> bool:
+        """Whether partitions are initialized that members subscribe to, and that are no target."""
+        read = self.topics.ids_of({name for member in self.members.values() for name in member.topics})
+        assigned: dict[UUID, set[int]] = {}
+        for target in self.targets.values():
+            for topic, numbers in target.items():
+                assigned.setdefault(topic, set()).update(numbers)
+        return any(
+            topic in read and not numbers <= assigned.get(topic, frozenset())
+            for topic, numbers in self.initialized.items()
+        )
+
+    def _assign(
+        self, updated: ShareMember, epoch: int, wall_ms: int, outcome: StepOutcome
+    ) -> tuple[int, Assignment]:
+        """Make the target assignment of a new epoch; return the present one of the member."""
+        last = self.assignment_epoch, self.targets.get(updated.member_id, NOTHING)
+        interval_ms = self.setting_ms("assignment_interval_ms")
+        if epoch <= self.assignment_epoch or (
+            self.assigned_at_ms and wall_ms < self.assigned_at_ms + interval_ms
+        ):
+            return last
+        members = {**self.members, updated.member_id: updated}
+        subscriptions = {
+            member_id: self.topics.ids_of(member.topics) for member_id, member in members.items()
+        }
+        targets = assign(subscriptions, self.initialized, self.targets)
+        outcome.records += [
+            _target_record(self.group_id, member_id, target)
+            for member_id, target in targets.items()
+            if target != self.targets.get(member_id)
+        ]
+        outcome.records.append(_target_epoch_record(self.group_id, epoch, wall_ms))
+        return epoch, targets[updated.member_id]
+
+    def _reconciled(
+        self, member: ShareMember, target_epoch: int, target: Assignment, has_changed: bool
+    ) -> ShareMember:
+        if member.epoch == target_epoch and not has_changed:
+            return member
+        read = self.topics.ids_of(member.topics)
+        assigned = {topic: numbers for topic, numbers in target.items() if topic in read}
+        if member.epoch == target_epoch:
+            return replace(member, assigned=assigned)
+        return replace(member, epoch=target_epoch, previous_epoch=member.epoch, assigned=assigned)
+
+    def _without(self, gone: Collection[ShareMember]) -> StepOutcome:
+        """Remove members, and begin a group epoch."""
+        outcome = StepOutcome(rebalanced=1)
+        for member in gone:
+            outcome.records += _member_tombstones(self.group_id, member.member_id)
+        left = {member.member_id for member in gone}
+        names = {
+            name for member in self.members.values() if member.member_id not in left for name in member.topics
+        }
+        outcome.records.append(_epoch_record(self.group_id, self.epoch + 1, self.topics.hash_of(names)))
+        return outcome
+
+    # ---- the state of partitions
+
+    def _to_initialize(self, updated: ShareMember, now_ms: float, outcome: StepOutcome) -> Assignment:
+        """Return the partitions whose state has to begin, and record that it was asked for."""
+        retry_ms = self.surroundings.config.group_share_initialize_retry_interval_ms
+        members = {**self.members, updated.member_id: updated}
+        wanted: dict[UUID, frozenset[int]] = {}
+        for topic in self.topics.ids_of({name for member in members.values() for name in member.topics}):
+            missing = frozenset(range(self.topics.partition_count(topic))) - self.initialized.get(
+                topic, frozenset()
+            )
+            asked_ms = self._asked_at_ms.get(topic)
+            is_asked = missing <= self.initializing.get(topic, frozenset())
+            if missing and not (is_asked and asked_ms is not None and now_ms < asked_ms + retry_ms):
+                wanted[topic] = missing
+                self._asked_at_ms[topic] = now_ms
+        if any(numbers - self.initializing.get(topic, frozenset()) for topic, numbers in wanted.items()):
+            initializing = {
+                topic: self.initializing.get(topic, frozenset()) | wanted.get(topic, frozenset())
+                for topic in (*self.initializing, *wanted)
+            }
+            outcome.records.append(self._state_record(initializing, self.initialized))
+        return wanted
+
+    def _state_record(self, initializing: Assignment, initialized: Assignment) -> KindRecord:
+        """Return the record of the partitions whose state begins or has begun, without deleted topics."""
+
+        def infos(topics: Assignment) -> list[stored.TopicPartitionsInfo]:
+            return [
+                stored.TopicPartitionsInfo(topic_id=topic, topic_name=name, partitions=sorted(numbers))
+                for topic, numbers in topics.items()
+                if numbers and (name := self.topics.name_of(topic)) is not None
+            ]
+
+        key = stored.ShareGroupStatePartitionMetadataKey(group_id=self.group_id)
+        value = stored.ShareGroupStatePartitionMetadataValue(
+            initializing_topics=infos(initializing), initialized_topics=infos(initialized)
+        )
+        return KindRecord(self.group_id, key, value)
+
+    def _state_initialized(self, event: StateInitialized) -> StepOutcome:
+        for topic in event.partitions:
+            self._asked_at_ms.pop(topic, None)
+        outcome = StepOutcome(replies=[Reply(event.token, None)])
+        if not event.has_failed:
+            initializing = {
+                topic: numbers - event.partitions.get(topic, frozenset())
+                for topic, numbers in self.initializing.items()
+            }
+            initialized = {
+                topic: self.initialized.get(topic, frozenset()) | event.partitions.get(topic, frozenset())
+                for topic in (*self.initialized, *event.partitions)
+            }
+            outcome.records.append(self._state_record(initializing, initialized))
+        return outcome
+
+    # ---- offsets
+
+    def _change_offsets(self, event: OffsetsChange) -> StepOutcome:
+        """Begin an epoch, which fences the state of before. Raises NonEmptyGroup."""
+        self._check_empty()
+        outcome = StepOutcome(replies=[Reply(event.token, self.epoch + 1)])
+        outcome.records.append(_epoch_record(self.group_id, self.epoch + 1, self.metadata_hash))
+        return outcome
+
+    def _offsets_deleted(self, event: OffsetsDeleted) -> StepOutcome:
+        self._check_empty()
+        outcome = StepOutcome(replies=[Reply(event.token, None)])
+        initializing, initialized = (
+            {topic: numbers for topic, numbers in topics.items() if topic not in event.topics}
+            for topics in (self.initializing, self.initialized)
+        )
+        outcome.records.append(self._state_record(initializing, initialized))
+        return outcome
+
+    def _check_empty(self) -> None:
+        if self.members:
+            raise NonEmptyGroup(f"The group {self.group_id} has members.")
+
+    # ---- topics and records
+
+    def topics_changed(self, names: Set[str] | Collection[str]) -> None:
+        """Compare the topics with the next heartbeat, if members read one of these."""
+        if any(self.is_subscribed_to(name) for name in names):
+            self.topics.forget_hashes(names)
+            self._has_compared_topics = False
+
+    def tombstones(self) -> list[KindRecord]:
+        """Return the records that delete the group from the log."""
+        records = [
+            tombstone
+            for member_id in self.members
+            for tombstone in _member_tombstones(self.group_id, member_id)
+        ]
+        if self.initializing or self.initialized:
+            of_state = stored.ShareGroupStatePartitionMetadataKey(group_id=self.group_id)
+            records.append(KindRecord(self.group_id, of_state, None))
+        keys = (stored.ShareGroupTargetAssignmentMetadataKey, stored.ShareGroupMetadataKey)
+        records += [KindRecord(self.group_id, key(group_id=self.group_id), None) for key in keys]
+        return records
+
+    def replay(self, record: KindRecord) -> None:
+        """Apply one record of the log."""
+        key: Any = record.key
+        value: Any = record.value
+        match key:
+            case stored.ShareGroupMetadataKey():
+                self.epoch = 0 if value is None else value.epoch
+                self.metadata_hash = 0 if value is None else value.metadata_hash
+            case stored.ShareGroupMemberMetadataKey():
+                self._replay_member(key.member_id, value)
+            case stored.ShareGroupTargetAssignmentMetadataKey():
+                self.assignment_epoch = 0 if value is None else value.assignment_epoch
+                self.assigned_at_ms = 0 if value is None else value.assignment_timestamp
+            case stored.ShareGroupTargetAssignmentMemberKey():
+                self.targets.pop(key.member_id, None)
+                if value is not None:
+                    self.targets[key.member_id] = _read(value.topic_partitions)
+            case stored.ShareGroupCurrentMemberAssignmentKey():
+                self._replay_assignment(key.member_id, value)
+            case stored.ShareGroupStatePartitionMetadataKey():
+                self.initializing = {} if value is None else _read(value.initializing_topics)
+                self.initialized = {} if value is None else _read(value.initialized_topics)
+
+    def _replay_member(self, member_id: str, value: Any) -> None:
+        if value is None:
+            self.members.pop(member_id, None)
+            self.deadlines.cancel(member_id)
+            return
+        member = self.members.get(member_id) or ShareMember(member_id=member_id)
+        self.members[member_id] = replace(
+            member,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topics=frozenset(value.subscribed_topic_names),
+        )
+
+    def _replay_assignment(self, member_id: str, value: Any) -> None:
+        member = self.members.get(member_id) or ShareMember(member_id=member_id)
+        if value is not None:
+            self.members[member_id] = replace(
+                member,
+                epoch=value.member_epoch,
+                previous_epoch=value.previous_member_epoch,
+                assigned=_read(value.assigned_partitions),
+            )
+        elif member_id in self.members:
+            self.members[member_id] = replace(member, epoch=0, previous_epoch=0, assigned=NOTHING)
+
+
+def _updated(member: ShareMember, event: ShareHeartbeat) -> ShareMember:
+    """Return the member with what its heartbeat changes."""
+    return replace(
+        member,
+        rack_id=member.rack_id if event.rack_id is None else event.rack_id,
+        topics=member.topics if event.topics is None else event.topics,
+        client_id=event.client_id,
+        client_host=event.client_host,
+    )
+
+
+def new_group(group_id: str, surroundings: GroupSurroundings) -> ShareGroup:
+    """Make an empty group."""
+    return ShareGroup(group_id, surroundings)

@@ -1,0 +1,221 @@
+"""The parts of a broker for share groups, made with the first request that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
+from ottla.broker.share.coordinator import ShareCoordinator
+from ottla.broker.share.hosting import EARLIEST, LATEST, ShareGroupTerms, SharePartitions
+from ottla.broker.share.partition import ShareLimits
+from ottla.broker.share.persister import InternalTopics, SharePersister
+from ottla.broker.share.sessions import ShareSession, ShareSessions
+from ottla.broker.share.state import SharePartitionKey
+from ottla.protocol.records import Codec
+from ottla.protocol.topics import SHARE_GROUP_STATE_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.config import BrokerConfig
+    from ottla.broker.peers.client import Peers
+    from ottla.broker.replication.replicas import Replicas
+    from ottla.broker.runtime.background_tasks import BackgroundTasks
+    from ottla.broker.runtime.environment import Environment
+    from ottla.broker.runtime.threads import RecordThreads
+
+_BY_DURATION: Final = "by_duration:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareParts:
+    """The parts that handlers of share groups act on."""
+
+    coordinator: ShareCoordinator
+    persister: SharePersister
+    partitions: SharePartitions
+    sessions: ShareSessions
+    metadata: MetadataCache
+
+    def connection_ended(self, connection_id: str) -> None:
+        """End the sessions of a connection, and release what their members hold."""
+        for session in self.sessions.connection_ended(connection_id):
+            self.release(session)
+
+    def release(self, session: ShareSession) -> None:
+        """Release what a member holds in the partitions of its session."""
+        group_id, member_id = session.member
+        for topic_id, number in session.partitions:
+            topic = self.metadata.topic_name(topic_id)
+            if topic is None:
+                continue
+            hosted = self.partitions.get(
+                SharePartitionKey(group_id, topic_id, number), TopicPartition(topic, number)
+            )
+            if hosted is not None:
+                hosted.release(member_id)
+
+
+class ShareGroupSettings:
+    """The settings of each share group: its own, or the broker's."""
+
+    def __init__(
+        self, config: Callable[[], BrokerConfig], group_settings: Callable[[str], Mapping[str, str]]
+    ) -> None:
+        self._config = config
+        self._group_settings = group_settings
+        self._known: dict[str, tuple[Any, Any, ShareGroupTerms]] = {}
+
+    def __call__(self, group_id: str) -> ShareGroupTerms:
+        """Return the settings of a group."""
+        config, own = self._config(), self._group_settings(group_id)
+        known = self._known.get(group_id)
+        if known is not None and known[0] is config and known[1] == own:
+            return known[2]
+        terms = share_group_terms(config, own)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[group_id] = config, dict(own), terms
+        return terms
+
+
+_MOST_KNOWN: Final = 10_000
+
+
+def share_group_terms(config: BrokerConfig, own: Mapping[str, str]) -> ShareGroupTerms:
+    """Return the settings of a group that has these of its own."""
+
+    def number(name: str, default: int) -> int:
+        return int(own.get(name, default))
+
+    limits = ShareLimits(
+        max_record_locks=number(
+            "share.partition.max.record.locks", config.group_share_partition_max_record_locks
+        ),
+        delivery_count_limit=number("share.delivery.count.limit", config.group_share_delivery_count_limit),
+        record_lock_duration_ms=number(
+            "share.record.lock.duration.ms", config.group_share_record_lock_duration_ms
+        ),
+        renew_enabled=own.get("share.renew.acknowledge.enable", "true").lower() == "true",
+    )
+    reset = own.get("share.auto.offset.reset", LATEST).lower()
+    if reset.startswith(_BY_DURATION):
+        reset = str(iso_duration_ms(reset.removeprefix(_BY_DURATION)))
+    elif reset not in (EARLIEST, LATEST):
+        reset = LATEST
+    committed_only = own.get("share.isolation.level", "read_uncommitted").lower() == "read_committed"
+    return ShareGroupTerms(limits, reset, committed_only)
+
+
+def iso_duration_ms(text: str) -> int:
+    """Return the milliseconds of an ISO 8601 duration of days and time (`P1DT2H3M4.5S`).
+
+    Raises ValueError for another text, and for one below zero.
+    """
+    import re
+
+    found = re.fullmatch(
+        r"P(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{0,9})?)S)?)?", text.upper()
+    )
+    if found is None or not any(found.groups()):
+        raise ValueError(f"{text!r} is no duration such as PT1H")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def make_share_parts(
+    *,
+    config: Callable[[], BrokerConfig],
+    group_settings: Callable[[str], Mapping[str, str]],
+    environment: Environment,
+    replicas: Replicas,
+    metadata: MetadataCache,
+    topics: InternalTopics,
+    peers: Peers,
+    record_threads: RecordThreads,
+    tasks: BackgroundTasks,
+) -> ShareParts:
+    """Make the parts and start them; `tasks` must be entered."""
+    settings = config()
+    coordinator = _coordinator(settings, environment, replicas, metadata, tasks)
+    persister = SharePersister(
+        metadata=metadata,
+        topics=topics,
+        here=coordinator,
+        connect=partial(peers.broker, purpose="share-coordinator", timeout_ms=settings.request_timeout_ms),
+    )
+    partitions = SharePartitions(
+        environment=environment,
+        persister=persister,
+        tasks=tasks,
+        record_threads=record_threads,
+        terms=ShareGroupSettings(config, group_settings),
+    )
+    replicas.subscribe(coordinator)
+    replicas.subscribe(partitions)
+    coordinator.start(
+        [(partition.topic_partition, partition.leader_epoch) for partition in replicas.leaders()]
+    )
+    partitions.start()
+    _schedule(tasks, settings, coordinator)
+    sessions = ShareSessions(settings.group_share_max_share_sessions)
+    return ShareParts(
+        coordinator=coordinator,
+        persister=persister,
+        partitions=partitions,
+        sessions=sessions,
+        metadata=metadata,
+    )
+
+
+def _coordinator(
+    settings: BrokerConfig,
+    environment: Environment,
+    replicas: Replicas,
+    metadata: MetadataCache,
+    tasks: BackgroundTasks,
+) -> ShareCoordinator:
+    store = ReplicatedStore(
+        replicas,
+        SHARE_GROUP_STATE_TOPIC,
+        lambda: (
+            metadata.partition_count(SHARE_GROUP_STATE_TOPIC)
+            or settings.share_coordinator_state_topic_num_partitions
+        ),
+        codec=Codec(settings.share_coordinator_state_topic_compression_codec),
+        read_bytes=settings.share_coordinator_load_buffer_size,
+    )
+
+    def partition_count(topic_id: UUID) -> int:
+        name = metadata.topic_name(topic_id)
+        return 0 if name is None else metadata.partition_count(name)
+
+    return ShareCoordinator(
+        config=settings,
+        environment=environment,
+        store=store,
+        tasks=tasks,
+        partition_count=partition_count,
+        delete_before=partial(_delete_before, replicas),
+    )
+
+
+def _schedule(tasks: BackgroundTasks, config: BrokerConfig, coordinator: ShareCoordinator) -> None:
+    prune_ms = config.share_coordinator_state_topic_prune_interval_ms
+    cold_ms = config.share_coordinator_cold_partition_snapshot_interval_ms
+    tasks.every("share-state-pruning", prune_ms, coordinator.prune)
+    tasks.every("share-state-snapshots", cold_ms, coordinator.write_cold_snapshots)
+    tasks.every("share-state-of-deleted-topics", cold_ms, coordinator.remove_states_of_deleted_topics)
+
+
+def _delete_before(replicas: Replicas, number: int, position: int) -> None:
+    """Delete records of the state topic before a position, as far as they are committed."""
+    partition = replicas.leader(TopicPartition(SHARE_GROUP_STATE_TOPIC, number))
+    wanted = min(position, partition.high_watermark)
+    if wanted > partition.log.log_start_offset:
+        partition.log.advance_log_start(wanted)
+        partition.core.log_start_moved(partition.log.log_start_offset)

@@ -1,0 +1,170 @@
+"""Share sessions: the broker remembers which partitions a member of a share group reads. Pure.
+
+A session belongs to a member, and ends with its connection: what the member holds is released then. Another
+session than the broker may keep is refused; it never takes the place of one that is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from ottla.protocol.errors import (
+    InvalidRequest,
+    InvalidShareSessionEpoch,
+    ShareSessionLimitReached,
+    ShareSessionNotFound,
+)
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+MAX_PARTITIONS: Final = 500_000
+"""Partitions of all sessions."""
+_MAX_INT: Final = 2**31 - 1
+
+
+class Member(NamedTuple):
+    """A member of a share group."""
+
+    group_id: str
+    member_id: str
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition as share sessions name it."""
+
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(slots=True, eq=False)
+class ShareSession:
+    """The partitions that a member reads."""
+
+    member: Member
+    connection_id: str
+    epoch: int = 1
+    """The epoch that the next request has to have."""
+    partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
+
+    def in_turn(self) -> list[TopicIdPartition]:
+        """Return the partitions, beginning with another one in each epoch: none is always the last."""
+        partitions = list(self.partitions)
+        first = self.epoch % len(partitions) if partitions else 0
+        return partitions[first:] + partitions[:first]
+
+
+class ShareSessions:
+    """The share sessions of a broker."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._sessions: dict[Member, ShareSession] = {}
+        self._of_connection: dict[str, dict[Member, None]] = {}
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def fetch(
+        self,
+        member: Member,
+        epoch: int,
+        wanted: Iterable[TopicIdPartition],
+        forgotten: Iterable[TopicIdPartition],
+        *,
+        acknowledges: bool,
+        connection_id: str,
+    ) -> ShareSession:
+        """Return the session of a fetch: a new one, the one that goes on, or the one that ends with it.
+
+        Raises KafkaError.
+        """
+        if epoch == FINAL_EPOCH:
+            return self._get(member)
+        if epoch == INITIAL_EPOCH:
+            if acknowledges:
+                raise InvalidRequest("Acknowledgements need a share session that has begun.")
+            return self._begin(member, list(dict.fromkeys(wanted)), connection_id)
+        session = self._get(member)
+        self._check_epoch(session, epoch)
+        self._update(session, wanted, forgotten)
+        session.epoch = _next(session.epoch)
+        return session
+
+    def acknowledge(self, member: Member, epoch: int) -> ShareSession:
+        """Return the session of acknowledgements. Raises KafkaError."""
+        if epoch == INITIAL_EPOCH:
+            raise InvalidShareSessionEpoch
+        session = self._get(member)
+        if epoch != FINAL_EPOCH:
+            self._check_epoch(session, epoch)
+            session.epoch = _next(session.epoch)
+        return session
+
+    def end(self, session: ShareSession) -> bool:
+        """End a session; return whether it had not ended."""
+        if self._sessions.get(session.member) is not session:
+            return False
+        del self._sessions[session.member]
+        self._partitions -= len(session.partitions)
+        members = self._of_connection.get(session.connection_id, {})
+        members.pop(session.member, None)
+        if not members:
+            self._of_connection.pop(session.connection_id, None)
+        return True
+
+    def connection_ended(self, connection_id: str) -> list[ShareSession]:
+        """End the sessions of a connection, and return them."""
+        ended = [self._sessions[member] for member in self._of_connection.get(connection_id, {})]
+        for session in ended:
+            self.end(session)
+        return ended
+
+    def of_group(self, group_id: str) -> int:
+        """Return how many sessions members of a group have."""
+        return sum(member.group_id == group_id for member in self._sessions)
+
+    def _begin(self, member: Member, wanted: list[TopicIdPartition], connection_id: str) -> ShareSession:
+        before = self._sessions.get(member)
+        if before is not None:
+            self.end(before)
+        if len(self._sessions) >= self.limit or self._partitions + len(wanted) > MAX_PARTITIONS:
+            raise ShareSessionLimitReached
+        session = ShareSession(member, connection_id, partitions=dict.fromkeys(wanted))
+        self._sessions[member] = session
+        self._of_connection.setdefault(connection_id, {})[member] = None
+        self._partitions += len(session.partitions)
+        return session
+
+    def _get(self, member: Member) -> ShareSession:
+        session = self._sessions.get(member)
+        if session is None:
+            raise ShareSessionNotFound
+        return session
+
+    def _check_epoch(self, session: ShareSession, epoch: int) -> None:
+        if epoch != session.epoch:
+            raise InvalidShareSessionEpoch(f"expected epoch {session.epoch}, but got {epoch} instead")
+
+    def _update(
+        self,
+        session: ShareSession,
+        wanted: Iterable[TopicIdPartition],
+        forgotten: Iterable[TopicIdPartition],
+    ) -> None:
+        before = len(session.partitions)
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
+        for partition in wanted:
+            if partition not in session.partitions:
+                if self._partitions - before + len(session.partitions) >= MAX_PARTITIONS:
+                    raise ShareSessionLimitReached
+                session.partitions[partition] = None
+        self._partitions += len(session.partitions) - before
+
+
+def _next(epoch: int) -> int:
+    return 1 if epoch >= _MAX_INT else epoch + 1

@@ -1,0 +1,371 @@
+"""ShareFetch and ShareAcknowledge on a real broker: sessions, waits, locks, and bad input."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.share.state import SharePartitionKey
+from ottla.broker.testing import BrokerThread
+from ottla.client.config import Address, ClientConfig
+from ottla.client.connection import Connection
+from ottla.producer import Producer
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ottla.protocol.messages.share_sessions import (
+    AcknowledgementBatch,
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchPartition,
+    ShareFetchPartitionData,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareFetchTopic,
+)
+from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from ottla.protocol.records import iter_records, split_batches
+
+GROUP = "group"
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    settings = {
+        "group.share.record.lock.duration.ms": "2000",
+        "group.share.max.share.sessions": "20",
+        "share.coordinator.state.topic.num.partitions": "3",
+    }
+    with BrokerThread(tmp_path_factory.mktemp("broker"), settings) as broker:
+        yield broker
+
+
+@asynccontextmanager
+async def connected(broker: BrokerThread) -> AsyncIterator[Connection]:
+    config = ClientConfig(client_id="test", request_timeout_ms=60_000)
+    connection = Connection(Address(broker.host, broker.port), config)
+    await connection.connect()
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+class Member:
+    """A member of a share group, as far as it fetches one partition."""
+
+    def __init__(self, connection: Connection, name: str, topic_id: UUID, group: str = GROUP) -> None:
+        self.connection = connection
+        self.name = name
+        self.topic_id = topic_id
+        self.group = group
+        self.epoch = 0
+
+    async def fetch(
+        self,
+        *acknowledged: tuple[int, int, list[int]],
+        wait_ms: int = 20_000,
+        records: int = 500,
+        mode: int = 0,
+        epoch: int | None = None,
+    ) -> ShareFetchResponse:
+        partition = ShareFetchPartition(
+            partition_index=0,
+            acknowledgement_batches=[
+                AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=types)
+                for first, last, types in acknowledged
+            ],
+        )
+        request = ShareFetchRequest(
+            group_id=self.group, member_id=self.name,
+            share_session_epoch=self.epoch if epoch is None else epoch,
+            max_wait_ms=wait_ms, min_bytes=1, max_bytes=1_000_000, max_records=records, batch_size=records,
+            share_acquire_mode=mode, topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
+        )  # fmt: skip
+        response = await self.connection.send(request, ShareFetchResponse)
+        if not response.error_code:
+            self.epoch += 1
+        return response
+
+    async def take(self, **named: int) -> list[tuple[int, int, int]]:
+        """Fetch, and return the acquired ranges with their delivery counts."""
+        response = await self.fetch(**named)
+        assert response.error_code == 0
+        return acquired(response)
+
+    async def acknowledge(self, first: int, last: int, *types: int, renew: bool = False) -> int:
+        """Acknowledge records; return the partition's error."""
+        batch = AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=list(types))
+        topic = AcknowledgeTopic(
+            topic_id=self.topic_id,
+            partitions=[AcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])],
+        )
+        request = ShareAcknowledgeRequest(
+            group_id=self.group, member_id=self.name, share_session_epoch=self.epoch, is_renew_ack=renew,
+            topics=[topic],
+        )  # fmt: skip
+        response = await self.connection.send(request, ShareAcknowledgeResponse)
+        assert response.error_code == 0
+        self.epoch += 1
+        return response.responses[0].partitions[0].error_code
+
+
+def only(response: ShareFetchResponse) -> ShareFetchPartitionData:
+    return response.responses[0].partitions[0]
+
+
+def acquired(response: ShareFetchResponse) -> list[tuple[int, int, int]]:
+    if not response.responses:
+        return []
+    return [
+        (piece.first_offset, piece.last_offset, piece.delivery_count)
+        for piece in only(response).acquired_records
+    ]
+
+
+async def new_topic(broker: BrokerThread, connection: Connection, name: str, group: str = GROUP) -> UUID:
+    """Create a topic, and begin the state of its only partition for the group."""
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
+    created = await connection.send(
+        CreateTopicsRequest(topics=topics, timeout_ms=30_000), CreateTopicsResponse
+    )
+    assert created.topics[0].error_code == 0
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+    metadata = await connection.send(request, MetadataResponse, min_version=10)
+    topic_id = metadata.topics[0].topic_id
+    assert broker.broker is not None
+    persister = broker.broker.services.share().persister
+    key = SharePartitionKey(group, topic_id, 0)
+    await asyncio.to_thread(broker.call, persister.initialize(key, 1, 0), 60)
+    return topic_id
+
+
+async def produce(broker: BrokerThread, topic: str, *values: str) -> None:
+    async with Producer(broker.bootstrap_servers) as producer:
+        for value in values:
+            await producer.send_and_wait(topic, value.encode())
+
+
+def test_members_share_the_records_of_one_partition(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, "shared")
+            await produce(broker, "shared", "a", "b", "c")
+            one, two = Member(connection, "one", topic_id), Member(other, "two", topic_id)
+
+            response = await one.fetch(records=2)
+            values = [
+                record.value
+                for batch in split_batches(only(response).records or b"")
+                for record in iter_records(batch)
+            ]
+            assert (acquired(response), values) == ([(0, 1, 1)], [b"a", b"b"])
+            assert response.acquisition_lock_timeout_ms == 2000
+            assert await two.take() == [(2, 2, 1)]
+            assert await two.take(wait_ms=50) == []
+
+            assert await one.acknowledge(0, 1, ACCEPT, RELEASE) == 0
+            assert await two.take() == [(1, 1, 2)]
+            response = await two.fetch((1, 2, [ACCEPT]), wait_ms=0)
+            assert only(response).acknowledge_error_code == 0
+            assert await one.take(wait_ms=50) == []
+
+    asyncio.run(story())
+
+
+def test_a_fetch_waits_for_a_record_that_is_produced_and_for_one_that_is_released(
+    broker: BrokerThread,
+) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, "waited")
+            one, two = Member(connection, "one", topic_id), Member(other, "two", topic_id)
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(one.take())
+                group.create_task(produce(broker, "waited", "a"))
+            assert waiting.result() == [(0, 0, 1)]
+
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(two.take())
+                await asyncio.sleep(0.05)
+                group.create_task(one.acknowledge(0, 0, RELEASE))
+            assert waiting.result() == [(0, 0, 2)]
+
+    asyncio.run(story())
+
+
+def test_a_lock_that_ends_gives_its_records_to_a_waiting_member(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, "locked")
+            await produce(broker, "locked", "a", "b")
+            one, two = Member(connection, "one", topic_id), Member(other, "two", topic_id)
+            assert await one.take() == [(0, 1, 1)]
+            assert await one.acknowledge(0, 1, RENEW, renew=True) == 0
+
+            assert await two.take() == [(0, 1, 2)]
+            assert await one.acknowledge(0, 0, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_ends_releases_what_its_member_holds(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as other:
+            async with connected(broker) as connection:
+                topic_id = await new_topic(broker, connection, "left")
+                await produce(broker, "left", "a")
+                assert await Member(connection, "one", topic_id).take() == [(0, 0, 1)]
+            assert await Member(other, "two", topic_id).take() == [(0, 0, 2)]
+
+    asyncio.run(story())
+
+
+def test_a_session_that_ends_releases_what_its_member_holds(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, "ended")
+            await produce(broker, "ended", "a", "b")
+            one = Member(connection, "one", topic_id)
+            assert await one.take() == [(0, 1, 1)]
+            response = await one.fetch((0, 0, [ACCEPT]), epoch=-1)
+            assert only(response).acknowledge_error_code == 0
+
+            assert await Member(other, "two", topic_id).take() == [(1, 1, 2)]
+            assert (await one.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    asyncio.run(story())
+
+
+def test_exactly_as_many_records_come_as_were_asked_for(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "exact")
+            async with Producer(broker.bootstrap_servers, linger_ms=50) as producer:
+                sent = [await producer.send("exact", b"x") for _ in range(10)]
+                for delivery in sent:
+                    await delivery
+            one = Member(connection, "one", topic_id)
+            taken: list[tuple[int, int, int]] = []
+            while sum(last - first + 1 for first, last, _ in taken) < 10:
+                pieces = await one.take(records=3, mode=1)
+                assert 0 < sum(last - first + 1 for first, last, _ in pieces) <= 3
+                taken += pieces
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "types", "error"),
+    [
+        (0, 5, [ACCEPT], ErrorCode.INVALID_REQUEST),
+        (2**63 - 1, 2**63 - 1, [ACCEPT], ErrorCode.INVALID_REQUEST),
+        (0, 2**63 - 1, [ACCEPT], ErrorCode.INVALID_REQUEST),
+        (1, 0, [ACCEPT], ErrorCode.INVALID_REQUEST),
+        (0, 1, [ACCEPT, ACCEPT, ACCEPT], ErrorCode.INVALID_REQUEST),
+        (0, 0, [], ErrorCode.INVALID_REQUEST),
+        (0, 0, [9], ErrorCode.INVALID_REQUEST),
+        (0, 0, [-1], ErrorCode.INVALID_REQUEST),
+        (0, 0, [RENEW], ErrorCode.INVALID_REQUEST),
+        (-5, -1, [ACCEPT], ErrorCode.INVALID_REQUEST),
+        (3, 3, [ACCEPT], ErrorCode.INVALID_RECORD_STATE),
+    ],
+)
+def test_acknowledgements_of_nothing_are_refused_and_change_nothing(
+    broker: BrokerThread, first: int, last: int, types: list[int], error: ErrorCode
+) -> None:
+    name = f"bad-{first}-{last}-{len(types)}-{sum(types)}"
+
+    async def story() -> None:
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, name)
+            await produce(broker, name, "a", "b", "c", "d")
+            one, two = Member(connection, "one", topic_id), Member(other, "two", topic_id)
+            assert await one.take(records=3) == [(0, 2, 1)]
+            assert await two.take() == [(3, 3, 1)]
+
+            assert await one.acknowledge(first, last, *types) == error
+            assert await one.acknowledge(0, 2, ACCEPT) == 0
+            assert await two.acknowledge(3, 3, ACCEPT) == 0
+
+    asyncio.run(story())
+
+
+def test_requests_without_a_session_or_of_another_epoch_are_refused(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "epochs")
+            one = Member(connection, "one", topic_id)
+            assert (await one.fetch(epoch=5)).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+            assert (await one.fetch((0, 0, [ACCEPT]), epoch=0)).error_code == ErrorCode.INVALID_REQUEST
+            assert (await one.fetch(wait_ms=0)).error_code == 0
+            assert (await one.fetch(epoch=7)).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+            assert (await Member(connection, "", topic_id).fetch()).error_code == ErrorCode.INVALID_REQUEST
+            assert (
+                await Member(connection, "x" * 37, topic_id).fetch()
+            ).error_code == ErrorCode.INVALID_REQUEST
+            unknown = Member(connection, "two", UUID(int=5))
+            assert only(await unknown.fetch(wait_ms=0)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    asyncio.run(story())
+
+
+def test_a_share_partition_that_was_never_initialized_is_an_error(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "uninitialized")
+            other = Member(connection, "one", topic_id, group="another")
+            response = await other.fetch(wait_ms=5_000)
+            assert only(response).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    asyncio.run(story())
+
+
+def test_sessions_beyond_the_limit_are_refused_and_the_others_go_on(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, "many")
+            one = Member(other, "first", topic_id)
+            assert (await one.fetch(wait_ms=0)).error_code == 0
+            codes = [
+                (await Member(connection, f"m{number}", topic_id).fetch(wait_ms=0)).error_code
+                for number in range(25)
+            ]
+            assert codes[0] == 0
+            assert codes[-1] == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            assert (await one.fetch(wait_ms=0)).error_code == 0
+
+    asyncio.run(story())
+
+
+def test_what_was_acknowledged_is_remembered_over_a_restart(tmp_path: Path) -> None:
+    async def before(broker: BrokerThread) -> UUID:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "kept")
+            await produce(broker, "kept", "a", "b", "c")
+            one = Member(connection, "one", topic_id)
+            assert await one.take() == [(0, 2, 1)]
+            assert await one.acknowledge(0, 1, ACCEPT, REJECT) == 0
+            assert await one.acknowledge(2, 2, RELEASE) == 0
+            return topic_id
+
+    async def after(broker: BrokerThread, topic_id: UUID) -> None:
+        async with connected(broker) as connection:
+            one = Member(connection, "one", topic_id)
+            async with asyncio.timeout(60):
+                response = await one.fetch()
+                while only(response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # not yet elected
+                    response = await one.fetch()
+            assert acquired(response) == [(2, 2, 2)]
+
+    with BrokerThread(tmp_path) as broker:
+        topic_id = asyncio.run(before(broker))
+    with BrokerThread(tmp_path) as broker:
+        asyncio.run(after(broker, topic_id))
